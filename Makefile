@@ -1,0 +1,38 @@
+# One way in for each thing one does here. `make help` lists them.
+
+PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3.13 python3))
+BIN := .venv/bin
+EXTRAS := spark,cluster,plots,demo,bench,dev
+
+.PHONY: help setup demo test lint bench soak proto clean
+help:            ## show this
+	@sed -n 's/^\([a-z-]*\): *\([^#]*\)## \(.*\)/  make \1\t\3/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: .venv/ready      ## make the environment in .venv
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	touch $@
+
+demo: setup      ## flights and weather through the log and Spark into Delta tables, end to end
+	$(BIN)/millrace demo
+
+test: setup      ## the whole suite, from nothing
+	$(MAKE) lint
+	$(BIN)/python -m pytest
+
+lint: setup      ## style, types and import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup     ## us and the peers in turn; ONLY=<name> runs one benchmark
+	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+
+proto: setup     ## generate the protocol stubs anew
+	$(BIN)/python -m grpc_tools.protoc -I platform --python_out=platform --mypy_out=platform --grpc_python_out=platform --mypy_grpc_out=platform platform/millrace/protocol/millrace.proto
+
+clean:           ## remove the environment and caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

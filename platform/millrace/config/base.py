@@ -1,0 +1,81 @@
+"""The one configuration loader: typed, frozen, with Kafka's dotted names.
+
+A configuration is a pydantic model whose field ``segment_bytes`` is the option ``segment.bytes``. Values come as
+strings (files, command line, wire) or as Python values; unknown names and wrong values raise ``InvalidConfigError``
+that names the option, the value and what would be accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from millrace.errors import InvalidConfigError
+
+
+def option_name(field: str) -> str:
+    """Kafka's name of a field: ``segment_bytes`` is ``segment.bytes``."""
+    return field.replace("_", ".")
+
+
+class Config(BaseModel):
+    """Base of every configuration. Each field's ``description`` is what ``--help`` and the docs show."""
+
+    model_config = ConfigDict(
+        alias_generator=option_name, populate_by_name=True, extra="forbid", frozen=True, validate_default=True
+    )
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any]) -> Self:
+        """Build from options by their dotted names (or field names).
+
+        Raises ``InvalidConfigError`` naming every option that is unknown or has a wrong value.
+        """
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise InvalidConfigError(
+                "; ".join(_explain(cls, problem) for problem in error.errors())
+            ) from None
+
+    @classmethod
+    def option_names(cls) -> list[str]:
+        """All dotted names, in the order of definition."""
+        return [option_name(field) for field in cls.model_fields]
+
+    def options(self) -> dict[str, Any]:
+        """All options by their dotted names, defaults included."""
+        return self.model_dump(by_alias=True, mode="json")
+
+
+def _explain(cls: type[Config], problem: Any) -> str:
+    name = option_name(".".join(str(part) for part in problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        return f"unknown option {name}: the options are {', '.join(cls.option_names())}"
+    if problem["type"] == "missing":
+        return f"{name} is required"
+    return f"{name}={problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Read a Java-style properties file: ``name=value`` lines, ``#`` comments, ``\\`` continues a line.
+
+    Raises ``InvalidConfigError`` for a file that cannot be read or a line without ``=``.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidConfigError(f"cannot read {path}: {error.strerror}") from error
+    values: dict[str, str] = {}
+    for number, line in enumerate(text.replace("\\\n", "").splitlines(), start=1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        name, separator, value = line.partition("=")
+        if not separator:
+            raise InvalidConfigError(f"{path}:{number}: expected name=value, found {line!r}")
+        values[name.strip()] = value.strip()
+    return values

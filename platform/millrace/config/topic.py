@@ -1,0 +1,85 @@
+"""What can be configured for a topic: Kafka's names, meanings and defaults (Kafka 3.9, "Topic Configs")."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from millrace.config.base import Config
+
+_LONG_MAX = 2**63 - 1
+_INT_MAX = 2**31 - 1
+Int32 = Annotated[int, Field(ge=0, le=_INT_MAX)]
+Int64 = Annotated[int, Field(ge=0, le=_LONG_MAX)]
+
+
+class CompressionType(StrEnum):
+    """What a topic stores: what the producer sent, or one compression for all."""
+
+    PRODUCER = "producer"
+    UNCOMPRESSED = "uncompressed"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class MessageTimestampType(StrEnum):
+    """Who sets a record's timestamp."""
+
+    CREATE_TIME = "CreateTime"
+    LOG_APPEND_TIME = "LogAppendTime"
+
+
+class TopicConfig(Config):
+    """Configuration of one topic; the defaults are the broker's unless it overrides them."""
+
+    segment_bytes: int = Field(
+        2**30, ge=14, le=_INT_MAX, description="Largest size of a segment file, in bytes."
+    )
+    segment_ms: Int64 = Field(
+        604_800_000, description="Age at which a segment is rolled even if it is not full."
+    )
+    segment_jitter_ms: Int64 = Field(
+        0, description="Largest random reduction of segment.ms, against rolling all at once."
+    )
+    segment_index_bytes: int = Field(
+        10 * 2**20, ge=4, le=_INT_MAX, description="Size of a segment's offset index."
+    )
+    index_interval_bytes: Int32 = Field(
+        4096, description="Bytes of records between two entries of the offset index."
+    )
+    max_message_bytes: Int32 = Field(
+        16 * 2**20,
+        description="Largest record batch accepted, in bytes. Kafka's default is 1048588; a columnar batch gains by size.",
+    )
+    compression_type: CompressionType = Field(
+        CompressionType.PRODUCER, description="Compression of stored batches; producer keeps what was sent."
+    )
+    message_timestamp_type: MessageTimestampType = Field(
+        MessageTimestampType.CREATE_TIME, description="Whether timestamps are the producer's or the broker's."
+    )
+    message_timestamp_before_max_ms: Int64 = Field(
+        _LONG_MAX, description="How far a record's timestamp may lie before the broker's time."
+    )
+    message_timestamp_after_max_ms: Int64 = Field(
+        _LONG_MAX, description="How far a record's timestamp may lie after the broker's time."
+    )
+    flush_messages: int = Field(
+        _LONG_MAX, ge=1, le=_LONG_MAX, description="Records after which the log is fsynced."
+    )
+    flush_ms: Int64 = Field(_LONG_MAX, description="Milliseconds after which the log is fsynced.")
+    retention_ms: int = Field(
+        604_800_000, ge=-1, le=_LONG_MAX, description="Age at which a segment is deleted; -1 never."
+    )
+    retention_bytes: int = Field(
+        -1, ge=-1, le=_LONG_MAX, description="Size over which old segments are deleted; -1 none."
+    )
+    file_delete_delay_ms: Int64 = Field(
+        60_000, description="Time between a segment's removal and its file's."
+    )
+    min_insync_replicas: int = Field(
+        1, ge=1, le=_INT_MAX, description="Replicas that must have a record for acks=all."
+    )

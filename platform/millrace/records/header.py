@@ -1,0 +1,203 @@
+"""The 61-byte header of a record batch: Kafka's v2 header, field for field.
+
+Layout (big-endian; Kafka's ``DefaultRecordBatch``, KIP-98)::
+
+    position  type  field
+           0  i64   base offset               assigned by the broker, outside the checksum
+           8  i32   batch length              bytes after this field
+          12  i32   partition leader epoch    assigned by the broker, outside the checksum
+          16  i8    magic                     2
+          17  u32   crc                       CRC-32C of everything from attributes to the end
+          21  i16   attributes                see below
+          23  i32   last offset delta         last offset = base offset + this, also when compaction removed it
+          27  i64   base timestamp            ms; of the first record, or the delete horizon
+          35  i64   max timestamp             ms
+          43  i64   producer id               -1: none
+          51  i16   producer epoch            -1: none
+          53  i32   base sequence             -1: none
+          57  i32   count                     of the records
+          61        body
+
+Attributes: bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon, 14 columnar.
+Kafka leaves bits 7 to 15 unused and ignores them; a body is columnar exactly when bit 14 is the *only* one of
+those set, so that no batch that Kafka reads as rows is read as anything else here.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import google_crc32c
+
+from millrace.errors import CorruptBatchError
+
+HEADER_BYTES: Final = 61
+LOG_OVERHEAD_BYTES: Final = 12
+"""Base offset and batch length: what a batch's own length does not count."""
+
+MAGIC: Final = 2
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+NO_TIMESTAMP: Final = -1
+
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_PREFIX: Final = struct.Struct(">qiib")
+_CRC: Final = struct.Struct(">I")
+_CRC_POSITION: Final = 17
+_CHECKED_FROM: Final = 21
+_MAGIC_POSITION: Final = 16
+
+_COMPRESSION_MASK: Final = 0x07
+_TIMESTAMP_TYPE_BIT: Final = 0x08
+_TRANSACTIONAL_BIT: Final = 0x10
+_CONTROL_BIT: Final = 0x20
+_DELETE_HORIZON_BIT: Final = 0x40
+_UNUSED_BY_KAFKA: Final = 0xFF80
+_COLUMNAR_BIT: Final = 0x4000
+
+
+class TimestampType(IntEnum):
+    """Who set a batch's timestamps."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchHeader:
+    """A batch's header as it was read. ``compression`` is the attribute's number, which may be unknown (5 to 7)."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the whole batch, header included."""
+        return LOG_OVERHEAD_BYTES + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record that the batch held when it was appended."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of what follows this batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def compression(self) -> int:
+        """Compression number: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & _COMPRESSION_MASK
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """Whether producers or the broker set the timestamps."""
+        return (
+            TimestampType.LOG_APPEND_TIME
+            if self.attributes & _TIMESTAMP_TYPE_BIT
+            else TimestampType.CREATE_TIME
+        )
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch holds a transaction marker, which readers never hand out."""
+        return bool(self.attributes & _CONTROL_BIT)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Whether ``base_timestamp`` is the time from which compaction may drop the batch's tombstones (KIP-534)."""
+        return bool(self.attributes & _DELETE_HORIZON_BIT)
+
+    @property
+    def is_columnar(self) -> bool:
+        """Whether the body is an Arrow record batch rather than rows."""
+        return self.attributes & _UNUSED_BY_KAFKA == _COLUMNAR_BIT
+
+
+def attributes_of(
+    *,
+    compression: int = 0,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    is_transactional: bool = False,
+    is_control: bool = False,
+    has_delete_horizon: bool = False,
+    is_columnar: bool = False,
+) -> int:
+    """Compose the attributes field."""
+    return (
+        compression
+        | (_TIMESTAMP_TYPE_BIT if timestamp_type else 0)
+        | (_TRANSACTIONAL_BIT if is_transactional else 0)
+        | (_CONTROL_BIT if is_control else 0)
+        | (_DELETE_HORIZON_BIT if has_delete_horizon else 0)
+        | (_COLUMNAR_BIT if is_columnar else 0)
+    )
+
+
+def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
+    """Read the header at ``position``, checking magic before anything else is interpreted.
+
+    The checksum is not verified (``verify_crc``), and the body need not be in ``buffer``.
+
+    Raises ``CorruptBatchError`` when fewer than 61 bytes are left, the magic is not 2, or the length is below
+    the header's own.
+    """
+    if len(buffer) - position < HEADER_BYTES:
+        raise CorruptBatchError(
+            f"batch at position {position}: {len(buffer) - position} bytes left, a header has 61"
+        )
+    magic = _PREFIX.unpack_from(buffer, position)[3]
+    if magic != MAGIC:
+        raise CorruptBatchError(f"batch at position {position}: magic {magic}, expected 2")
+    header = BatchHeader(**dict(zip(_FIELDS, _HEADER.unpack_from(buffer, position), strict=True)))
+    if header.batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
+        raise CorruptBatchError(
+            f"batch at position {position}: length {header.batch_length} is below the header's 49"
+        )
+    return header
+
+
+_FIELDS: Final = BatchHeader.__dataclass_fields__.keys()
+
+
+def write_header(header: BatchHeader) -> bytes:
+    """Write a header as it stands, checksum included."""
+    return _HEADER.pack(*(getattr(header, name) for name in _FIELDS))
+
+
+def checksum(*parts: bytes | memoryview) -> int:
+    """CRC-32C over the concatenation of ``parts``, each contiguous."""
+    crc = 0
+    for part in parts:
+        crc = google_crc32c.extend(crc, _readable(part))
+    return crc
+
+
+def _readable(part: bytes | memoryview) -> object:
+    # The C extension takes bytes and read-only buffers that need no release, which a memoryview is not.
+    if isinstance(part, memoryview):
+        import pyarrow as pa
+
+        return pa.py_buffer(part)
+    return part
