@@ -1,0 +1,1 @@
+"""The one configuration loader, and what can be configured."""

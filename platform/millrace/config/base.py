@@ -37,9 +37,7 @@ class Config(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise InvalidConfigError(
-                "; ".join(_explain(cls, problem) for problem in error.errors())
-            ) from None
+            raise InvalidConfigError("; ".join(_explain(cls, problem) for problem in error.errors())) from None
 
     @classmethod
     def option_names(cls) -> list[str]:

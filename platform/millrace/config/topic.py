@@ -36,24 +36,14 @@ class MessageTimestampType(StrEnum):
 class TopicConfig(Config):
     """Configuration of one topic; the defaults are the broker's unless it overrides them."""
 
-    segment_bytes: int = Field(
-        2**30, ge=14, le=_INT_MAX, description="Largest size of a segment file, in bytes."
-    )
-    segment_ms: Int64 = Field(
-        604_800_000, description="Age at which a segment is rolled even if it is not full."
-    )
-    segment_jitter_ms: Int64 = Field(
-        0, description="Largest random reduction of segment.ms, against rolling all at once."
-    )
-    segment_index_bytes: int = Field(
-        10 * 2**20, ge=4, le=_INT_MAX, description="Size of a segment's offset index."
-    )
-    index_interval_bytes: Int32 = Field(
-        4096, description="Bytes of records between two entries of the offset index."
-    )
+    segment_bytes: int = Field(2**30, ge=14, le=_INT_MAX, description="Largest size of a segment file, in bytes.")
+    segment_ms: Int64 = Field(604_800_000, description="Age at which a segment is rolled even if it is not full.")
+    segment_jitter_ms: Int64 = Field(0, description="Largest random reduction of segment.ms.")
+    segment_index_bytes: int = Field(10 * 2**20, ge=4, le=_INT_MAX, description="Size of a segment's offset index.")
+    index_interval_bytes: Int32 = Field(4096, description="Bytes of records between two entries of the offset index.")
     max_message_bytes: Int32 = Field(
         16 * 2**20,
-        description="Largest record batch accepted, in bytes. Kafka's default is 1048588; a columnar batch gains by size.",
+        description="Largest record batch accepted, in bytes.",
     )
     compression_type: CompressionType = Field(
         CompressionType.PRODUCER, description="Compression of stored batches; producer keeps what was sent."
@@ -67,9 +57,7 @@ class TopicConfig(Config):
     message_timestamp_after_max_ms: Int64 = Field(
         _LONG_MAX, description="How far a record's timestamp may lie after the broker's time."
     )
-    flush_messages: int = Field(
-        _LONG_MAX, ge=1, le=_LONG_MAX, description="Records after which the log is fsynced."
-    )
+    flush_messages: int = Field(_LONG_MAX, ge=1, le=_LONG_MAX, description="Records after which the log is fsynced.")
     flush_ms: Int64 = Field(_LONG_MAX, description="Milliseconds after which the log is fsynced.")
     retention_ms: int = Field(
         604_800_000, ge=-1, le=_LONG_MAX, description="Age at which a segment is deleted; -1 never."
@@ -77,9 +65,5 @@ class TopicConfig(Config):
     retention_bytes: int = Field(
         -1, ge=-1, le=_LONG_MAX, description="Size over which old segments are deleted; -1 none."
     )
-    file_delete_delay_ms: Int64 = Field(
-        60_000, description="Time between a segment's removal and its file's."
-    )
-    min_insync_replicas: int = Field(
-        1, ge=1, le=_INT_MAX, description="Replicas that must have a record for acks=all."
-    )
+    file_delete_delay_ms: Int64 = Field(60_000, description="Time between a segment's removal and its file's.")
+    min_insync_replicas: int = Field(1, ge=1, le=_INT_MAX, description="Replicas that must have a record for acks=all.")

@@ -1,0 +1,1 @@
+"""The gRPC messages of millrace and their generated stubs."""

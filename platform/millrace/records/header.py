@@ -108,11 +108,7 @@ class BatchHeader:
     @property
     def timestamp_type(self) -> TimestampType:
         """Whether producers or the broker set the timestamps."""
-        return (
-            TimestampType.LOG_APPEND_TIME
-            if self.attributes & _TIMESTAMP_TYPE_BIT
-            else TimestampType.CREATE_TIME
-        )
+        return TimestampType.LOG_APPEND_TIME if self.attributes & _TIMESTAMP_TYPE_BIT else TimestampType.CREATE_TIME
 
     @property
     def is_transactional(self) -> bool:
@@ -164,17 +160,13 @@ def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> Ba
     the header's own.
     """
     if len(buffer) - position < HEADER_BYTES:
-        raise CorruptBatchError(
-            f"batch at position {position}: {len(buffer) - position} bytes left, a header has 61"
-        )
+        raise CorruptBatchError(f"batch at position {position}: {len(buffer) - position} bytes left, a header has 61")
     magic = _PREFIX.unpack_from(buffer, position)[3]
     if magic != MAGIC:
         raise CorruptBatchError(f"batch at position {position}: magic {magic}, expected 2")
     header = BatchHeader(**dict(zip(_FIELDS, _HEADER.unpack_from(buffer, position), strict=True)))
     if header.batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
-        raise CorruptBatchError(
-            f"batch at position {position}: length {header.batch_length} is below the header's 49"
-        )
+        raise CorruptBatchError(f"batch at position {position}: length {header.batch_length} is below the header's 49")
     return header
 
 
