@@ -41,10 +41,7 @@ class TopicConfig(Config):
     segment_jitter_ms: Int64 = Field(0, description="Largest random reduction of segment.ms.")
     segment_index_bytes: int = Field(10 * 2**20, ge=4, le=_INT_MAX, description="Size of a segment's offset index.")
     index_interval_bytes: Int32 = Field(4096, description="Bytes of records between two entries of the offset index.")
-    max_message_bytes: Int32 = Field(
-        16 * 2**20,
-        description="Largest record batch accepted, in bytes.",
-    )
+    max_message_bytes: Int32 = Field(16 * 2**20, description="Largest record batch accepted, in bytes.")
     compression_type: CompressionType = Field(
         CompressionType.PRODUCER, description="Compression of stored batches; producer keeps what was sent."
     )
