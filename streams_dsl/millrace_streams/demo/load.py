@@ -1,0 +1,75 @@
+"""Loading a data set into its topic, each row exactly once, however often the load is interrupted.
+
+The partition of a row follows from its key alone and the loader is the topic's only writer, so partition p must
+hold exactly the first so many rows of its share, in order. How many, the log itself knows: its end offset. An
+interrupted load goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.clients import Admin, Producer, TopicPartition
+from millrace.clients.partitioner import partitions_of
+from millrace.errors import TopicExistsError, UsageError
+from millrace.schemas import parse_schema
+from millrace_streams.demo.datasets import Dataset
+
+_CHUNK_ROWS = 16_384
+
+
+def ensure_topic(admin: Admin, dataset: Dataset, partitions: int) -> None:
+    """Create the data set's typed topic unless it is there."""
+    try:
+        admin.create_topic(
+            dataset.topic,
+            partitions=partitions,
+            schema=parse_schema(dataset.schema_file),
+            key_columns=[dataset.key_column],
+            configs={"retention.ms": "-1"},
+        )
+    except TopicExistsError:
+        return
+
+
+def load(bootstrap_servers: str, dataset: Dataset, on_rows: Callable[[int], None]) -> int:
+    """Append the rows that the topic does not hold yet; gives how many those were.
+
+    ``on_rows`` is told of rows as they become durable in the topic, those found there first of all.
+
+    Raises ``UsageError`` when the topic holds more rows than the data set (a demo with more ``--rows``, say).
+    """
+    with Admin({"bootstrap.servers": bootstrap_servers}) as admin:
+        partitions = len(admin.describe_topic(dataset.topic).partitions)
+        ends = admin.list_offsets({TopicPartition(dataset.topic, p): -1 for p in range(partitions)})
+    held = np.array([ends[TopicPartition(dataset.topic, p)].offset for p in range(partitions)])
+    share = partitions_of(dataset.table.select([dataset.key_column]), partitions)
+    missing = pa.array(_rank_within(share, partitions) >= held[share])
+    table, share = dataset.table.filter(missing), pc.filter(pa.array(share), missing)
+    found = dataset.table.num_rows - table.num_rows
+    if found != held.sum():
+        raise UsageError(
+            f"topic {dataset.topic} holds {held.sum()} rows, more than the {dataset.table.num_rows} to be loaded: "
+            "choose another --work-dir, or delete this one"
+        )
+    on_rows(found)
+    with Producer({"bootstrap.servers": bootstrap_servers}) as producer:
+        for start in range(0, table.num_rows, _CHUNK_ROWS):
+            chunk, target = table.slice(start, _CHUNK_ROWS), share.slice(start, _CHUNK_ROWS)
+            producer.send_table(dataset.topic, chunk, partition=target, timestamps=dataset.time_column)
+            producer.flush()
+            on_rows(chunk.num_rows)
+    return table.num_rows
+
+
+def _rank_within(share: np.ndarray, partitions: int) -> np.ndarray:
+    """For each row, how many earlier rows go to the same partition."""
+    rank = np.empty(len(share), np.int64)
+    for partition in range(partitions):
+        rows = np.flatnonzero(share == partition)
+        rank[rows] = np.arange(len(rows))
+    return rank

@@ -1,0 +1,153 @@
+"""The demo's processes: one broker, and Spark jobs one after another.
+
+Invariants:
+
+* A process started here never outlives the demo by more than a moment, even if the demo is killed with -9: the kernel
+  sends it SIGKILL when its parent dies (Linux), and
+* every process inherits the locked file ``demo.lock``, so that the next demo starts only when the last process of
+  the one before has gone. Two writers on one checkpoint would be the one thing that exactly-once cannot survive.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+from millrace.errors import EnvironmentProblemError
+
+_START_SECONDS_MAX: Final = 60.0
+_LOCK_SECONDS_MAX: Final = 60.0
+_STOP_SECONDS_MAX: Final = 30.0
+_PR_SET_PDEATHSIG: Final = 1
+_LISTENING: Final = re.compile(r"listening on (\S+)")
+
+
+class DemoLock:
+    """The right to be the one demo in ``work_dir``; its file descriptor is passed on to every process."""
+
+    def __init__(self, work_dir: Path) -> None:
+        """Wait for the processes of an interrupted demo to end, at most a minute.
+
+        Raises ``EnvironmentProblemError`` when another demo is still running there.
+        """
+        self._file = (work_dir / "demo.lock").open("w")
+        deadline = time.monotonic() + _LOCK_SECONDS_MAX
+        while not self._try_lock():
+            if time.monotonic() > deadline:
+                raise EnvironmentProblemError(f"another demo is running in {work_dir}: stop it, or choose --work-dir")
+            time.sleep(0.1)
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor to pass on."""
+        return self._file.fileno()
+
+    def _try_lock(self) -> bool:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+@contextmanager
+def running_broker(work_dir: Path, lock: DemoLock) -> Iterator[str]:
+    """A broker on a free loopback port with its data in ``work_dir/broker``; gives its address.
+
+    Raises ``EnvironmentProblemError`` with the broker's own words when it does not come up.
+    """
+    log_path = work_dir / "logs" / "broker.log"
+    command = [sys.executable, "-m", "millrace.cli.main", "broker", "--data-dir", str(work_dir / "broker")]
+    with log_path.open("w") as log:
+        process = _start([*command, "--listen", "127.0.0.1:0"], log=log, lock=lock)
+    try:
+        yield _await_address(process, log_path)
+    finally:
+        _stop(process)
+
+
+def _await_address(process: subprocess.Popen[bytes], log_path: Path) -> str:
+    deadline = time.monotonic() + _START_SECONDS_MAX
+    while time.monotonic() < deadline:
+        found = _LISTENING.search(log_path.read_text(errors="replace"))
+        if found:
+            return found[1]
+        if process.poll() is not None:
+            break
+        time.sleep(0.02)
+    raise EnvironmentProblemError(f"the broker did not start:\n{_tail(log_path)}")
+
+
+def spark_submit(
+    job: Path,
+    arguments: Sequence[str],
+    *,
+    work_dir: Path,
+    lock: DemoLock,
+    environment: Mapping[str, str] | None = None,
+    on_line: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Run a job with spark-submit to its end; its output goes to ``work_dir/logs/<job>.log`` and to ``on_line``.
+
+    Raises ``EnvironmentProblemError`` with the end of that log when the job fails.
+    """
+    log_path = work_dir / "logs" / f"{job.stem}.log"
+    submit = Path(sys.executable).parent / "spark-submit"
+    command = [str(submit), "--master", "local[2]", "--conf", "spark.ui.enabled=false", str(job), *arguments]
+    with log_path.open("a") as log:
+        process = _start(command, log=subprocess.PIPE, lock=lock, environment=environment)
+        assert process.stdout is not None
+        try:
+            for raw in process.stdout:
+                line = raw.decode(errors="replace")
+                log.write(line)
+                on_line(line.rstrip())
+            status = process.wait()
+        finally:
+            _stop(process)
+    if status != 0:
+        raise EnvironmentProblemError(f"{job.name} failed (exit code {status}); the end of {log_path}:\n{_tail(log_path)}")
+
+
+def _start(
+    command: Sequence[str], *, log: IO[str] | int, lock: DemoLock, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    variables = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **(environment or {})}
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=variables,
+        pass_fds=[lock.descriptor],
+        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+    )
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _tail(path: Path, lines: int = 15) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])

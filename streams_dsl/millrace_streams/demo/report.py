@@ -1,0 +1,93 @@
+"""What the demo shows at its end: the tables, a plot, the speed of each step, and where everything lies.
+
+The Delta tables are read with delta-rs, not with Spark: what the report says has been seen by a second, independent
+reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.console import Console
+from rich.table import Table
+
+_ROWS_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A finished step: ``rows`` handled (0: there was nothing left to do) in ``seconds``, start of Spark included."""
+
+    name: str
+    rows: int
+    seconds: float
+
+
+def read_delta(path: Path) -> pa.Table:
+    """Read the current version of a Delta table."""
+    from deltalake import DeltaTable
+
+    return pa.table(DeltaTable(str(path)).to_pyarrow_table())
+
+
+def sorted_rows(table: pa.Table) -> pa.Table:
+    """The same rows in an order that depends on nothing but the rows."""
+    names = sorted(table.column_names)
+    return table.select(names).sort_by([(name, "ascending") for name in names]).combine_chunks()
+
+
+def print_departures(console: Console, departures: pa.Table) -> None:
+    """Print the busiest hours of the windowed table."""
+    shown = departures.sort_by([("departures", "descending"), ("window_start", "ascending"), ("origin", "ascending")])
+    table = Table(title=f"hourly_departures: the busiest of {departures.num_rows:,} origin-hours")
+    for name in ("origin", "window_start", "window_end", "departures", "mean_delay"):
+        table.add_column(name, justify="right" if name in ("departures", "mean_delay") else "left")
+    for row in shown.slice(0, _ROWS_SHOWN).to_pylist():
+        table.add_row(
+            row["origin"],
+            f"{row['window_start']:%Y-%m-%d %H:%M}",
+            f"{row['window_end']:%Y-%m-%d %H:%M}",
+            str(row["departures"]),
+            f"{row['mean_delay']:.1f} min",
+        )
+    console.print(table)
+
+
+def print_steps(console: Console, steps: Sequence[Step]) -> None:
+    """Print the rows per second of each step."""
+    table = Table(title="Steps (start of Spark included)")
+    for name in ("step", "rows", "seconds", "rows/s"):
+        table.add_column(name, justify="left" if name == "step" else "right")
+    for step in steps:
+        speed = f"{step.rows / step.seconds:,.0f}" if step.rows else "nothing new"
+        table.add_row(step.name, f"{step.rows:,}", f"{step.seconds:.1f}", speed)
+    console.print(table)
+
+
+def plot_departures(departures: pa.Table, path: Path) -> None:
+    """Draw departures and mean delay by hour of the day and origin (New York's winter time) to a PNG file."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    local = pc.subtract(departures["window_start"], pa.scalar(5 * 3600 * 1_000_000, pa.duration("us")))
+    hours = departures.append_column("hour", pc.hour(local)).append_column(
+        "delay_sum", pc.multiply(departures["mean_delay"], pc.cast(departures["departures"], pa.float64()))
+    )
+    by_hour = hours.group_by(["origin", "hour"]).aggregate([("departures", "sum"), ("delay_sum", "sum")])
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
+    for origin in sorted(set(by_hour["origin"].to_pylist())):
+        rows = by_hour.filter(pc.equal(by_hour["origin"], origin)).sort_by("hour")
+        left.plot(rows["hour"], rows["departures_sum"], marker="o", label=origin)
+        right.plot(rows["hour"], pc.divide(rows["delay_sum_sum"], rows["departures_sum"]), marker="o", label=origin)
+    left.set(title="Departures in 2013", xlabel="scheduled hour, New York (EST)", ylabel="flights")
+    right.set(title="Mean departure delay", xlabel="scheduled hour, New York (EST)", ylabel="minutes")
+    left.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
