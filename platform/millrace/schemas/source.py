@@ -1,0 +1,117 @@
+"""Where a schema may come from: Arrow, pandas, polars or Spark objects, DDL, JSON, or a file with one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from millrace.errors import SchemaError
+from millrace.schemas.ddl import parse_ddl
+from millrace.schemas.spark_json import parse_schema_json
+from millrace.schemas.types import normalize_schema
+
+_FILE_SUFFIXES: Final = {".json", ".ddl", ".sql", ".parquet", ".arrow", ".feather", ".ipc"}
+
+
+def parse_schema(source: Any) -> pa.Schema:
+    """Read the schema of a typed topic from almost anything that has one, with the types a topic stores.
+
+    ``source`` is an Arrow schema, table, batch or reader; a pandas or polars frame or another object that exports
+    Arrow; a Spark ``StructType`` or DataFrame; JSON (text, dict or list); DDL text as Spark writes it; or the path of a
+    ``.json``, ``.ddl``, ``.sql``, ``.parquet``, ``.arrow``, ``.feather`` or ``.ipc`` file.
+
+    Raises ``SchemaError`` naming the column and the remedy.
+    """
+    schema = _raw_schema(source)
+    if len(schema) == 0:
+        raise SchemaError("the schema has no columns: a typed topic needs at least one")
+    return normalize_schema(schema)
+
+
+def _raw_schema(source: Any) -> pa.Schema:
+    if isinstance(source, pa.Schema):
+        return source
+    if isinstance(source, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
+        return source.schema
+    if isinstance(source, Path):
+        return _from_file(source)
+    if isinstance(source, str):
+        return _from_text(source)
+    if isinstance(source, (dict, list)):
+        return parse_schema_json(source)
+    return _from_object(source)
+
+
+def _from_text(text: str) -> pa.Schema:
+    stripped = text.strip()
+    if stripped.startswith(("{", "[")):
+        return parse_schema_json(stripped)
+    if "\n" not in stripped and Path(stripped).suffix.lower() in _FILE_SUFFIXES:
+        return _from_file(Path(stripped))
+    return parse_ddl(text)
+
+
+def _from_object(source: Any) -> pa.Schema:
+    module = type(source).__module__.partition(".")[0]
+    if module == "pandas":
+        return pa.Schema.from_pandas(source, preserve_index=False)
+    if module == "pyspark":
+        struct = source if hasattr(source, "jsonValue") else source.schema
+        return parse_schema_json(struct.jsonValue())
+    try:
+        if hasattr(source, "__arrow_c_schema__"):
+            return pa.schema(source)
+        if hasattr(source, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(source).schema
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SchemaError(f"cannot read a schema from a {type(source).__name__}: {error}") from error
+    raise SchemaError(
+        f"cannot read a schema from a {type(source).__name__}: give an Arrow schema or table, a pandas or polars "
+        "frame, a Spark StructType, JSON, DDL text, or the path of a file with one of them"
+    )
+
+
+def _from_file(path: Path) -> pa.Schema:
+    suffix = path.suffix.lower()
+    if suffix == ".csv":
+        raise SchemaError(f"{path}: CSV has no types: write the schema as DDL or JSON")
+    try:
+        if suffix == ".parquet":
+            import pyarrow.parquet as pq
+
+            return pq.read_schema(path)
+        if suffix in (".arrow", ".feather", ".ipc"):
+            return _arrow_file_schema(path)
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SchemaError(f"cannot read the schema file {path}: {error.strerror or error}") from error
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise SchemaError(f"{path} holds no schema: {error}") from error
+    try:
+        return parse_schema_json(text) if text.lstrip().startswith(("{", "[")) else parse_ddl(text)
+    except SchemaError as error:
+        raise SchemaError(f"{path}: {error.message}") from None
+
+
+def _arrow_file_schema(path: Path) -> pa.Schema:
+    with pa.OSFile(str(path)) as file:
+        is_file_format = file.read(6) == b"ARROW1"
+        file.seek(0)
+        reader = pa.ipc.open_file(file) if is_file_format else pa.ipc.open_stream(file)
+        return reader.schema
+
+
+def serialize_schema(schema: pa.Schema) -> bytes:
+    """Write a schema as an Arrow IPC schema message: how it travels and is kept."""
+    data: bytes = schema.serialize().to_pybytes()
+    return data
+
+
+def deserialize_schema(data: bytes) -> pa.Schema:
+    """Read what ``serialize_schema`` wrote; raises ``SchemaError`` for anything else."""
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(data))
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise SchemaError(f"{len(data)} bytes are not an Arrow schema message: {error}") from error
