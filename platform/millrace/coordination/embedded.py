@@ -1,0 +1,194 @@
+"""Coordination inside one process: for a single broker, which then needs no ZooKeeper, and for tests.
+
+``EmbeddedStore`` is the service, ``EmbeddedCoordination`` a session with it. With a file every change is on disk
+before its call returns; without, everything is gone with the process.
+
+Invariants
+* The tree is changed only under ``_lock``, and is what the file holds whenever the lock is free.
+* A change that cannot be saved is not visible, and the store refuses all further changes: memory and file may
+  differ in a way nobody can tell.
+* Watches are queued under the lock (so in the order of changes) and called outside it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import RLock
+
+from millrace.coordination.interface import (
+    ANY_VERSION,
+    Create,
+    Delete,
+    NodeStat,
+    Operation,
+    SessionExpiredError,
+    Watch,
+    Write,
+)
+from millrace.coordination.storage import TreeFile
+from millrace.coordination.tree import Tree, check_path
+from millrace.coordination.watches import Deliveries, WatchTable
+from millrace.errors import StorageError
+
+_logger = logging.getLogger(__name__)
+
+
+class EmbeddedStore:
+    """A tree of nodes with sessions, in this process.
+
+    ``now_ms`` gives the time that nodes are stamped with. Raises ``EnvironmentProblemError`` when the file is in use
+    by another process, is not writable, or was not written by this.
+    """
+
+    def __init__(self, path: Path | None = None, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000):
+        self._file = TreeFile(path) if path is not None else None
+        self._tree = self._file.load() if self._file is not None else Tree()
+        self._now_ms = now_ms
+        self._lock = RLock()
+        self._watches = WatchTable()
+        self._deliveries = Deliveries(lambda error: _logger.error("a watch failed", exc_info=error))
+        self._sessions: dict[int, EmbeddedCoordination] = {}
+        self._last_session_id = 0
+        self._failure: StorageError | None = None
+
+    def connect(self) -> EmbeddedCoordination:
+        """Open a session."""
+        with self._lock:
+            if self._file is not None:
+                self._last_session_id = self._file.next_session_id()
+            else:
+                self._last_session_id += 1
+            session = EmbeddedCoordination(self, self._last_session_id)
+            self._sessions[session.session_id] = session
+        return session
+
+    def expire(self, session_id: int) -> None:
+        """End a session as a ZooKeeper does that has not heard from it in time: for tests and simulations."""
+        self._end(session_id, expired=True)
+
+    def close(self) -> None:
+        """End all sessions and close the file."""
+        for session_id in list(self._sessions):
+            self._end(session_id, expired=False)
+        if self._file is not None:
+            self._file.close()
+
+    # The rest is for EmbeddedCoordination.
+
+    def _apply(self, session_id: int, operations: Sequence[Operation]) -> list[str | NodeStat | None]:
+        with self._lock:
+            self._check_session(session_id)
+            results = self._commit(session_id, operations)
+        self._deliveries.deliver()
+        return results
+
+    def _commit(self, session_id: int, operations: Sequence[Operation]) -> list[str | NodeStat | None]:
+        if self._failure is not None:
+            raise StorageError(f"{self._failure.message}; the broker must be restarted before metadata can change")
+        change = self._tree.apply(operations, owner=session_id, now_ms=self._now_ms())
+        if self._file is not None and change.touched:
+            try:
+                self._file.save(self._tree, change.touched)
+            except StorageError as error:
+                self._failure = error
+                self._tree = self._file.load()
+                raise
+        self._deliveries.queue(self._watches.take(change.events))
+        return change.results
+
+    def _read_data(self, session_id: int, path: str, watch: Watch | None) -> tuple[bytes, NodeStat]:
+        with self._lock:
+            self._check_session(session_id)
+            node = self._tree.node(path)
+            if watch is not None:
+                self._watches.watch_data(path, session_id, watch)
+            return node.data, node.stat()
+
+    def _read_stat(self, session_id: int, path: str, watch: Watch | None) -> NodeStat | None:
+        check_path(path)
+        with self._lock:
+            self._check_session(session_id)
+            if watch is not None:
+                self._watches.watch_data(path, session_id, watch)
+            node = self._tree.nodes.get(path)
+            return node.stat() if node is not None else None
+
+    def _read_children(self, session_id: int, path: str, watch: Watch | None) -> list[str]:
+        with self._lock:
+            self._check_session(session_id)
+            names = sorted(self._tree.node(path).children)
+            if watch is not None:
+                self._watches.watch_children(path, session_id, watch)
+            return names
+
+    def _check_session(self, session_id: int) -> None:
+        if session_id not in self._sessions:
+            raise SessionExpiredError(f"session {session_id} is over: open a new one")
+
+    def _end(self, session_id: int, *, expired: bool) -> None:
+        with self._lock:
+            session = self._sessions.pop(session_id, None)
+            if session is None:
+                return
+            self._watches.forget(session_id)
+            ephemerals = self._tree.ephemerals_of(session_id)
+            if ephemerals and self._failure is None:
+                self._commit(session_id, [Delete(path) for path in ephemerals])
+            if expired:
+                self._deliveries.queue(session.listeners)
+        self._deliveries.deliver()
+
+
+class EmbeddedCoordination:
+    """A session with an ``EmbeddedStore``; see ``Coordination`` for what each method promises."""
+
+    def __init__(self, store: EmbeddedStore, session_id: int) -> None:
+        self._store = store
+        self._session_id = session_id
+        self.listeners: list[Callable[[], None]] = []
+
+    @property
+    def session_id(self) -> int:
+        """Number of the session."""
+        return self._session_id
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
+        """Create a node; returns its path."""
+        return str(self.multi([Create(path, data, ephemeral=ephemeral, sequential=sequential)])[0])
+
+    def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]:
+        """Read a node."""
+        return self._store._read_data(self._session_id, path, watch)
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
+        """Write a node."""
+        result = self.multi([Write(path, data, version)])[0]
+        assert isinstance(result, NodeStat)
+        return result
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Delete a node."""
+        self.multi([Delete(path, version)])
+
+    def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
+        """The node's bookkeeping, or None."""
+        return self._store._read_stat(self._session_id, path, watch)
+
+    def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Sorted names of the children."""
+        return self._store._read_children(self._session_id, path, watch)
+
+    def multi(self, operations: Sequence[Operation]) -> list[str | NodeStat | None]:
+        """Apply all operations or none."""
+        return self._store._apply(self._session_id, operations)
+
+    def on_session_end(self, listener: Callable[[], None]) -> None:
+        """Have ``listener`` called once when the session expires."""
+        self.listeners.append(listener)
+
+    def close(self) -> None:
+        """End the session."""
+        self._store._end(self._session_id, expired=False)

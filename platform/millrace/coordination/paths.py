@@ -1,0 +1,81 @@
+"""Where things are kept: Kafka's ZooKeeper paths, and ours under ``/millrace``.
+
+The same names serve the embedded store and a ZooKeeper ensemble, so that Kafka's own tools and habits apply.
+What the nodes hold is in ``millrace.coordination.nodes`` and in ``docs/formats.md``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+CLUSTER_ID: Final = "/cluster/id"
+BROKER_IDS: Final = "/brokers/ids"
+BROKER_SEQUENCE: Final = "/brokers/seqid"
+TOPICS: Final = "/brokers/topics"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+TOPIC_CONFIGS: Final = "/config/topics"
+CONFIG_CHANGES: Final = "/config/changes"
+DELETE_TOPICS: Final = "/admin/delete_topics"
+PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+SCHEMAS: Final = "/millrace/schemas"
+TYPED_TOPICS: Final = "/millrace/topics"
+
+ROOTS: Final = (
+    "/cluster",
+    BROKER_IDS,
+    BROKER_SEQUENCE,
+    TOPICS,
+    TOPIC_CONFIGS,
+    CONFIG_CHANGES,
+    DELETE_TOPICS,
+    PRODUCER_ID_BLOCK,
+    SCHEMAS,
+    TYPED_TOPICS,
+)
+"""Persistent nodes that every broker makes sure of when it starts."""
+
+
+def broker_path(broker_id: int) -> str:
+    """Ephemeral registration of a broker."""
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic_path(topic: str) -> str:
+    """Partition assignment of a topic."""
+    return f"{TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    """Parent of a topic's partitions."""
+    return f"{TOPICS}/{topic}/partitions"
+
+
+def partition_path(topic: str, partition: int) -> str:
+    """Parent of a partition's state."""
+    return f"{TOPICS}/{topic}/partitions/{partition}"
+
+
+def partition_state_path(topic: str, partition: int) -> str:
+    """Leader, epoch and in-sync replicas of a partition."""
+    return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def topic_config_path(topic: str) -> str:
+    """Configuration that a topic overrides."""
+    return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def delete_topic_path(topic: str) -> str:
+    """Mark that a topic is to be deleted; there until its last file is gone."""
+    return f"{DELETE_TOPICS}/{topic}"
+
+
+def schema_path(schema_id: int) -> str:
+    """One version of a typed topic's schema."""
+    return f"{SCHEMAS}/{schema_id}"
+
+
+def typed_topic_path(topic: str) -> str:
+    """A typed topic's schema versions and key columns."""
+    return f"{TYPED_TOPICS}/{topic}"

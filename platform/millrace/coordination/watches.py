@@ -1,0 +1,97 @@
+"""Who waits for a change of which node, and in which order they hear of it.
+
+Invariants
+* A watch is taken out before it is called, so it fires at most once.
+* Watches fire in the order of the changes, and for one change in the order in which they were left.
+* The same function of the same session on the same node is one watch, as with ZooKeeper.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from threading import Lock
+
+from millrace.coordination.interface import EventType, Watch, WatchEvent
+
+_Watchers = dict[str, dict[tuple[int, Watch], None]]
+
+
+class WatchTable:
+    """The watches of all sessions. Not thread-safe: the store's lock guards it."""
+
+    def __init__(self) -> None:
+        self._of_data: _Watchers = {}
+        self._of_children: _Watchers = {}
+
+    def watch_data(self, path: str, session_id: int, watch: Watch) -> None:
+        """Leave a watch for creation, writing and deletion of ``path``."""
+        self._of_data.setdefault(path, {})[session_id, watch] = None
+
+    def watch_children(self, path: str, session_id: int, watch: Watch) -> None:
+        """Leave a watch for children of ``path`` that come or go, and for its deletion."""
+        self._of_children.setdefault(path, {})[session_id, watch] = None
+
+    def take(self, events: Iterable[WatchEvent]) -> list[Callable[[], None]]:
+        """Take out the watches that ``events`` fire; returns the calls to make, in order."""
+        calls: list[Callable[[], None]] = []
+        for event in events:
+            fired: dict[tuple[int, Watch], None] = {}
+            if event.type is not EventType.CHILDREN:
+                fired |= self._of_data.pop(event.path, {})
+            if event.type in (EventType.CHILDREN, EventType.DELETED):
+                fired |= self._of_children.pop(event.path, {})
+            calls += [_call(watch, event) for _, watch in fired]
+        return calls
+
+    def forget(self, session_id: int) -> None:
+        """Drop the watches of a session that is over."""
+        for table in (self._of_data, self._of_children):
+            for path in list(table):
+                table[path] = {key: None for key in table[path] if key[0] != session_id}
+                if not table[path]:
+                    del table[path]
+
+    def __len__(self) -> int:
+        return sum(len(watchers) for table in (self._of_data, self._of_children) for watchers in table.values())
+
+
+def _call(watch: Watch, event: WatchEvent) -> Callable[[], None]:
+    return lambda: watch(event)
+
+
+class Deliveries:
+    """Makes calls one after the other, outside the store's lock, in the order in which they were queued.
+
+    The thread that queued calls makes them, and those that other threads queue meanwhile: no thread of its own is
+    needed, and in a single thread (a simulation) the order is deterministic. A call may itself change the store;
+    what that fires is queued behind.
+    """
+
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._calls: deque[Callable[[], None]] = deque()
+        self._delivering = False
+        self._lock = Lock()
+        self._on_failure = on_failure
+
+    def queue(self, calls: Iterable[Callable[[], None]]) -> None:
+        """Queue calls without making them; to be used under the store's lock, which makes the order."""
+        with self._lock:
+            self._calls.extend(calls)
+
+    def deliver(self) -> None:
+        """Make all queued calls, unless another frame or thread is doing that."""
+        with self._lock:
+            if self._delivering:
+                return
+            self._delivering = True
+        while True:
+            with self._lock:
+                if not self._calls:
+                    self._delivering = False
+                    return
+                call = self._calls.popleft()
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001 - a watcher's fault must not stop the others from hearing
+                self._on_failure(error)

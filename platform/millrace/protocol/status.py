@@ -1,0 +1,81 @@
+"""The one mapping between ``millrace.errors`` and gRPC's status codes, both ways.
+
+A request that fails as a whole ends its call with a status, its message as details, and the error's numeric code
+in the trailing metadata, so that the same class is raised on the other side. The status itself is for proxies and
+foreign clients. A call that ends without that number never reached a handler: then the status is all there is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import grpc
+
+from millrace import errors
+
+ERROR_CODE_KEY: Final = "millrace-error-code"
+"""Key of the trailing metadata that holds the error's number in decimal."""
+
+_STATUS: Final[dict[type[errors.MillraceError], grpc.StatusCode]] = {
+    errors.OffsetOutOfRangeError: grpc.StatusCode.OUT_OF_RANGE,
+    errors.CorruptBatchError: grpc.StatusCode.DATA_LOSS,
+    errors.UnknownTopicOrPartitionError: grpc.StatusCode.NOT_FOUND,
+    errors.UnknownTopicIdError: grpc.StatusCode.NOT_FOUND,
+    errors.UnknownSchemaError: grpc.StatusCode.NOT_FOUND,
+    errors.OffsetsLostError: grpc.StatusCode.DATA_LOSS,
+    errors.TopicExistsError: grpc.StatusCode.ALREADY_EXISTS,
+    errors.LeaderNotAvailableError: grpc.StatusCode.UNAVAILABLE,
+    errors.NotLeaderError: grpc.StatusCode.UNAVAILABLE,
+    errors.BrokerUnavailableError: grpc.StatusCode.UNAVAILABLE,
+    errors.StorageError: grpc.StatusCode.UNAVAILABLE,
+    errors.RequestTimedOutError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.FencedLeaderEpochError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.UnknownLeaderEpochError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.InconsistentTopicIdError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.OutOfOrderSequenceError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.DuplicateSequenceError: grpc.StatusCode.ALREADY_EXISTS,
+    errors.InvalidProducerEpochError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.IncompatibleSchemaError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.AuthorizationError: grpc.StatusCode.PERMISSION_DENIED,
+    errors.UnsupportedVersionError: grpc.StatusCode.UNIMPLEMENTED,
+    errors.ThrottledError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.UnknownServerError: grpc.StatusCode.INTERNAL,
+    errors.EnvironmentProblemError: grpc.StatusCode.INTERNAL,
+}
+
+_ERROR_WITHOUT_NUMBER: Final[dict[grpc.StatusCode, type[errors.MillraceError]]] = {
+    grpc.StatusCode.UNAVAILABLE: errors.BrokerUnavailableError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.RequestTimedOutError,
+    grpc.StatusCode.CANCELLED: errors.RequestTimedOutError,
+    grpc.StatusCode.UNIMPLEMENTED: errors.UnsupportedVersionError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.AuthorizationError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.AuthorizationError,
+}
+
+
+def status_of(error: errors.MillraceError) -> grpc.StatusCode:
+    """The gRPC status of an error; what is not listed is the caller's mistake (``INVALID_ARGUMENT``)."""
+    for cls in type(error).__mro__:
+        if cls in _STATUS:
+            return _STATUS[cls]
+    return grpc.StatusCode.INVALID_ARGUMENT
+
+
+def error_from_rpc(rpc_error: grpc.RpcError) -> errors.MillraceError:
+    """The error that a failed call stands for.
+
+    With ``millrace-error-code`` it is the very error that the broker raised. Without, the call was ended by gRPC:
+    no connection, deadline, a message above the limit of one side.
+    """
+    # grpc.RpcError is only a marker: the object that is raised is a call too (both grpc and grpc.aio).
+    call: Any = rpc_error
+    details = call.details() or ""
+    for key, value in call.trailing_metadata() or ():
+        if key == ERROR_CODE_KEY:
+            return errors.error_of(int(value), details)
+    status: grpc.StatusCode = call.code()
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        # gRPC's own limit on a message ("... larger than max ..."), or a proxy's.
+        cls = errors.MessageTooLargeError if "larger than max" in details else errors.ThrottledError
+        return cls(details)
+    return _ERROR_WITHOUT_NUMBER.get(status, errors.UnknownServerError)(f"{details} ({status.name})")
