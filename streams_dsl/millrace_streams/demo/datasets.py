@@ -42,8 +42,8 @@ def read_datasets(conf: Path, rows: int | None = None) -> list[Dataset]:
         flights = _read_csv(archive.read("flights.csv"))
     weather = _read_csv((data / "weather.csv").read_bytes())
     arrivals = {
-        "flights": flights.take(pc.sort_indices(_with_arrival(flights), [("arrival", "ascending"), ("row", "ascending")])),
-        "weather": weather.take(pc.sort_indices(weather, [("time_hour", "ascending"), ("origin", "ascending")])),
+        "flights": flights.take(pc.sort_indices(_arrivals(flights), _ascending("arrival", "row"))),
+        "weather": weather.take(pc.sort_indices(weather, _ascending("time_hour", "origin"))),
     }
     return [_dataset(topic, table.slice(0, rows), conf) for topic, table in arrivals.items()]
 
@@ -61,11 +61,15 @@ def _read_csv(content: bytes) -> pa.Table:
     )
 
 
-def _with_arrival(flights: pa.Table) -> pa.Table:
+def _arrivals(flights: pa.Table) -> pa.Table:
     """``arrival``: minutes since 1970 at which the flight left; ``row``: its place in the file, to break ties."""
     scheduled = pc.add(pc.divide(pc.cast(flights["time_hour"], pa.int64()), 60), flights["minute"])
     arrival = pc.add(scheduled, pc.fill_null(flights["dep_delay"], 0))
     return pa.table({"arrival": arrival, "row": pa.array(range(flights.num_rows), pa.int64())})
+
+
+def _ascending(*columns: str) -> list[tuple[str, str]]:
+    return [(column, "ascending") for column in columns]
 
 
 def _dataset(topic: str, table: pa.Table, conf: Path) -> Dataset:

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
@@ -94,10 +94,8 @@ def spark_submit(
     *,
     work_dir: Path,
     lock: DemoLock,
-    environment: Mapping[str, str] | None = None,
-    on_line: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Run a job with spark-submit to its end; its output goes to ``work_dir/logs/<job>.log`` and to ``on_line``.
+    """Run a job with spark-submit to its end; its output goes to ``work_dir/logs/<job>.log``.
 
     Raises ``EnvironmentProblemError`` with the end of that log when the job fails.
     """
@@ -105,24 +103,18 @@ def spark_submit(
     submit = Path(sys.executable).parent / "spark-submit"
     command = [str(submit), "--master", "local[2]", "--conf", "spark.ui.enabled=false", str(job), *arguments]
     with log_path.open("a") as log:
-        process = _start(command, log=subprocess.PIPE, lock=lock, environment=environment)
-        assert process.stdout is not None
-        try:
-            for raw in process.stdout:
-                line = raw.decode(errors="replace")
-                log.write(line)
-                on_line(line.rstrip())
-            status = process.wait()
-        finally:
-            _stop(process)
+        process = _start(command, log=log, lock=lock)
+    try:
+        status = process.wait()
+    finally:
+        _stop(process)
     if status != 0:
-        raise EnvironmentProblemError(f"{job.name} failed (exit code {status}); the end of {log_path}:\n{_tail(log_path)}")
+        end = _tail(log_path)
+        raise EnvironmentProblemError(f"{job.name} failed (exit code {status}); the end of {log_path}:\n{end}")
 
 
-def _start(
-    command: Sequence[str], *, log: IO[str] | int, lock: DemoLock, environment: Mapping[str, str] | None = None
-) -> subprocess.Popen[bytes]:
-    variables = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **(environment or {})}
+def _start(command: Sequence[str], *, log: IO[str], lock: DemoLock) -> subprocess.Popen[bytes]:
+    variables = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -66,7 +67,8 @@ def run_tour(tour: Tour, console: Console) -> None:
     with running_broker(tour.work_dir, lock) as bootstrap_servers:
         console.print(f"Broker on [bold]{bootstrap_servers}[/], data in {tour.work_dir}")
         steps = _load_all(tour, datasets, bootstrap_servers, console)
-        steps += _run_jobs(tour, datasets, bootstrap_servers, lock, console)
+        for job in _jobs(tour, datasets):
+            steps.append(_run_job(tour, job, bootstrap_servers, lock, console))
     _report(tour, steps, console)
 
 
@@ -89,47 +91,54 @@ def _load_all(tour: Tour, datasets: list[Dataset], bootstrap_servers: str, conso
     return steps
 
 
-def _run_jobs(
-    tour: Tour, datasets: list[Dataset], bootstrap_servers: str, lock: DemoLock, console: Console
-) -> list[Step]:
-    def submit(name: str, job: str, arguments: list[str], rows_of: Callable[[], int]) -> Step:
-        before = rows_of()
-        started = time.monotonic()
-        with console.status(f"{name}: spark-submit jobs/{job}"):
-            spark_submit(
-                tour.jobs / job,
-                ["--bootstrap-servers", bootstrap_servers, *arguments],
-                work_dir=tour.work_dir,
-                lock=lock,
-            )
-        step = Step(name=name, rows=rows_of() - before, seconds=time.monotonic() - started)
-        console.print(f"[green]✓[/] {name}: {step.rows:,} rows in {step.seconds:.1f} s")
-        return step
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """A spark-submit run, and how many rows its table accounts for."""
 
-    steps = []
-    for dataset in datasets:
-        topic, table = dataset.topic, tour.table(dataset.topic)
-        arguments = ["--topic", topic, "--table", str(table), "--checkpoint", str(tour.checkpoint(topic))]
-        steps.append(submit(f"ingest {topic}", "ingest_to_delta.py", arguments, lambda table=table: _row_count(table)))
-    return steps + [
-        submit(
-            "hourly_departures (stream)",
-            "hourly_departures.py",
-            [
-                "--table",
-                str(tour.table("hourly_departures")),
-                "--checkpoint",
-                str(tour.checkpoint("hourly_departures")),
-            ],
-            lambda: _departures(tour.table("hourly_departures")),
-        ),
-        submit(
-            "hourly_departures (backfill)",
-            "backfill.py",
-            ["--topology", str(tour.jobs / "hourly_departures.py"), "--table", str(tour.table("hourly_departures_backfill"))],
-            lambda: _departures(tour.table("hourly_departures_backfill")),
-        ),
+    name: str
+    script: str
+    arguments: list[str]
+    rows_of: Callable[[], int]
+
+
+def _jobs(tour: Tour, datasets: list[Dataset]) -> list[_Job]:
+    def into(table: str) -> list[str]:
+        return ["--table", str(tour.table(table)), "--checkpoint", str(tour.checkpoint(table))]
+
+    ingests = [
+        _Job(
+            name=f"ingest {dataset.topic}",
+            script="ingest_to_delta.py",
+            arguments=["--topic", dataset.topic, *into(dataset.topic)],
+            rows_of=partial(_row_count, tour.table(dataset.topic)),
+        )
+        for dataset in datasets
     ]
+    stream = _Job(
+        name="hourly departures, stream",
+        script="hourly_departures.py",
+        arguments=into("hourly_departures"),
+        rows_of=partial(_departures, tour.table("hourly_departures")),
+    )
+    backfilled = tour.table("hourly_departures_backfill")
+    backfill = _Job(
+        name="hourly departures, backfill",
+        script="backfill.py",
+        arguments=["--topology", str(tour.jobs / "hourly_departures.py"), "--table", str(backfilled)],
+        rows_of=partial(_departures, backfilled),
+    )
+    return [*ingests, stream, backfill]
+
+
+def _run_job(tour: Tour, job: _Job, bootstrap_servers: str, lock: DemoLock, console: Console) -> Step:
+    before = job.rows_of()
+    started = time.monotonic()
+    with console.status(f"{job.name}: spark-submit jobs/{job.script}"):
+        arguments = ["--bootstrap-servers", bootstrap_servers, *job.arguments]
+        spark_submit(tour.jobs / job.script, arguments, work_dir=tour.work_dir, lock=lock)
+    step = Step(name=job.name, rows=job.rows_of() - before, seconds=time.monotonic() - started)
+    console.print(f"[green]✓[/] {job.name}: {step.rows:,} rows in {step.seconds:.1f} s")
+    return step
 
 
 def _row_count(path: Path) -> int:

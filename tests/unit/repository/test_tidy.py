@@ -1,0 +1,57 @@
+"""Lints the repository itself: sizes, leftovers, and the one folder that must never become a package."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+
+
+def tracked(pattern: str) -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z", pattern], cwd=ROOT, capture_output=True, check=True).stdout
+    return [ROOT / name for name in listed.decode().split("\0") if name and "_pb2" not in name]
+
+
+@pytest.mark.parametrize("folder", ["platform", "tests", "broker", "spark_source", "streams_dsl"])
+def test_a_source_root_is_not_a_package(folder: str) -> None:
+    assert not (ROOT / folder / "__init__.py").exists()
+
+
+def test_files_have_a_readable_size() -> None:
+    long = {str(path): n for path in tracked("*.py") if (n := len(path.read_text().splitlines())) > FILE_LINES_MAX}
+    assert long == {}
+
+
+def test_functions_fit_a_screen() -> None:
+    import ast
+
+    long = {
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": node.end_lineno - node.lineno + 1
+        for path in tracked("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
+    }
+    assert long == {}
+
+
+def test_nothing_is_left_for_later_without_a_word() -> None:
+    leftover = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    found = [
+        str(path) for path in tracked("*.py") if path != Path(__file__).resolve() and leftover.search(path.read_text())
+    ]
+    assert found == []
+
+
+def test_nothing_names_a_machine_or_a_registry() -> None:
+    private = re.compile(r"/root/|/work/|/home/\w+/|pypi\.org|repo1?\.maven|deb\.debian\.org")
+    suspects = [*tracked("*.py"), *tracked("*.md"), *tracked("*.toml"), *tracked("*.txt"), *tracked("Makefile")]
+    found = [str(path) for path in suspects if path != Path(__file__).resolve() and private.search(path.read_text())]
+    assert found == []
