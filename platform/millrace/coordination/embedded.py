@@ -5,8 +5,8 @@ before its call returns; without, everything is gone with the process.
 
 Invariants
 * The tree is changed only under ``_lock``, and is what the file holds whenever the lock is free.
-* A change that cannot be saved is not visible, and the store refuses all further changes: memory and file may
-  differ in a way nobody can tell.
+* A change that cannot be saved is not visible, and the store refuses all further changes: whether the file has it
+  (a commit that failed half-way), only the next start can tell.
 * Watches are queued under the lock (so in the order of changes) and called outside it.
 """
 
@@ -88,16 +88,19 @@ class EmbeddedStore:
     def _commit(self, session_id: int, operations: Sequence[Operation]) -> list[str | NodeStat | None]:
         if self._failure is not None:
             raise StorageError(f"{self._failure.message}; the broker must be restarted before metadata can change")
-        change = self._tree.apply(operations, owner=session_id, now_ms=self._now_ms())
-        if self._file is not None and change.touched:
-            try:
-                self._file.save(self._tree, change.touched)
-            except StorageError as error:
-                self._failure = error
-                self._tree = self._file.load()
-                raise
+        change = self._tree.apply(
+            operations, owner=session_id, now_ms=self._now_ms(), save=self._save if self._file is not None else None
+        )
         self._deliveries.queue(self._watches.take(change.events))
         return change.results
+
+    def _save(self, paths: frozenset[str]) -> None:
+        assert self._file is not None
+        try:
+            self._file.save(self._tree, paths)
+        except StorageError as error:
+            self._failure = error
+            raise
 
     def _read_data(self, session_id: int, path: str, watch: Watch | None) -> tuple[bytes, NodeStat]:
         with self._lock:

@@ -102,15 +102,28 @@ class Tree:
         """Paths of a session's ephemeral nodes, sorted."""
         return sorted(path for path, node in self.nodes.items() if node.ephemeral_owner == owner)
 
-    def apply(self, operations: Sequence[Operation], *, owner: int, now_ms: int) -> Change:
-        """Apply all operations or none. ``owner`` is the session that ephemeral nodes will belong to."""
+    def apply(
+        self,
+        operations: Sequence[Operation],
+        *,
+        owner: int,
+        now_ms: int,
+        save: Callable[[frozenset[str]], None] | None = None,
+    ) -> Change:
+        """Apply all operations or none. ``owner`` is the session that ephemeral nodes will belong to.
+
+        ``save`` makes the nodes at the given paths durable; when it fails, the tree is as it was.
+        """
         transaction = _Transaction(self, owner, now_ms)
+        self.last_id += 1
         try:
             results = [transaction.apply(operation) for operation in operations]
+            if save is not None and transaction.touched:
+                save(frozenset(transaction.touched))
         except BaseException:
             transaction.undo()
+            self.last_id -= 1
             raise
-        self.last_id += 1
         return Change(results, frozenset(transaction.touched), transaction.events)
 
 
@@ -121,7 +134,7 @@ class _Transaction:
         self._tree = tree
         self._owner = owner
         self._now_ms = now_ms
-        self._id = tree.last_id + 1
+        self._id = tree.last_id + 1  # what ``apply`` raises it to
         self._undo: list[Callable[[], None]] = []
         self.touched: set[str] = set()
         self.events: list[WatchEvent] = []

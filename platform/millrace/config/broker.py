@@ -1,0 +1,196 @@
+"""What can be configured for a broker: Kafka's names, meanings and (unless said otherwise) defaults.
+
+Kafka 3.9, "Broker Configs". Defaults of topics have names of their own at the broker (``log.retention.ms`` is the
+default of ``retention.ms``); ``TOPIC_DEFAULTS`` is the one place that says which. Where we differ from Kafka on
+purpose, the option's description says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, NamedTuple, Self
+
+from pydantic import Field, field_validator
+
+from millrace.config.base import Config
+from millrace.config.topic import TopicConfig
+from millrace.errors import InvalidConfigError
+
+_INT_MAX = 2**31 - 1
+_PositiveInt = Annotated[int, Field(ge=1, le=_INT_MAX)]
+_SIZE_MIN_BYTES = 1024
+
+_MINUTE_MS: Final = 60_000
+_HOUR_MS: Final = 60 * _MINUTE_MS
+
+TOPIC_DEFAULTS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
+    "segment.bytes": (("log.segment.bytes", 1),),
+    "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)),
+    "segment.jitter.ms": (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS)),
+    "segment.index.bytes": (("log.index.size.max.bytes", 1),),
+    "index.interval.bytes": (("log.index.interval.bytes", 1),),
+    "max.message.bytes": (("message.max.bytes", 1),),
+    "compression.type": (("compression.type", 1),),
+    "message.timestamp.type": (("log.message.timestamp.type", 1),),
+    "message.timestamp.before.max.ms": (("log.message.timestamp.before.max.ms", 1),),
+    "message.timestamp.after.max.ms": (("log.message.timestamp.after.max.ms", 1),),
+    "flush.messages": (("log.flush.interval.messages", 1),),
+    "flush.ms": (("log.flush.interval.ms", 1),),
+    "retention.ms": (
+        ("log.retention.ms", 1),
+        ("log.retention.minutes", _MINUTE_MS),
+        ("log.retention.hours", _HOUR_MS),
+    ),
+    "retention.bytes": (("log.retention.bytes", 1),),
+    "file.delete.delay.ms": (("log.segment.delete.delay.ms", 1),),
+    "min.insync.replicas": (("min.insync.replicas", 1),),
+}
+"""Each topic option's names at the broker, the strongest first, with the factor that makes them the topic's unit."""
+
+
+class Listener(NamedTuple):
+    """Where a broker listens or is reached. Port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Listener:
+        """Read ``PLAINTEXT://host:port``, ``host:port`` or ``[v6 address]:port``. Raises ``ValueError``."""
+        protocol, separator, address = text.strip().rpartition("://")
+        if separator and protocol.upper() != "PLAINTEXT":
+            raise ValueError(f"protocol {protocol} is not known, the only one is PLAINTEXT")
+        host, colon, port = address.rpartition(":")
+        if not colon or not port.isdigit() or int(port) > 65535:
+            raise ValueError(f"{text!r} is no listener, expected PLAINTEXT://host:port")
+        return cls(host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class BrokerConfig(Config):
+    """Configuration of one broker. ``topic_defaults`` is what topics have that do not say otherwise."""
+
+    broker_id: int = Field(0, ge=0, le=_INT_MAX, description="Number of this broker, unique in its cluster.")
+    listeners: str = Field(
+        "PLAINTEXT://127.0.0.1:9092",
+        description="Address to listen at. Kafka listens on all interfaces; millrace only on loopback unless told.",
+    )
+    advertised_listeners: str | None = Field(None, description="Address that clients are told; listeners if not set.")
+    broker_rack: str = Field("", description="Rack of this broker.")
+    log_dirs: str = Field("millrace-data", description="Directories of the data, separated by commas.")
+    num_partitions: _PositiveInt = Field(1, description="Partitions of a topic created without a number.")
+    default_replication_factor: _PositiveInt = Field(1, description="Replicas of a topic created without a number.")
+    auto_create_topics_enable: bool = Field(
+        False,
+        description="Whether asking for a topic creates it. Kafka's default is true: a misspelt name makes a topic.",
+    )
+    max_partitions: _PositiveInt = Field(
+        100_000, description="Partitions that this broker accepts in all (Kafka: no limit)."
+    )
+    direct_reads_enable: bool = Field(
+        True, description="Whether clients on this host are told the paths of segment files, to read them directly."
+    )
+    socket_request_max_bytes: int = Field(
+        104_857_600, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Largest request accepted, in bytes."
+    )
+    queued_max_requests: _PositiveInt = Field(500, description="Requests in progress; more are refused as throttled.")
+    queued_max_request_bytes: int = Field(
+        64 * 2**20,
+        ge=_SIZE_MIN_BYTES,
+        description="Bytes of produce requests and fetch responses in progress; more wait. Kafka's default is none.",
+    )
+    max_connections: _PositiveInt = Field(
+        1000, description="Connections with calls in progress or just made. Kafka's default is 2147483647."
+    )
+    connections_max_idle_ms: int = Field(600_000, ge=1000, le=_INT_MAX, description="Idle connections are closed.")
+    fetch_max_bytes: int = Field(
+        57_671_680, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Most bytes in one fetch response."
+    )
+    num_io_threads: Annotated[int, Field(ge=1, le=256)] = Field(4, description="Threads that read and write the disk.")
+    topic_defaults: TopicConfig = Field(TopicConfig.load({}), exclude=True)
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any]) -> Self:
+        """Build from options by their dotted names, defaults of topics among them (``log.retention.hours``).
+
+        Raises ``InvalidConfigError`` naming every option that is unknown or has a wrong value.
+        """
+        own = dict(values)
+        topic_values = _take_topic_defaults(own)
+        try:
+            defaults = TopicConfig.load({name: value for name, (_, value) in topic_values.items()})
+        except InvalidConfigError as error:
+            names = ", ".join(f"{source} sets {name}" for name, (source, _) in topic_values.items())
+            raise InvalidConfigError(f"{error.message} ({names})") from None
+        config = super().load({**own, "topic.defaults": defaults})
+        if defaults.max_message_bytes > config.socket_request_max_bytes:
+            raise InvalidConfigError(
+                f"message.max.bytes={defaults.max_message_bytes} is above "
+                f"socket.request.max.bytes={config.socket_request_max_bytes}: no request could carry such a message"
+            )
+        return config
+
+    @classmethod
+    def option_names(cls) -> list[str]:
+        """All dotted names, those of topics' defaults last."""
+        own = [name for name in super().option_names() if name != "topic.defaults"]
+        return own + [name for names in TOPIC_DEFAULTS.values() for name, _ in names]
+
+    def options(self) -> dict[str, Any]:
+        """All options by their dotted names; of a topic default's several names the strongest."""
+        topic = self.topic_defaults.options()
+        return super().options() | {names[0][0]: topic[name] for name, names in TOPIC_DEFAULTS.items()}
+
+    @property
+    def listener(self) -> Listener:
+        """Where to listen."""
+        return Listener.parse(self.listeners)
+
+    @property
+    def advertised(self) -> Listener:
+        """What to tell clients; its port may be 0, meaning the one that was taken."""
+        return Listener.parse(self.advertised_listeners or self.listeners)
+
+    @property
+    def log_directories(self) -> list[str]:
+        """The data directories, in the order given."""
+        return [part.strip() for part in self.log_dirs.split(",")]
+
+    @field_validator("listeners", "advertised_listeners")
+    @classmethod
+    def _check_listener(cls, value: str | None) -> str | None:
+        if value is not None:
+            if "," in value:
+                raise ValueError("several listeners are not supported, give one PLAINTEXT://host:port")
+            Listener.parse(value)
+        return value
+
+    @field_validator("log_dirs")
+    @classmethod
+    def _check_log_dirs(cls, value: str) -> str:
+        parts = [part.strip() for part in value.split(",")]
+        if not all(parts) or len(set(parts)) != len(parts):
+            raise ValueError("expected different directories, separated by commas")
+        return value
+
+
+def _take_topic_defaults(values: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+    """Take topics' defaults out of ``values``: by topic option, the broker's name for it and the value."""
+    taken: dict[str, tuple[str, Any]] = {}
+    for topic_name, names in TOPIC_DEFAULTS.items():
+        for name, factor in reversed(names):
+            if name in values:
+                taken[topic_name] = (name, _scaled(name, values.pop(name), factor))
+    return taken
+
+
+def _scaled(name: str, value: Any, factor: int) -> Any:
+    if factor == 1:
+        return value
+    try:
+        number = int(value)
+    except ValueError:
+        raise InvalidConfigError(f"{name}={value!r}: expected an integer") from None
+    return number * factor if number >= 0 else number
