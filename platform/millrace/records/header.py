@@ -26,13 +26,17 @@ those set, so that no batch that Kafka reads as rows is read as anything else he
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 import google_crc32c
+import pyarrow as pa
 
-from millrace.errors import CorruptBatchError
+from millrace.errors import CorruptBatchError, MessageTooLargeError
+
+ReadableBuffer: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
+"""Whatever batches are read from; mapped files come as ``pa.Buffer``."""
 
 HEADER_BYTES: Final = 61
 LOG_OVERHEAD_BYTES: Final = 12
@@ -46,13 +50,14 @@ NO_TIMESTAMP: Final = -1
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _PREFIX: Final = struct.Struct(">qiib")
-_CRC: Final = struct.Struct(">I")
-_CRC_POSITION: Final = 17
-_CHECKED_FROM: Final = 21
-_MAGIC_POSITION: Final = 16
+_LENGTH_MAX: Final = 2**31 - 1
+CRC_POSITION: Final = 17
+ATTRIBUTES_POSITION: Final = 21
+CHECKED_FROM: Final = 21
+"""First byte that the checksum covers."""
 
 _COMPRESSION_MASK: Final = 0x07
-_TIMESTAMP_TYPE_BIT: Final = 0x08
+TIMESTAMP_TYPE_BIT: Final = 0x08
 _TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
 _DELETE_HORIZON_BIT: Final = 0x40
@@ -108,7 +113,7 @@ class BatchHeader:
     @property
     def timestamp_type(self) -> TimestampType:
         """Whether producers or the broker set the timestamps."""
-        return TimestampType.LOG_APPEND_TIME if self.attributes & _TIMESTAMP_TYPE_BIT else TimestampType.CREATE_TIME
+        return TimestampType.LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE_BIT else TimestampType.CREATE_TIME
 
     @property
     def is_transactional(self) -> bool:
@@ -143,7 +148,7 @@ def attributes_of(
     """Compose the attributes field."""
     return (
         compression
-        | (_TIMESTAMP_TYPE_BIT if timestamp_type else 0)
+        | (TIMESTAMP_TYPE_BIT if timestamp_type else 0)
         | (_TRANSACTIONAL_BIT if is_transactional else 0)
         | (_CONTROL_BIT if is_control else 0)
         | (_DELETE_HORIZON_BIT if has_delete_horizon else 0)
@@ -151,7 +156,7 @@ def attributes_of(
     )
 
 
-def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
+def read_header(buffer: ReadableBuffer, position: int = 0) -> BatchHeader:
     """Read the header at ``position``, checking magic before anything else is interpreted.
 
     The checksum is not verified (``verify_crc``), and the body need not be in ``buffer``.
@@ -178,18 +183,26 @@ def write_header(header: BatchHeader) -> bytes:
     return _HEADER.pack(*(getattr(header, name) for name in _FIELDS))
 
 
-def checksum(*parts: bytes | memoryview) -> int:
-    """CRC-32C over the concatenation of ``parts``, each contiguous."""
+def as_arrow_buffer(buffer: ReadableBuffer) -> pa.Buffer:
+    """View any readable buffer as Arrow's, without a copy."""
+    return buffer if isinstance(buffer, pa.Buffer) else pa.py_buffer(buffer)
+
+
+def checksum(*parts: ReadableBuffer) -> int:
+    """CRC-32C over the concatenation of ``parts``, each contiguous, without copying them."""
     crc = 0
     for part in parts:
-        crc = google_crc32c.extend(crc, _readable(part))
+        # The C extension takes bytes and read-only buffers that need no release, which a memoryview is not.
+        crc = google_crc32c.extend(crc, part if isinstance(part, bytes) else as_arrow_buffer(part))
     return crc
 
 
-def _readable(part: bytes | memoryview) -> object:
-    # The C extension takes bytes and read-only buffers that need no release, which a memoryview is not.
-    if isinstance(part, memoryview):
-        import pyarrow as pa
-
-        return pa.py_buffer(part)
-    return part
+def seal(header: BatchHeader, *body: ReadableBuffer) -> bytes:
+    """Join a header and the parts of its body into a batch, filling in length and checksum; copies each part once."""
+    length = HEADER_BYTES - LOG_OVERHEAD_BYTES + sum(len(part) for part in body)
+    if length > _LENGTH_MAX:
+        raise MessageTooLargeError(f"a batch of {length} bytes: it can have {_LENGTH_MAX}; send fewer records at once")
+    unsealed = write_header(replace(header, batch_length=length, crc=0))
+    crc = checksum(unsealed[CHECKED_FROM:], *body)
+    start = unsealed[:CRC_POSITION] + crc.to_bytes(4, "big") + unsealed[CHECKED_FROM:]
+    return b"".join((start, *body))

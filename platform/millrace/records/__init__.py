@@ -1,0 +1,102 @@
+"""Record batches: Kafka's header, an Arrow body (columnar) or Kafka's records (rows).
+
+- ``header``: the 61 bytes that every batch begins with, and its checksum
+- ``scan``: finding, checking and placing batches without looking into them
+- ``columnar``, ``columnar_writing``: the native body's layout, and building it
+- ``rows``, ``varint``, ``control``: Kafka's own body, and the transaction markers within it
+- ``compression``, ``xxhash32``: the codecs of row batches
+- ``decoding``, ``ipc_message``: both bodies to Arrow columns
+- ``validation``: what a broker checks before it stores a batch
+"""
+
+from millrace.records.columnar import (
+    ALIGNMENT_BYTES,
+    HEADERS_TYPE,
+    OPAQUE_SCHEMA,
+    OPAQUE_SCHEMA_ID,
+    RESERVED_PREFIX,
+    ColumnFlags,
+    ColumnsHeader,
+    read_columns_header,
+)
+from millrace.records.columnar_writing import build_columnar_batch
+from millrace.records.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
+from millrace.records.control import (
+    ControlType,
+    EndTransactionMarker,
+    build_end_marker_batch,
+    read_control_type,
+    read_end_marker,
+)
+from millrace.records.decoding import DecodedBatch, SchemaOf, decode_batch, decode_range, headers_array
+from millrace.records.header import (
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    ReadableBuffer,
+    TimestampType,
+    attributes_of,
+    checksum,
+    read_header,
+    seal,
+    write_header,
+)
+from millrace.records.rows import Headers, Record, build_rows_batch, read_rows
+from millrace.records.scan import assign_offsets, crc_matches, scan_headers, stamp_append_time, verify_crc
+from millrace.records.validation import validate_batch
+
+__all__ = [
+    "ALIGNMENT_BYTES",
+    "DECOMPRESSED_BYTES_MAX",
+    "HEADERS_TYPE",
+    "HEADER_BYTES",
+    "LOG_OVERHEAD_BYTES",
+    "MAGIC",
+    "NO_PRODUCER_EPOCH",
+    "NO_PRODUCER_ID",
+    "NO_SEQUENCE",
+    "NO_TIMESTAMP",
+    "OPAQUE_SCHEMA",
+    "OPAQUE_SCHEMA_ID",
+    "RESERVED_PREFIX",
+    "BatchHeader",
+    "ColumnFlags",
+    "ColumnsHeader",
+    "Compression",
+    "ControlType",
+    "DecodedBatch",
+    "EndTransactionMarker",
+    "Headers",
+    "ReadableBuffer",
+    "Record",
+    "SchemaOf",
+    "TimestampType",
+    "assign_offsets",
+    "attributes_of",
+    "build_columnar_batch",
+    "build_end_marker_batch",
+    "build_rows_batch",
+    "checksum",
+    "compress",
+    "crc_matches",
+    "decode_batch",
+    "decode_range",
+    "decompress",
+    "headers_array",
+    "read_columns_header",
+    "read_control_type",
+    "read_end_marker",
+    "read_header",
+    "read_rows",
+    "scan_headers",
+    "seal",
+    "stamp_append_time",
+    "validate_batch",
+    "verify_crc",
+    "write_header",
+]

@@ -1,0 +1,148 @@
+"""The columnar body: where its parts lie, which reserved columns it has, and what its columns are called.
+
+After the 61-byte batch header (big-endian; positions from the batch start)::
+
+    position  type  field
+          61  u8    body version              1
+          62  u8    columns                   bit 0 __offset, 1 __timestamp, 2 __headers, 3 __tombstone,
+                                              4 key (schema id 0 only)
+          63  u8    reserved                  0
+          64  i32   schema id                 0 = opaque
+          68  i32   message position          of the Arrow IPC message; a multiple of 64, normally 128
+          72  i32   message length            metadata and body
+          76  i32   statistics position       0 = none; readers skip the section
+          80  i32   statistics length
+          84        reserved                  zero up to 128
+
+The message is one encapsulated Arrow record batch, without the schema message that would come before it in a stream:
+the schema id names the schema. The reserved columns that the flags name come first, in the order of their bits; then
+for schema id 0 ``key`` (when its bit is set) and ``value``, both binary; else the columns of the schema. The whole
+batch is padded with zeros to a multiple of 64 bytes, so that a run of columnar batches in a mapped file can be
+decoded in place.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntFlag
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from millrace.errors import CorruptBatchError
+from millrace.records.header import HEADER_BYTES, BatchHeader, ReadableBuffer
+
+BODY_VERSION: Final = 1
+ALIGNMENT_BYTES: Final = 64
+MESSAGE_POSITION: Final = 128
+OPAQUE_SCHEMA_ID: Final = 0
+
+RESERVED_PREFIX: Final = "__"
+OFFSET_COLUMN: Final = "__offset"
+TIMESTAMP_COLUMN: Final = "__timestamp"
+HEADERS_COLUMN: Final = "__headers"
+TOMBSTONE_COLUMN: Final = "__tombstone"
+
+HEADERS_TYPE: Final = pa.list_(
+    pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+)
+OPAQUE_SCHEMA: Final = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
+"""The columns of a topic without a schema: what Kafka calls a record's key and value."""
+
+_COLUMNS_HEADER: Final = struct.Struct(">BBBiiiii")
+_RESERVED_TAIL: Final = bytes(MESSAGE_POSITION - HEADER_BYTES - _COLUMNS_HEADER.size)
+
+
+class ColumnFlags(IntFlag):
+    """Which columns a body has beside those of its schema."""
+
+    OFFSETS = 1
+    TIMESTAMPS = 2
+    HEADERS = 4
+    TOMBSTONES = 8
+    KEY = 16
+
+
+_RESERVED_FIELDS: Final = {
+    ColumnFlags.OFFSETS: pa.field(OFFSET_COLUMN, pa.int32(), nullable=False),
+    ColumnFlags.TIMESTAMPS: pa.field(TIMESTAMP_COLUMN, pa.int64(), nullable=False),
+    ColumnFlags.HEADERS: pa.field(HEADERS_COLUMN, HEADERS_TYPE),
+    ColumnFlags.TOMBSTONES: pa.field(TOMBSTONE_COLUMN, pa.bool_(), nullable=False),
+}
+_KNOWN_FLAGS: Final = ColumnFlags.KEY | ColumnFlags.TOMBSTONES | 7
+
+
+class ColumnsHeader(NamedTuple):
+    """The 23 bytes after the batch header, as they were read."""
+
+    version: int
+    flags: ColumnFlags
+    reserved: int
+    schema_id: int
+    message_position: int
+    message_length: int
+    statistics_position: int = 0
+    statistics_length: int = 0
+
+    @property
+    def reserved_column_count(self) -> int:
+        """How many reserved columns stand before those of the schema."""
+        return (self.flags & ~ColumnFlags.KEY).bit_count()
+
+
+def read_columns_header(buffer: ReadableBuffer, position: int, header: BatchHeader) -> ColumnsHeader:
+    """Read and check what follows the batch header of the columnar batch at ``position``.
+
+    Raises ``CorruptBatchError`` when a field breaks its rule or a section is not within the batch.
+    """
+    size = header.size_bytes
+    if size < MESSAGE_POSITION:
+        raise _corrupt(header, f"{size} bytes, a columnar batch has at least {MESSAGE_POSITION}")
+    columns = ColumnsHeader(*_COLUMNS_HEADER.unpack_from(buffer, position + HEADER_BYTES))
+    if columns.version != BODY_VERSION:
+        raise _corrupt(header, f"body version {columns.version}, this reader knows {BODY_VERSION}")
+    if columns.flags & ~_KNOWN_FLAGS or columns.reserved:
+        raise _corrupt(header, f"unknown column flags {columns.flags:#x}, {columns.reserved:#x}")
+    if columns.schema_id < OPAQUE_SCHEMA_ID:
+        raise _corrupt(header, f"schema id {columns.schema_id}")
+    if columns.schema_id != OPAQUE_SCHEMA_ID and columns.flags & ColumnFlags.KEY:
+        raise _corrupt(header, "the key flag is for opaque batches, this one has a schema")
+    if size % ALIGNMENT_BYTES or columns.message_position % ALIGNMENT_BYTES:
+        raise _corrupt(header, f"{size} bytes with a message at {columns.message_position}: not multiples of 64")
+    if not _within(columns.message_position, columns.message_length, size):
+        raise _corrupt(header, f"message of {columns.message_length} bytes at {columns.message_position}")
+    if columns.statistics_position and not _within(columns.statistics_position, columns.statistics_length, size):
+        raise _corrupt(header, f"statistics of {columns.statistics_length} bytes at {columns.statistics_position}")
+    return columns._replace(flags=ColumnFlags(columns.flags))
+
+
+def _within(position: int, length: int, size: int) -> bool:
+    return position >= MESSAGE_POSITION and length >= 0 and position + length <= size
+
+
+def _corrupt(header: BatchHeader, problem: str) -> CorruptBatchError:
+    return CorruptBatchError(f"columnar batch with base offset {header.base_offset}: {problem}")
+
+
+def write_columns_header(flags: ColumnFlags, schema_id: int, message_length: int) -> bytes:
+    """Write what lies between the batch header and the message."""
+    fields = _COLUMNS_HEADER.pack(BODY_VERSION, flags, 0, schema_id, MESSAGE_POSITION, message_length, 0, 0)
+    return fields + _RESERVED_TAIL
+
+
+@lru_cache(maxsize=256)
+def typed_body_schema(schema: pa.Schema, flags: int) -> pa.Schema:
+    """The schema of a typed body's message: reserved columns, then those of the topic's schema."""
+    return pa.schema(_reserved_fields(flags) + list(schema))
+
+
+@lru_cache(maxsize=32)
+def opaque_body_schema(flags: int) -> pa.Schema:
+    """The schema of an opaque body's message: reserved columns, then the key if there is one, then the value."""
+    columns = list(OPAQUE_SCHEMA) if flags & ColumnFlags.KEY else [OPAQUE_SCHEMA.field("value")]
+    return pa.schema(_reserved_fields(flags) + columns)
+
+
+def _reserved_fields(flags: int) -> list[pa.Field]:
+    return [field for flag, field in _RESERVED_FIELDS.items() if flags & flag]

@@ -1,0 +1,365 @@
+"""Decode batches to Arrow: the one way in which consumers, Spark and tools read records.
+
+Invariants:
+
+- plain columnar buffers are not copied: the columns point into the buffer that was passed, which they keep alive;
+- a column that was not asked for is not decompressed; reserved columns are read when they are looked at;
+- whatever the bytes are, the outcome is a ``DecodedBatch`` of ``header.count`` rows or a ``CorruptBatchError``.
+  Values inside a variable-length column are taken on trust of the checksum: ``validate_batch`` has looked at them
+  before the broker stored them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from millrace.errors import CorruptBatchError
+from millrace.records.columnar import (
+    HEADERS_COLUMN,
+    HEADERS_TYPE,
+    OFFSET_COLUMN,
+    OPAQUE_SCHEMA,
+    OPAQUE_SCHEMA_ID,
+    TIMESTAMP_COLUMN,
+    TOMBSTONE_COLUMN,
+    ColumnFlags,
+    ColumnsHeader,
+    opaque_body_schema,
+    read_columns_header,
+    typed_body_schema,
+)
+from millrace.records.compression import DECOMPRESSED_BYTES_MAX
+from millrace.records.header import BatchHeader, TimestampType, read_header
+from millrace.records.ipc_message import inspect_message
+from millrace.records.rows import rows_to_columns
+from millrace.records.scan import verify_crc
+
+SchemaOf: TypeAlias = Callable[[int], pa.Schema]
+"""Finds the schema of an id; asked for typed batches only. Raises ``UnknownSchemaError``."""
+
+_BUFFER_ALIGNMENT: Final = 8
+
+
+class DecodedBatch:
+    """The records of one batch, or of a range within it, as Arrow columns.
+
+    ``columns`` holds the schema's columns that were asked for (``key`` and ``value`` in an opaque topic); what a
+    record has beside them comes from ``offsets()``, ``timestamps_ms()``, ``headers`` and ``tombstones``.
+    Instances do not change.
+    """
+
+    __slots__ = ("_beside", "_first_row", "columns", "header", "schema_id")
+
+    def __init__(
+        self, header: BatchHeader, schema_id: int, columns: pa.RecordBatch, beside: _Beside, first_row: int = 0
+    ) -> None:
+        self.header = header
+        self.schema_id = schema_id
+        self.columns = columns
+        self._beside = beside
+        self._first_row = first_row
+
+    @property
+    def num_rows(self) -> int:
+        """How many records there are."""
+        rows: int = self.columns.num_rows
+        return rows
+
+    def offsets(self) -> pa.Int64Array:
+        """Absolute offset of each record."""
+        deltas = self._reserved(OFFSET_COLUMN)
+        if deltas is None:
+            start = self.header.base_offset + self._first_row
+            return pa.arange(start, start + self.num_rows)
+        return pa.compute.add(deltas.cast(pa.int64()), pa.scalar(self.header.base_offset, pa.int64()))
+
+    def timestamps_ms(self) -> pa.Int64Array:
+        """Timestamp of each record, in milliseconds; -1 where there is none."""
+        constant = self._beside.constant_timestamp
+        if constant is not None:
+            return pa.repeat(pa.scalar(constant, pa.int64()), self.num_rows)
+        return self._reserved(TIMESTAMP_COLUMN)
+
+    @property
+    def headers(self) -> pa.ListArray | None:
+        """The records' headers as ``HEADERS_TYPE``, or ``None`` when no record has any."""
+        return self._reserved(HEADERS_COLUMN)
+
+    @property
+    def tombstones(self) -> pa.BooleanArray | None:
+        """Which records of a typed topic are deletions, or ``None`` when none is; opaque ones have a null value."""
+        return self._reserved(TOMBSTONE_COLUMN)
+
+    def slice(self, start_offset: int, end_offset: int) -> DecodedBatch:
+        """The records with offsets from ``start_offset`` up to, but not including, ``end_offset``; no copy."""
+        if start_offset <= self.header.base_offset and end_offset > self.header.last_offset:
+            return self
+        first, last = self._row_of(start_offset), self._row_of(end_offset)
+        columns = self.columns.slice(first, max(last - first, 0))
+        return DecodedBatch(self.header, self.schema_id, columns, self._beside, self._first_row + first)
+
+    def read_as(self, schema: pa.Schema) -> pa.RecordBatch:
+        """The columns of ``schema``, in its order, with nulls for those that this batch does not have.
+
+        For reading batches that were written before a column was added to the topic's schema.
+        """
+        present = set(self.columns.schema.names)
+        arrays = [
+            self.columns.column(field.name) if field.name in present else pa.nulls(self.num_rows, field.type)
+            for field in schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _row_of(self, offset: int) -> int:
+        """Index of the first record at or after ``offset``."""
+        delta = offset - self.header.base_offset
+        deltas = self._reserved(OFFSET_COLUMN)
+        if deltas is None:
+            row = delta - self._first_row
+        else:
+            row = bisect_left(memoryview(deltas.buffers()[1]).cast("i")[deltas.offset :][: len(deltas)], delta)
+        return min(max(row, 0), self.num_rows)
+
+    def _reserved(self, name: str) -> pa.Array | None:
+        array = self._beside.column(name)
+        return None if array is None else array.slice(self._first_row, self.num_rows)
+
+    def __repr__(self) -> str:
+        return (
+            f"DecodedBatch(base_offset={self.header.base_offset}, num_rows={self.num_rows}, "
+            f"schema_id={self.schema_id}, columns={self.columns.schema.names})"
+        )
+
+
+class _Beside:
+    """What a batch has beside its schema's columns, each decoded when first asked for."""
+
+    def __init__(
+        self,
+        constant_timestamp: int | None,
+        columns: dict[str, pa.Array | None],
+        load: Callable[[str], pa.Array] | None = None,
+    ) -> None:
+        self.constant_timestamp = constant_timestamp
+        self._columns = columns
+        self._load = load
+
+    def column(self, name: str) -> pa.Array | None:
+        """The whole batch's reserved column, ``None`` if the batch has none of that name."""
+        if name not in self._columns:
+            return None
+        array = self._columns[name]
+        if array is None and self._load is not None:
+            array = self._columns[name] = self._load(name)
+        return array
+
+
+def decode_batch(
+    buffer: pa.Buffer,
+    position: int,
+    header: BatchHeader,
+    schema_of: SchemaOf,
+    columns: Sequence[str] | None = None,
+    *,
+    max_bytes: int = DECOMPRESSED_BYTES_MAX,
+) -> DecodedBatch:
+    """Decode the batch at ``position``, whose checksum has been verified.
+
+    ``columns`` names the schema's columns to read, ``None`` all; names that the batch's own version of the schema
+    does not have are left out (``DecodedBatch.read_as`` fills them). A compressed body may grow to ``max_bytes``.
+
+    Raises ``CorruptBatchError``, ``UnsupportedCompressionError``, and whatever ``schema_of`` raises.
+    """
+    if not header.is_columnar:
+        return _decode_rows(buffer, position, header, columns, max_bytes)
+    layout = read_columns_header(buffer, position, header)
+    if layout.schema_id == OPAQUE_SCHEMA_ID:
+        schema = opaque_body_schema(int(layout.flags))
+    else:
+        schema = typed_body_schema(schema_of(layout.schema_id), int(layout.flags))
+    message = _Message(buffer, position, header, layout, schema, max_bytes)
+    reserved_count = layout.reserved_column_count
+    selected = [
+        index
+        for index, name in enumerate(schema.names)
+        if index >= reserved_count and (columns is None or name in columns)
+    ]
+    body = message.read(selected)
+    if layout.schema_id == OPAQUE_SCHEMA_ID:
+        body = _with_null_key(body, header.count, columns)
+    reserved: dict[str, pa.Array | None] = dict.fromkeys(schema.names[:reserved_count])
+    beside = _Beside(_constant_timestamp(header, layout), reserved, message.read_reserved)
+    return DecodedBatch(header, layout.schema_id, body, beside)
+
+
+def decode_range(
+    buffer: pa.Buffer,
+    start_offset: int,
+    end_offset: int,
+    schema_of: SchemaOf,
+    columns: Sequence[str] | None = None,
+    *,
+    verify: bool = True,
+    max_bytes: int = DECOMPRESSED_BYTES_MAX,
+) -> Iterator[DecodedBatch]:
+    """Read the records of [``start_offset``, ``end_offset``) from a run of whole batches, in order.
+
+    Batches outside the range are passed over unread, control batches are left out, the first and last are cut to the
+    range. ``verify=False`` leaves out the checksums, for a buffer whose checksums were verified before.
+
+    Raises what ``decode_batch`` does, and ``CorruptBatchError`` for a wrong checksum or a buffer that ends within a
+    batch of the range.
+    """
+    position, size = 0, len(buffer)
+    while position < size:
+        header = read_header(buffer, position)
+        if header.base_offset >= end_offset:
+            return
+        if header.next_offset > start_offset and not header.is_control:
+            if verify:
+                verify_crc(buffer, position, header)
+            elif position + header.size_bytes > size:
+                raise CorruptBatchError(f"the buffer ends within the batch with base offset {header.base_offset}")
+            decoded = decode_batch(buffer, position, header, schema_of, columns, max_bytes=max_bytes)
+            decoded = decoded.slice(start_offset, end_offset)
+            if decoded.num_rows:
+                yield decoded
+        position += header.size_bytes
+
+
+def _decode_rows(
+    buffer: pa.Buffer, position: int, header: BatchHeader, columns: Sequence[str] | None, max_bytes: int
+) -> DecodedBatch:
+    rows = rows_to_columns(buffer, position, header, max_bytes=max_bytes)
+    names = [name for name in OPAQUE_SCHEMA.names if columns is None or name in columns]
+    arrays = [rows.key if name == "key" else rows.value for name in names]
+    body = pa.RecordBatch.from_struct_array(_struct_of(arrays, names, header.count))
+    reserved: dict[str, pa.Array | None] = {OFFSET_COLUMN: rows.offset_deltas, TIMESTAMP_COLUMN: rows.timestamps_ms}
+    if rows.headers is not None:
+        reserved[HEADERS_COLUMN] = rows.headers
+    return DecodedBatch(header, OPAQUE_SCHEMA_ID, body, _Beside(None, reserved))
+
+
+def _struct_of(arrays: list[pa.Array], names: list[str], row_count: int) -> pa.StructArray:
+    """A struct, because a record batch without columns would forget how many rows it has."""
+    if not arrays:
+        return pa.array([{}] * row_count, pa.struct([]))
+    return pa.StructArray.from_arrays(arrays, names)
+
+
+def _constant_timestamp(header: BatchHeader, layout: ColumnsHeader) -> int | None:
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return header.max_timestamp
+    if layout.flags & ColumnFlags.TIMESTAMPS:
+        return None
+    if header.has_delete_horizon:
+        raise CorruptBatchError(
+            f"columnar batch with base offset {header.base_offset}: a delete horizon and no timestamp column"
+        )
+    return header.base_timestamp
+
+
+def _with_null_key(body: pa.RecordBatch, row_count: int, columns: Sequence[str] | None) -> pa.RecordBatch:
+    if "key" in body.schema.names or (columns is not None and "key" not in columns):
+        return body
+    return body.add_column(0, OPAQUE_SCHEMA.field("key"), pa.nulls(row_count, pa.binary()))
+
+
+class _Message:
+    """The Arrow message of one columnar batch, from which columns are read as they are needed."""
+
+    def __init__(
+        self,
+        buffer: pa.Buffer,
+        position: int,
+        header: BatchHeader,
+        layout: ColumnsHeader,
+        schema: pa.Schema,
+        max_bytes: int,
+    ) -> None:
+        self._header = header
+        self._schema = schema
+        message = buffer.slice(position + layout.message_position, layout.message_length)
+        if message.address % _BUFFER_ALIGNMENT:  # after a rows batch, which is not padded
+            message = pa.py_buffer(message.to_pybytes())
+        self._message = message
+        summary = inspect_message(message)
+        if summary.row_count != header.count:
+            raise self._corrupt(f"{summary.row_count} rows, the header counts {header.count}")
+        if summary.compression != header.compression:
+            raise self._corrupt(f"compression is {summary.compression.name}, the header says {header.compression}")
+        if summary.decompressed_bytes > max_bytes:
+            raise self._corrupt(f"{summary.decompressed_bytes} bytes decompressed, {max_bytes} are allowed")
+        self._is_plain = not header.compression
+        self._whole: pa.RecordBatch | None = None
+
+    def read(self, selected: list[int]) -> pa.RecordBatch:
+        """Decode the columns with these indices."""
+        try:
+            if self._is_plain or len(selected) == len(self._schema):
+                if self._whole is None:
+                    self._whole = self._checked(pa.ipc.read_record_batch(self._message, self._schema))
+                return self._whole if len(selected) == len(self._schema) else self._whole.select(selected)
+            return self._checked(self._read_some(selected))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise self._corrupt(str(error)) from error
+
+    def read_reserved(self, name: str) -> pa.Array:
+        """Decode one reserved column."""
+        array = self.read([self._schema.get_field_index(name)]).column(0)
+        if array.null_count and name != HEADERS_COLUMN:
+            raise self._corrupt(f"nulls in {name}")
+        return array
+
+    def _read_some(self, selected: list[int]) -> pa.RecordBatch:
+        if not selected:
+            return pa.RecordBatch.from_struct_array(_struct_of([], [], self._header.count))
+        options = pa.ipc.IpcReadOptions(included_fields=selected)
+        source = pa.PythonFile(_TwoMessages(self._schema.serialize(), self._message), "r")
+        return pa.ipc.open_stream(source, options=options).read_next_batch()
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        batch.validate()
+        return batch
+
+    def _corrupt(self, problem: str) -> CorruptBatchError:
+        return CorruptBatchError(f"columnar batch with base offset {self._header.base_offset}: {problem}")
+
+
+class _TwoMessages:
+    """A stream of a schema message and a record batch message, read without copying the second."""
+
+    closed = False
+
+    def __init__(self, first: pa.Buffer, second: pa.Buffer) -> None:
+        self._parts = [first, second]
+        self._position = 0
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        """Take the next ``size`` bytes; Arrow never asks for a piece of both messages at once."""
+        while self._parts and self._position == self._parts[0].size:
+            del self._parts[0]
+            self._position = 0
+        if not self._parts:
+            return pa.py_buffer(b"")
+        piece = self._parts[0].slice(self._position, min(size, self._parts[0].size - self._position))
+        self._position += piece.size
+        return piece
+
+    def read(self, size: int) -> bytes:
+        """Take the next ``size`` bytes, as bytes."""
+        data: bytes = self.read_buffer(size).to_pybytes()
+        return data
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def headers_array(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.ListArray:
+    """Turn the headers of records, a sequence of (key, value) for each, into the array that batches are built from."""
+    entries: list[Any] = [[{"key": key, "value": value} for key, value in record] for record in headers]
+    return pa.array(entries, HEADERS_TYPE)

@@ -1,0 +1,87 @@
+"""What a broker checks of a batch's body before it stores it, so that readers may trust the checksum alone.
+
+A reader of a mapped segment does not look at every offset within a variable-length column: one that led
+outside its buffer would kill the reading process. So nobody may store one: the broker looks at each value once, at
+append.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.errors import CorruptBatchError, InvalidRecordError, InvalidTimestampError, SchemaMismatchError
+from millrace.records.columnar import OPAQUE_SCHEMA_ID
+from millrace.records.compression import DECOMPRESSED_BYTES_MAX
+from millrace.records.decoding import DecodedBatch, SchemaOf, decode_batch
+from millrace.records.header import NO_TIMESTAMP, BatchHeader, ReadableBuffer, TimestampType, as_arrow_buffer
+
+
+def validate_batch(
+    buffer: ReadableBuffer,
+    position: int,
+    header: BatchHeader,
+    schema_of: SchemaOf,
+    *,
+    max_bytes: int = DECOMPRESSED_BYTES_MAX,
+) -> DecodedBatch:
+    """Check every value of the batch at ``position``, whose checksum has been verified, and return it decoded.
+
+    Raises ``CorruptBatchError`` for a body that cannot be decoded or holds impossible values (UTF-8, list offsets),
+    ``InvalidRecordError`` when offsets or count contradict the header, ``InvalidTimestampError`` when timestamps do,
+    ``SchemaMismatchError`` for a null where the schema has none, naming column and row, and what ``decode_batch`` does.
+    """
+    batch = decode_batch(as_arrow_buffer(buffer), position, header, schema_of, max_bytes=max_bytes)
+    try:
+        batch.columns.validate(full=True)
+        for beside in (batch.headers, batch.tombstones):
+            if beside is not None:
+                beside.validate(full=True)
+    except (pa.ArrowException, ValueError) as error:
+        raise CorruptBatchError(f"batch with base offset {header.base_offset}: {error}") from error
+    _check_offsets(batch)
+    _check_timestamps(batch)
+    if header.is_columnar and batch.schema_id != OPAQUE_SCHEMA_ID:
+        _check_nulls(batch)
+    return batch
+
+
+def _check_offsets(batch: DecodedBatch) -> None:
+    header = batch.header
+    if not batch.num_rows:
+        return
+    offsets = batch.offsets()
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    ascending = pc.all(pc.greater(offsets[1:], offsets[:-1]), min_count=0).as_py()
+    if not ascending or first < header.base_offset or last > header.last_offset:
+        raise InvalidRecordError(
+            f"batch with offsets {header.base_offset}..{header.last_offset}: "
+            f"its records' offsets {first}..{last} do not ascend within that range"
+        )
+
+
+def _check_timestamps(batch: DecodedBatch) -> None:
+    header = batch.header
+    if not batch.num_rows or header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return
+    extremes = pc.min_max(batch.timestamps_ms()).as_py()
+    if extremes["min"] < NO_TIMESTAMP:
+        raise InvalidTimestampError(f"timestamp {extremes['min']}: timestamps are from 0 on, or -1 for none")
+    if extremes["max"] != header.max_timestamp:
+        raise InvalidTimestampError(
+            f"batch with base offset {header.base_offset}: the header says maximum timestamp {header.max_timestamp}, "
+            f"the records' is {extremes['max']}"
+        )
+
+
+def _check_nulls(batch: DecodedBatch) -> None:
+    tombstones = batch.tombstones
+    for column in batch.columns.schema:
+        if column.nullable:
+            continue
+        nulls = batch.columns.column(column.name).is_null()
+        if tombstones is not None:  # a deletion has its key columns only
+            nulls = pc.and_not(nulls, tombstones)
+        row = pc.index(nulls, pa.scalar(True)).as_py()
+        if row >= 0:
+            raise SchemaMismatchError(f"row {row}, column {column.name}: null, the schema says not null")
