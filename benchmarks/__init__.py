@@ -1,0 +1,12 @@
+"""Millrace and its peers, measured side by side on one machine.
+
+``python -m benchmarks`` (or ``make bench ONLY=<name>``) runs both sides in turn and writes ``results/<name>.json``;
+``RESULTS.md`` and its plots are made from those files.
+
+* ``suite/``     one module per benchmark: what is measured, both sides beside each other
+* ``peers/``     how the peers come here: Maven, a Kafka broker, the topic in it
+* ``ours.py``    the same for millrace
+* ``harness.py`` the measuring: turns, quiet machine, summaries, result files
+* ``worker.py``  a process of its own for measured code that must be warm
+* ``data.py``    the one data set that both sides get
+"""

@@ -1,0 +1,92 @@
+"""The one data set of the benchmarks: records that are 100 bytes of JSON, and the same records as typed columns.
+
+``{"word":"w0042","amount":12.05,"ts":1700000000000,"id":0,"pad":"opqr..."}``: 1000 words at random, an amount in cents
+below 1000, a time 0.1 ms after the last one's, a running number, and letters up to exactly 100 bytes. A record is a
+function of its number alone, so every run and both sides get the same ones, whatever the chunks they are made in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+RECORD_BYTES = 100
+WORDS = 1000
+TIME_START_MS = 1_700_000_000_000
+RECORDS_PER_MS = 10
+
+TYPED_SCHEMA = pa.schema(
+    [
+        pa.field("word", pa.string()),
+        pa.field("amount", pa.float64()),
+        pa.field("ts", pa.int64()),
+        pa.field("id", pa.int64()),
+        pa.field("pad", pa.string()),
+    ]
+)
+SPARK_DDL = "word string, amount double, ts long, id long, pad string"
+
+_HEAD = '{"word":"'
+_TAIL = '"}'
+_PAD_END = RECORD_BYTES - len(_TAIL)
+_LETTERS = 26
+_WORDS = pa.array([f"w{number:04d}" for number in range(WORDS)])
+_AMOUNTS = pa.array([f"{cents // 100}.{cents % 100:02d}" for cents in range(100_000)])
+# The pad that starts at letter s and is n long stands at s * _PAD_END + n.
+_PADS = pa.array(
+    [
+        "".join(chr(ord("a") + (start + place) % _LETTERS) for place in range(length))
+        for start in range(_LETTERS)
+        for length in range(_PAD_END)
+    ]
+)
+
+
+def table(first: int, count: int) -> pa.Table:
+    """Records ``first .. first + count - 1``: ``key``, ``value``, ``timestamp`` and the columns of ``TYPED_SCHEMA``."""
+    ids = np.arange(first, first + count, dtype=np.int64)
+    random = _splitmix64(ids.view(np.uint64))
+    word_numbers = (random % np.uint64(WORDS)).astype(np.int64)
+    cents = ((random >> np.uint64(32)) % np.uint64(len(_AMOUNTS))).astype(np.int64)
+    times = TIME_START_MS + ids // RECORDS_PER_MS
+
+    words = _WORDS.take(pa.array(word_numbers))
+    head = pc.binary_join_element_wise(
+        pc.binary_join_element_wise(_HEAD, words, '","amount":', _AMOUNTS.take(pa.array(cents)), ""),
+        pc.binary_join_element_wise(',"ts":', pa.array(times).cast(pa.string()), ""),
+        pc.binary_join_element_wise(',"id":', pa.array(ids).cast(pa.string()), ',"pad":"', ""),
+        "",
+    )
+    head_lengths = pc.binary_length(head).to_numpy()
+    starts = (head_lengths + word_numbers) % _LETTERS
+    pads = _PADS.take(pa.array(starts * _PAD_END + (_PAD_END - head_lengths)))
+    values = pc.binary_join_element_wise(head, pads, _TAIL, "")
+    return pa.table(
+        {
+            "key": words.cast(pa.binary()),
+            "value": values.cast(pa.binary()),
+            "timestamp": pa.array(times),
+            "word": words,
+            "amount": pa.array(cents / 100.0),
+            "ts": pa.array(times),
+            "id": pa.array(ids),
+            "pad": pads,
+        }
+    )
+
+
+def tables(records: int, chunk_rows: int = 500_000) -> Iterator[pa.Table]:
+    """All records in order, in tables of at most ``chunk_rows``."""
+    for first in range(0, records, chunk_rows):
+        yield table(first, min(chunk_rows, records - first))
+
+
+def _splitmix64(numbers: np.ndarray) -> np.ndarray:
+    """A well mixed 64-bit number for each (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators")."""
+    z = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

@@ -1,0 +1,197 @@
+"""How two sides are measured against each other, and what a result file holds.
+
+Both sides are opened (servers up, data loaded, code warm) before the first measurement; then they are measured in
+turn, ours, the peer's, ours, ..., each time after the machine has been quiet, while the other side is idle. Each pair
+of neighbours gives one ratio. The sides' answers are compared: a fast wrong answer is an error, not a figure.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.ours import MillraceBroker
+from benchmarks.peers.kafka import KafkaBroker
+from benchmarks.workspace import BenchmarkError, Workspace
+
+PROJECT = Path(__file__).parent.parent
+RESULTS = Path(__file__).parent / "results"
+# Made by the benchmarks themselves, so a change there does not make the measured commit another one.
+_GENERATED = ("benchmarks/results", "benchmarks/RESULTS.md")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One measured figure, in the benchmark's unit, and what both sides have to agree on."""
+
+    figure: float
+    answer: Any = None
+
+
+Measure = Callable[[], Sample]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One of the two: what it runs and with which settings, and how it is made ready to be measured."""
+
+    what: str
+    settings: str
+    open: Callable[[Context], AbstractContextManager[Measure]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """A comparison. ``target_ratio`` and ``limit`` (of our own figure) are the goals that the report shows."""
+
+    name: str
+    title: str
+    unit: str
+    ours: Side
+    peer: Side
+    higher_is_better: bool = True
+    target_ratio: float | None = None
+    limit: float | None = None
+
+    def ratio(self, ours: float, peer: float) -> float:
+        """How many times better ours is."""
+        return ours / peer if self.higher_is_better else peer / ours
+
+
+@dataclass
+class Context:
+    """What the benchmarks of one run share: the workspace, the number of records, one server of each side."""
+
+    workspace: Workspace
+    records: int
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    @cached_property
+    def kafka(self) -> KafkaBroker:
+        """A running Kafka broker; its topics are kept from run to run."""
+        return self._stack.enter_context(KafkaBroker(self.workspace))
+
+    @cached_property
+    def millrace(self) -> MillraceBroker:
+        """A running millrace broker over an empty folder, so that no older version's data is measured."""
+        return self._stack.enter_context(MillraceBroker(self.workspace, empty=True))
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to measure."""
+
+    repeats: int = 3
+    quiet_seconds_max: float = 120
+    sides: Sequence[str] = ("ours", "peer")
+
+
+def run(benchmark: Benchmark, context: Context, options: Options) -> dict[str, Any] | None:
+    """Measure one benchmark and return its result; ``None`` if only one side was asked for."""
+    print(f"{benchmark.name}: {benchmark.title}", flush=True)
+    sides = {name: getattr(benchmark, name) for name in options.sides}
+    samples: dict[str, list[float]] = {name: [] for name in sides}
+    foreign: list[float] = []
+    answers: dict[str, Any] = {}
+    with ExitStack() as stack:
+        measures: dict[str, Measure] = {}
+        for name, side in sides.items():
+            measures[name] = stack.enter_context(side.open(context))
+        for turn in range(options.repeats):
+            for name, measure in measures.items():
+                machine.wait_until_quiet(options.quiet_seconds_max)
+                with machine.ForeignCpu() as others:
+                    sample = measure()
+                samples[name].append(sample.figure)
+                foreign.append(round(others.cores, 2))
+                answers.setdefault(name, sample.answer)
+                figure = f"{sample.figure:,.3g}" if sample.figure < 100 else f"{sample.figure:,.0f}"
+                print(f"  {turn + 1} {name}: {figure} {benchmark.unit} (others: {others.cores:.2f} cores)", flush=True)
+                if not _agree(*answers.values(), sample.answer):
+                    raise BenchmarkError(f"{benchmark.name}: the sides do not agree: {answers}, {sample.answer}")
+    if len(sides) < 2:
+        return None
+    return _result(benchmark, context, options, samples, foreign)
+
+
+def summary(figures: Sequence[float]) -> dict[str, float]:
+    """Least, median and greatest, to four significant digits."""
+    chosen = {"min": min(figures), "median": statistics.median(figures), "max": max(figures)}
+    return {name: float(f"{value:.4g}") for name, value in chosen.items()}
+
+
+def write(result: dict[str, Any], folder: Path = RESULTS) -> Path:
+    """Write a result where the report looks for it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{result['name']}.json"
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    return path
+
+
+def _result(
+    benchmark: Benchmark,
+    context: Context,
+    options: Options,
+    samples: dict[str, list[float]],
+    foreign: list[float],
+) -> dict[str, Any]:
+    pairs = zip(samples["ours"], samples["peer"], strict=True)
+    commit, modified = _commit()
+    return {
+        "name": benchmark.name,
+        "unit": benchmark.unit,
+        "ours": summary(samples["ours"]),
+        "peer": summary(samples["peer"]),
+        "ratio": summary([benchmark.ratio(ours, peer) for ours, peer in pairs]),
+        "machine": machine.describe(),
+        "commit": commit,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "title": benchmark.title,
+        "higher_is_better": benchmark.higher_is_better,
+        "target_ratio": benchmark.target_ratio,
+        "limit": benchmark.limit,
+        "command": f"make bench ONLY={benchmark.name}",
+        "ours_runs": benchmark.ours.what,
+        "ours_settings": benchmark.ours.settings,
+        "peer_runs": benchmark.peer.what,
+        "peer_settings": benchmark.peer.settings,
+        "records": context.records,
+        "repeats": options.repeats,
+        "other_processes_cores_max": max(foreign),
+        "uncommitted_changes": modified,
+    }
+
+
+def _agree(*answers: Any) -> bool:
+    """Whether all the answers are the same; sums of floats may differ in the order that they were summed in."""
+    first, *rest = answers
+    if isinstance(first, float):
+        return all(abs(first - other) <= 1e-9 * abs(first) for other in rest)
+    if isinstance(first, list):
+        return all(len(first) == len(other) and all(map(_agree, first, other)) for other in rest)
+    return all(first == other for other in rest)
+
+
+def _commit() -> tuple[str, bool]:
+    """The commit that was measured, and whether files of it were changed."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+
+    excluded = [f":!{path}" for path in _GENERATED]
+    return git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain", "--", ".", *excluded).strip())

@@ -1,0 +1,130 @@
+"""A millrace broker as a process of its own, started as anybody would start it, and the data set in its topics."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import data
+from benchmarks.workspace import BenchmarkError, Workspace, free_port, start, stop, tail
+from millrace.clients import Admin, Consumer, Producer, TopicPartition
+from millrace.errors import MillraceError
+
+PARTITIONS = 4
+START_SECONDS_MAX = 30
+# Records are kept however old their timestamps are, and a deleted topic's files are really gone a second later.
+_TOPIC_CONFIGS = {"retention.ms": "-1", "file.delete.delay.ms": "1000"}
+SETTINGS = (
+    "millrace broker with its defaults (flush.messages and flush.ms unset): no fsync before a write is acknowledged"
+)
+
+
+class MillraceBroker:
+    """One broker over one data folder; can be started and stopped many times."""
+
+    def __init__(self, workspace: Workspace, name: str = "millrace", *, empty: bool = False) -> None:
+        self.data = workspace.folder(name, empty=empty)
+        self.bootstrap = f"127.0.0.1:{free_port()}"
+        self.process: subprocess.Popen[str] | None = None
+        self._log = workspace.log(name)
+
+    def launch(self) -> None:
+        """Start the process and return at once."""
+        command = [
+            Path(sys.executable).parent / "millrace",
+            "broker",
+            "--data-dir",
+            self.data,
+            "--listen",
+            self.bootstrap,
+        ]
+        self.process = start(command, self._log)
+
+    def __enter__(self) -> MillraceBroker:
+        self.launch()
+        try:
+            self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def wait_until_ready(self) -> None:
+        """Return when the broker has said that it listens."""
+        assert self.process
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while "listening on" not in self._log.read_text():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise BenchmarkError(f"the millrace broker did not start:\n{tail(self._log)}")
+            time.sleep(0.002)
+
+    def stop(self) -> None:
+        """End the process if it runs."""
+        if self.process:
+            stop(self.process)
+            self.process = None
+
+    @contextlib.contextmanager
+    def admin(self) -> Iterator[Admin]:
+        """A client for topics."""
+        admin = Admin(self.bootstrap)
+        try:
+            yield admin
+        finally:
+            admin.close()
+
+    def create_topic(self, name: str, *, typed: bool = False) -> None:
+        """A new topic that keeps its records however old their timestamps are."""
+        schema = {"schema": data.TYPED_SCHEMA, "key_columns": ["word"]} if typed else {}
+        with self.admin() as admin:
+            admin.create_topic(name, partitions=PARTITIONS, configs=_TOPIC_CONFIGS, **schema)
+
+    @contextlib.contextmanager
+    def topic(self, name: str) -> Iterator[str]:
+        """A new topic for as long as the block runs."""
+        self.create_topic(name)
+        try:
+            yield name
+        finally:
+            with self.admin() as admin:
+                admin.delete_topic(name)
+
+    def count(self, name: str) -> int:
+        """Records that a topic holds."""
+        partitions = [TopicPartition(name, number) for number in range(PARTITIONS)]
+        consumer = Consumer({"bootstrap.servers": self.bootstrap})
+        try:
+            first, end = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+            return sum(end[partition] - first[partition] for partition in partitions)
+        finally:
+            consumer.close()
+
+    def filled_topic(self, records: int, *, typed: bool) -> str:
+        """The topic that holds the first ``records`` of the data set, keyed by word; filled if it is not yet there.
+
+        The opaque one holds each record's JSON as its value, the typed one the columns of that JSON.
+        """
+        name = f"{'typed' if typed else 'events'}-{records}"
+        with self.admin() as admin:
+            if name in admin.list_topics():
+                return name
+        print(f"  filling millrace's topic {name}", flush=True)
+        self.create_topic(name, typed=typed)
+        columns = data.TYPED_SCHEMA.names if typed else ["key", "value"]
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        try:
+            for chunk in data.tables(records):
+                producer.send_table(name, chunk.select(columns), timestamps=chunk["timestamp"].combine_chunks())
+            producer.flush()
+        except MillraceError as error:
+            raise BenchmarkError(f"millrace's topic {name} could not be filled: {error.message}") from error
+        finally:
+            producer.close()
+        return name

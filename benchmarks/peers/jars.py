@@ -1,0 +1,63 @@
+"""The peers' jars, resolved once by Maven from the poms beside this module and kept in the workspace."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.workspace import BenchmarkError, Workspace
+
+_POMS = Path(__file__).parent / "poms"
+_COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+_RESOLVE_SECONDS_MAX = 900
+
+
+@dataclass(frozen=True)
+class JarSet:
+    """One pom and which of its dependencies are wanted (options of the dependency plugin)."""
+
+    pom: str
+    filters: tuple[str, ...] = ()
+
+
+KAFKA = JarSet("kafka")
+# The rest of what these two depend on is in pyspark already.
+SPARK_KAFKA = JarSet(
+    "spark-kafka",
+    (
+        "-DincludeArtifactIds=spark-sql-kafka-0-10_2.13,spark-token-provider-kafka-0-10_2.13,kafka-clients,commons-pool2",
+    ),
+)
+DELTA = JarSet("delta", ("-DincludeGroupIds=io.delta,io.unitycatalog,org.antlr",))
+
+
+def resolve(jars: JarSet, workspace: Workspace) -> Path:
+    """The folder with the jars; Maven runs only if the pom has changed since the folder was filled.
+
+    Maven gets a repository of its own: what a failed run left in ``~/.m2`` cannot stand in the way.
+    """
+    pom = _POMS / f"{jars.pom}.xml"
+    wanted = hashlib.sha256(pom.read_bytes() + repr(jars.filters).encode()).hexdigest()
+    folder = workspace.folder(f"jars/{jars.pom}")
+    stamp = folder / ".resolved"
+    if stamp.exists() and stamp.read_text() == wanted:
+        return folder
+    folder = workspace.folder(f"jars/{jars.pom}", empty=True)
+    print(f"  resolving {pom.name} with Maven", flush=True)
+    command = ["mvn", "-q", "-B", f"-Dmaven.repo.local={workspace.folder('m2')}", "-f", str(pom), _COPY_DEPENDENCIES]
+    command += ["-DincludeScope=runtime", f"-DoutputDirectory={folder}", *jars.filters]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_RESOLVE_SECONDS_MAX, check=False)
+    except FileNotFoundError:
+        raise BenchmarkError("the peers' jars come by Maven: install it (Debian: apt install maven)") from None
+    if done.returncode:
+        raise BenchmarkError(f"Maven could not resolve {pom}:\n{done.stdout[-2000:]}")
+    stamp.write_text(wanted)
+    return folder
+
+
+def paths(jars: JarSet, workspace: Workspace) -> list[Path]:
+    """The jar files of a set, resolved if need be."""
+    return sorted(resolve(jars, workspace).glob("*.jar"))

@@ -1,0 +1,220 @@
+"""A Kafka broker (one KRaft node, loopback only) with Kafka's defaults, and the data set in its topics."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks import data
+from benchmarks.peers import jars
+from benchmarks.workspace import BenchmarkError, Workspace, free_port, start, stop, tail
+
+HEAP = "1500m"
+PARTITIONS = 4
+START_SECONDS_MAX = 60
+# A broker that is not up yet, or that was stopped, is no news here.
+_QUIET: dict[str, Any] = {"log_level": 0}
+SETTINGS = f"Kafka 4.3.1, KRaft, heap {HEAP}, log.flush.* at its defaults: no fsync before a write is acknowledged"
+
+# Beyond addresses and paths: what one node needs, and topics that are really gone soon after they are deleted.
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={data}
+num.partitions={partitions}
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+log.segment.delete.delay.ms=1000
+"""
+_LOGGING = """\
+Configuration:
+  Appenders:
+    Console:
+      name: console
+      target: SYSTEM_ERR
+      PatternLayout:
+        pattern: "[%d] %p %m (%c)%n"
+  Loggers:
+    Root:
+      level: INFO
+      AppenderRef:
+        - ref: console
+"""
+# What kafka-server-start.sh and kafka-run-class.sh set, but for the heap.
+_JVM_OPTIONS = (
+    f"-Xms{HEAP} -Xmx{HEAP} -server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 "
+    "-XX:+ExplicitGCInvokesConcurrent -Djava.awt.headless=true"
+).split()
+
+
+class KafkaBroker:
+    """One broker over one data folder; can be started and stopped many times."""
+
+    def __init__(self, workspace: Workspace, name: str = "kafka", *, empty: bool = False) -> None:
+        self.folder = workspace.folder(name, empty=empty)
+        self.data = self.folder / "data"
+        self.port = free_port()
+        self.bootstrap = f"127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[str] | None = None
+        self.admin = AdminClient({"bootstrap.servers": self.bootstrap, "reconnect.backoff.max.ms": 500, **_QUIET})
+        self._log = workspace.log(name)
+        self._classpath = f"{self.folder / 'conf'}:{jars.resolve(jars.KAFKA, workspace)}/*"
+
+    def java(self, main: str, *arguments: str | Path, heap: str = "512m") -> list[str]:
+        """The command line of one of Kafka's Java programs."""
+        return ["java", f"-Xmx{heap}", "-cp", self._classpath, main, *map(str, arguments)]
+
+    def launch(self) -> None:
+        """Start the process and return at once (the data folder is formatted first if it is new)."""
+        conf = self.folder / "conf"
+        conf.mkdir(exist_ok=True)
+        properties = conf / "server.properties"
+        properties.write_text(
+            _PROPERTIES.format(port=self.port, controller_port=free_port(), data=self.data, partitions=PARTITIONS)
+        )
+        (conf / "log4j2.yaml").write_text(_LOGGING)
+        if not (self.data / "meta.properties").exists():
+            self._format(properties)
+        command = ["java", *_JVM_OPTIONS, "-cp", self._classpath, "kafka.Kafka", str(properties)]
+        self.process = start(command, self._log)
+
+    def __enter__(self) -> KafkaBroker:
+        self.launch()
+        try:
+            self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def wait_until_ready(self) -> None:
+        """Return when the broker answers metadata requests."""
+        assert self.process
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while True:
+            try:
+                self.admin.list_topics(timeout=1)
+            except KafkaException as error:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise BenchmarkError(f"the Kafka broker did not start ({error}):\n{tail(self._log)}") from None
+            else:
+                return
+
+    def stop(self) -> None:
+        """End the process if it runs."""
+        if self.process:
+            stop(self.process)
+            self.process = None
+
+    def create_topic(self, name: str) -> None:
+        """A new topic that keeps its records however old their timestamps are."""
+        topic = NewTopic(name, PARTITIONS, 1, config={"retention.ms": "-1"})
+        self.admin.create_topics([topic])[name].result(30)
+
+    @contextlib.contextmanager
+    def topic(self, name: str) -> Iterator[str]:
+        """A new topic for as long as the block runs."""
+        self.create_topic(name)
+        try:
+            yield name
+        finally:
+            self.admin.delete_topics([name])[name].result(30)
+
+    def filled_topic(self, records: int) -> str:
+        """The topic that holds the first ``records`` of the data set, keyed by word; filled if it is not yet there."""
+        name = f"events-{records}"
+        if self.count(name) == records:
+            return name
+        if name in self.admin.list_topics(timeout=10).topics:  # an earlier filling was interrupted
+            self.admin.delete_topics([name])[name].result(30)
+            self._wait_until_gone(name)
+        print(f"  filling Kafka's topic {name}", flush=True)
+        self.create_topic(name)
+        _fill(self.bootstrap, name, records)
+        if (found := self.count(name)) != records:
+            raise BenchmarkError(f"Kafka's topic {name} holds {found} records instead of {records}")
+        return name
+
+    def _wait_until_gone(self, name: str) -> None:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while name in self.admin.list_topics(timeout=10).topics:
+            if time.monotonic() > deadline:
+                raise BenchmarkError(f"Kafka's topic {name} is still there a minute after its deletion")
+            time.sleep(0.1)
+
+    def count(self, name: str) -> int:
+        """Records that a topic holds; 0 if there is none of this name."""
+        consumer = KafkaConsumer({"bootstrap.servers": self.bootstrap, "group.id": "count", **_QUIET})
+        try:
+            found = consumer.list_topics(timeout=10).topics.get(name)
+            partitions = found.partitions if found else ()
+            marks = (consumer.get_watermark_offsets(TopicPartition(name, number), timeout=10) for number in partitions)
+            return sum(high - low for low, high in marks)
+        finally:
+            consumer.close()
+
+    def _format(self, properties: Path) -> None:
+        tool = "kafka.tools.StorageTool"
+        cluster = subprocess.run(self.java(tool, "random-uuid"), capture_output=True, text=True, check=True, timeout=60)
+        arguments = ("format", "-t", cluster.stdout.split()[-1], "-c", properties)
+        done = subprocess.run(self.java(tool, *arguments), capture_output=True, text=True, check=False, timeout=60)
+        if done.returncode:
+            raise BenchmarkError(f"Kafka's storage tool could not format {self.data}:\n{done.stdout}{done.stderr}")
+
+
+def _fill(bootstrap: str, topic: str, records: int) -> None:
+    """Produce the data set with the partitioner and batch size of a tuned Java producer."""
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: object) -> None:
+        if error:
+            failures.append(error)
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": 1,
+            "partitioner": "murmur2_random",
+            "batch.size": 262144,
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 262144,
+            **_QUIET,
+        }
+    )
+    for chunk in data.tables(records):
+        columns = (chunk[name].to_pylist() for name in ("key", "value", "timestamp"))
+        for number, (key, value, timestamp) in enumerate(zip(*columns, strict=True)):
+            while True:
+                try:
+                    producer.produce(topic, value, key, timestamp=timestamp, on_delivery=delivered)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+            if number % 10_000 == 0:
+                producer.poll(0)
+    producer.flush(120)
+    if failures:
+        raise BenchmarkError(f"{len(failures)} records were not written to Kafka, the first because of {failures[0]}")

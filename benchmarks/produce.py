@@ -1,0 +1,101 @@
+"""Producing the data set's values without keys: ``send_table`` in a warm process, and Kafka's ProducerPerformance."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks import data
+from benchmarks.harness import Context, Measure, Sample
+from benchmarks.peers.kafka import KafkaBroker
+from benchmarks.worker import Run, worker
+from benchmarks.workspace import BenchmarkError
+from millrace.clients import Admin, Producer
+
+_TOPIC = "produced"
+_PAYLOADS = 10_000
+_RUN_SECONDS_MAX = 600
+_STEADY = re.compile(r"^\d+ steady state records sent, ([\d.]+) records/sec", re.MULTILINE)
+
+
+@contextlib.contextmanager
+def open_ours(context: Context, **options: object) -> Iterator[Measure]:
+    """``Producer(options).send_table`` of all records into a new topic, until all are acknowledged."""
+    broker = context.millrace
+    arguments = {"bootstrap": broker.bootstrap, "topic": _TOPIC, "records": context.records, "options": options}
+    with worker(context.workspace, "producer", "benchmarks.produce:serve", arguments) as run:
+
+        def measure() -> Sample:
+            with broker.topic(_TOPIC):
+                seconds = run()["seconds"]
+                return Sample(figure=context.records / seconds, answer=broker.count(_TOPIC))
+
+        yield measure
+
+
+@contextlib.contextmanager
+def open_peer(context: Context, *, json_payloads: bool, **options: object) -> Iterator[Measure]:
+    """ProducerPerformance of all records into a new topic; its figure is for the time after warm-up."""
+    broker = context.kafka
+    payload = ["--record-size", str(data.RECORD_BYTES)]
+    if json_payloads:
+        payload = ["--payload-file", str(_payload_file(context.workspace.root / "payloads.txt"))]
+
+    def measure() -> Sample:
+        with broker.topic(_TOPIC):
+            rate = producer_performance(broker, _TOPIC, context.records, payload, options)
+            return Sample(figure=rate, answer=broker.count(_TOPIC))
+
+    yield measure
+
+
+def producer_performance(
+    broker: KafkaBroker, topic: str, records: int, payload: list[str], options: dict[str, Any]
+) -> float:
+    """Run Kafka's tool at full speed and return its records/s; the first tenth (at most 1 M) is warm-up."""
+    command = broker.java("org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server", broker.bootstrap)
+    command += ["--topic", topic, "--num-records", str(records), "--throughput", "-1", "--reporting-interval", "600000"]
+    command += ["--warmup-records", str(min(1_000_000, records // 10)), *payload]
+    command += ["--command-property", "acks=all", *(f"{name}={value}" for name, value in options.items())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECONDS_MAX, check=False)
+    found = _STEADY.search(done.stdout)
+    if done.returncode or not found:
+        raise BenchmarkError(f"ProducerPerformance failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return float(found[1])
+
+
+@contextlib.contextmanager
+def serve(*, bootstrap: str, topic: str, records: int, options: dict[str, Any]) -> Iterator[Run]:
+    """The worker's part: the values in memory, and the code warm from a tenth of them sent to a topic of its own."""
+    table = pa.concat_tables(chunk.select(["value"]) for chunk in data.tables(records))
+
+    def send(into: str, rows: pa.Table) -> float:
+        producer = Producer({"bootstrap.servers": bootstrap, **options})
+        try:
+            started = time.perf_counter()
+            producer.send_table(into, rows)
+            producer.flush()
+            return time.perf_counter() - started
+        finally:
+            producer.close()
+
+    admin = Admin(bootstrap)
+    warm_up = f"{topic}-warm-up"
+    admin.create_topic(warm_up, partitions=4)
+    send(warm_up, table.slice(0, min(1_000_000, records // 10)))
+    admin.delete_topic(warm_up)
+    admin.close()
+    yield lambda: {"seconds": send(topic, table)}
+
+
+def _payload_file(path: Path) -> Path:
+    values = data.table(0, _PAYLOADS)["value"].to_pylist()
+    path.write_bytes(b"\n".join(values) + b"\n")
+    return path

@@ -1,0 +1,175 @@
+"""Measured Spark code of both sides: one session each, the same settings, one whole untimed run before the first."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from benchmarks.harness import Benchmark, Context, Measure, Sample, Side
+from benchmarks.ours import SETTINGS as OUR_SETTINGS
+from benchmarks.peers import jars
+from benchmarks.peers.kafka import SETTINGS as KAFKA_SETTINGS
+from benchmarks.worker import Run, worker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamReader
+
+SPARK_CONF = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "4g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+_SETTINGS = "; Spark local[2], driver 4 GB, 2 shuffle partitions, one session for all runs"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a side's data is, and a folder that it may write tables into."""
+
+    bootstrap: str
+    topic: str
+    scratch: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run did: seconds of the measured part, records read, and an answer that both sides must agree on."""
+
+    seconds: float
+    records: int
+    answer: Any
+
+
+Job = Callable[["SparkSession", Source], Outcome]
+
+
+def benchmark(
+    *,
+    name: str,
+    title: str,
+    target_ratio: float,
+    topic: Literal["opaque", "typed"],
+    ours: str,
+    peer: str,
+) -> Benchmark:
+    """A benchmark whose module has the two jobs as functions ``ours`` and ``peer``; here they get a description."""
+    return Benchmark(
+        name=name,
+        title=title,
+        unit="rows/s",
+        target_ratio=target_ratio,
+        ours=Side(what=ours, settings=OUR_SETTINGS + _SETTINGS, open=lambda context: _open_ours(context, name, topic)),
+        peer=Side(what=peer, settings=KAFKA_SETTINGS + _SETTINGS, open=lambda context: _open_peer(context, name)),
+    )
+
+
+def timed(action: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds that the action took, and what it returned."""
+    started = time.perf_counter()
+    result = action()
+    return time.perf_counter() - started, result
+
+
+def stream_into_delta(frame: DataFrame, source: Source) -> Outcome:
+    """Run a streaming frame with Trigger.AvailableNow into a new Delta table; the time is from start to termination.
+
+    The answer is the number of rows that the table then has (counted after the clock has stopped).
+    """
+    table, checkpoint = source.scratch / "table", source.scratch / "checkpoint"
+    for folder in (table, checkpoint):
+        shutil.rmtree(folder, ignore_errors=True)
+    writer = frame.writeStream.format("delta").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+
+    def stream() -> int:
+        query = writer.start(str(table))
+        query.awaitTermination()
+        return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+    seconds, _ = timed(stream)
+    rows = frame.sparkSession.read.format("delta").load(str(table)).count()
+    return Outcome(seconds, rows, rows)
+
+
+def kafka_stream(spark: SparkSession, source: Source) -> DataStreamReader:
+    """Spark's Kafka source over the whole topic."""
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", source.bootstrap)
+    return reader.option("subscribe", source.topic).option("startingOffsets", "earliest")
+
+
+def millrace_stream(spark: SparkSession, source: Source) -> DataStreamReader:
+    """Our source over the whole topic."""
+    reader = spark.readStream.format("millrace").option("kafka.bootstrap.servers", source.bootstrap)
+    return reader.option("subscribe", source.topic).option("startingOffsets", "earliest")
+
+
+@contextlib.contextmanager
+def serve(*, name: str, side: str, source: dict[str, str], jar_paths: list[str]) -> Iterator[Run]:
+    """The worker's part: a warm session that runs one side of the benchmark ``name``."""
+    job: Job = getattr(importlib.import_module(f"benchmarks.suite.{name}"), side)
+    spark = _session(jar_paths)
+    where = Source(source["bootstrap"], source["topic"], Path(source["scratch"]))
+
+    def run() -> dict[str, Any]:
+        outcome = job(spark, where)
+        return {"rate": outcome.records / outcome.seconds, "answer": outcome.answer}
+
+    try:
+        run()
+        yield run
+    finally:
+        spark.stop()
+        shutil.rmtree(where.scratch, ignore_errors=True)
+
+
+def _session(jar_paths: list[str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName("benchmarks").config("spark.jars", ",".join(jar_paths))
+    for option, value in SPARK_CONF.items():
+        builder = builder.config(option, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+@contextlib.contextmanager
+def _open_ours(context: Context, name: str, topic: str) -> Iterator[Measure]:
+    filled = context.millrace.filled_topic(context.records, typed=topic == "typed")
+    with _measure(context, name, "ours", context.millrace.bootstrap, filled) as measure:
+        yield measure
+
+
+@contextlib.contextmanager
+def _open_peer(context: Context, name: str) -> Iterator[Measure]:
+    filled = context.kafka.filled_topic(context.records)
+    with _measure(context, name, "peer", context.kafka.bootstrap, filled) as measure:
+        yield measure
+
+
+@contextlib.contextmanager
+def _measure(context: Context, name: str, side: str, bootstrap: str, topic: str) -> Iterator[Measure]:
+    workspace = context.workspace
+    source = {"bootstrap": bootstrap, "topic": topic, "scratch": str(workspace.folder(f"scratch/{side}", empty=True))}
+    paths = [str(path) for jar_set in (jars.SPARK_KAFKA, jars.DELTA) for path in jars.paths(jar_set, workspace)]
+    arguments = {"name": name, "side": side, "source": source, "jar_paths": paths}
+    with worker(workspace, f"{name}-{side}", "benchmarks.spark:serve", arguments) as run:
+
+        def measure() -> Sample:
+            result = run()
+            return Sample(figure=result["rate"], answer=result["answer"])
+
+        yield measure

@@ -1,0 +1,30 @@
+"""Stream an opaque topic as it is into a Delta table with Trigger.AvailableNow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.spark import Outcome, Source, benchmark, kafka_stream, millrace_stream, stream_into_delta
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BENCHMARK = benchmark(
+    name="topic_to_delta_opaque",
+    title="Opaque topic into a Delta table: key, value, partition, offset, timestamp, AvailableNow",
+    target_ratio=1.5,
+    topic="opaque",
+    ours='readStream.format("millrace").option("columns", ...) .writeStream.format("delta").trigger(availableNow=True)',
+    peer='readStream.format("kafka") .writeStream.format("delta").trigger(availableNow=True)',
+)
+
+COLUMNS = ("CAST(key AS STRING)", "CAST(value AS STRING)", "partition", "offset", "timestamp")
+
+
+def ours(spark: SparkSession, source: Source) -> Outcome:
+    reader = millrace_stream(spark, source).option("columns", "key,value,partition,offset,timestamp")
+    return stream_into_delta(reader.load().selectExpr(*COLUMNS), source)
+
+
+def peer(spark: SparkSession, source: Source) -> Outcome:
+    return stream_into_delta(kafka_stream(spark, source).load().selectExpr(*COLUMNS), source)

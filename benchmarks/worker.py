@@ -1,0 +1,81 @@
+"""A process of its own for measured code that has to be warm: ``python -m benchmarks.worker MODULE:FUNCTION JSON``.
+
+The function is a context manager that takes the JSON's values as keywords and yields ``run() -> dict``. For each line
+on standard input ``run`` is called once and its result printed as one line of JSON; end of input ends the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from benchmarks.workspace import BenchmarkError, Workspace, running, tail
+
+START_SECONDS_MAX = 180
+RUN_SECONDS_MAX = 900
+_MARK = "RESULT "  # Spark prints things as well
+
+Run = Callable[[], dict[str, Any]]
+
+
+@contextlib.contextmanager
+def worker(workspace: Workspace, name: str, target: str, arguments: dict[str, Any]) -> Iterator[Run]:
+    """Start a worker and yield what makes it run once. ``name`` is its log's; ``target`` is ``module:function``."""
+    log = workspace.log(name)
+    command = [sys.executable, "-m", "benchmarks.worker", target, json.dumps(arguments)]
+    with running(command, log, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=_read, args=(process, lines), daemon=True).start()
+
+        def answer(timeout: float) -> Any:
+            try:
+                line = lines.get(timeout=timeout)
+            except queue.Empty:
+                raise BenchmarkError(f"{name} gave no answer in {timeout:.0f} s:\n{tail(log)}") from None
+            if line is None:
+                raise BenchmarkError(f"{name} ended with code {process.wait()}:\n{tail(log)}")
+            return json.loads(line)
+
+        def run() -> dict[str, Any]:
+            assert process.stdin
+            process.stdin.write("run\n")
+            process.stdin.flush()
+            result: dict[str, Any] = answer(RUN_SECONDS_MAX)
+            return result
+
+        answer(START_SECONDS_MAX)
+        yield run
+        assert process.stdin
+        process.stdin.close()
+        process.wait(60)
+
+
+def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
+    assert process.stdout
+    for line in process.stdout:
+        if line.startswith(_MARK):
+            lines.put(line.removeprefix(_MARK))
+    lines.put(None)
+
+
+def main() -> None:
+    """Serve runs until the input ends."""
+    target, arguments = sys.argv[1:]
+    module, _, function = target.partition(":")
+    job: Callable[..., AbstractContextManager[Run]] = getattr(importlib.import_module(module), function)
+    with job(**json.loads(arguments)) as run:
+        print(_MARK + "{}", flush=True)
+        for _ in sys.stdin:
+            print(_MARK + json.dumps(run()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""The folder that benchmarks work in, and the processes that they start there.
+
+Invariants: one benchmark run at a time holds the folder's lock; every process that was started is ended by its own
+pid before ``Workspace`` closes, the last started first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+STOP_SECONDS_MAX = 60
+
+
+class BenchmarkError(Exception):
+    """A measurement could not be made; the message says which process failed and shows the end of its log."""
+
+
+class Workspace:
+    """``$MILLRACE_CACHE/benchmarks`` (``~/.cache/millrace/benchmarks``): jars, server data, logs of one run."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        cache = Path(os.environ.get("MILLRACE_CACHE") or Path.home() / ".cache" / "millrace")
+        self.root = (root or cache / "benchmarks").absolute()
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> Workspace:
+        self._lock = (self.root / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BenchmarkError(f"another benchmark run holds {self.root}/.lock: wait until it has ended") from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock:
+            self._lock.close()
+
+    def folder(self, name: str, *, empty: bool = False) -> Path:
+        """A folder of this name, made if need be; ``empty`` removes what it held."""
+        path = self.root / name
+        if empty:
+            shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def log(self, name: str) -> Path:
+        """Where a process of this name writes what it has to say."""
+        return self.folder("logs") / f"{name}.log"
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nothing listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(command: Sequence[str | Path], log: Path, **options: object) -> subprocess.Popen[str]:
+    """Start a process in a session of its own, so that Ctrl-C reaches it only through us; stderr goes to ``log``.
+
+    stdout goes there as well unless ``options`` (of ``subprocess.Popen``) say otherwise.
+    """
+    with log.open("w") as output:
+        defaults: dict[str, object] = {"stdin": subprocess.DEVNULL, "stdout": output}
+        return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
+            [str(part) for part in command], stderr=output, text=True, start_new_session=True, **(defaults | options)
+        )
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """Ask the process to end, and make it end if it has not after a minute."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str | Path], log: Path, **options: object) -> Iterator[subprocess.Popen[str]]:
+    """A process for as long as the block runs."""
+    process = start(command, log, **options)
+    try:
+        yield process
+    finally:
+        stop(process)
+
+
+def tail(log: Path, lines: int = 20) -> str:
+    """The end of a log, for error messages."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else "(no log)"
