@@ -17,7 +17,7 @@ from millrace.errors import MillraceError
 PARTITIONS = 4
 START_SECONDS_MAX = 30
 # Records are kept however old their timestamps are, and a deleted topic's files are really gone a second later.
-_TOPIC_CONFIGS = {"retention.ms": "-1", "file.delete.delay.ms": "1000"}
+TOPIC_CONFIGS = {"retention.ms": "-1", "file.delete.delay.ms": "1000"}
 SETTINGS = (
     "millrace broker with its defaults (flush.messages and flush.ms unset): no fsync before a write is acknowledged"
 )
@@ -84,7 +84,7 @@ class MillraceBroker:
         """A new topic that keeps its records however old their timestamps are."""
         schema = {"schema": data.TYPED_SCHEMA, "key_columns": ["word"]} if typed else {}
         with self.admin() as admin:
-            admin.create_topic(name, partitions=PARTITIONS, configs=_TOPIC_CONFIGS, **schema)
+            admin.create_topic(name, partitions=PARTITIONS, configs=TOPIC_CONFIGS, **schema)
 
     @contextlib.contextmanager
     def topic(self, name: str) -> Iterator[str]:

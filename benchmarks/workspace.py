@@ -34,11 +34,13 @@ class Workspace:
         self._lock: IO[str] | None = None
 
     def __enter__(self) -> Workspace:
-        self._lock = (self.root / ".lock").open("w")
+        lock = (self.root / ".lock").open("w")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            lock.close()
             raise BenchmarkError(f"another benchmark run holds {self.root}/.lock: wait until it has ended") from None
+        self._lock = lock
         return self
 
     def __exit__(self, *_: object) -> None:

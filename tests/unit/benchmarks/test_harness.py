@@ -1,0 +1,99 @@
+"""How sides are measured: in turn, compared, summed up; and what a result file holds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks import harness, report
+from benchmarks.harness import Benchmark, Context, Options, Sample, Side
+from benchmarks.workspace import BenchmarkError, Workspace
+
+
+def _side(name: str, figures: list[float], log: list[str], answer: Any = None) -> Side:
+    @contextlib.contextmanager
+    def open_side(_: Context) -> Iterator[harness.Measure]:
+        remaining = iter(figures)
+
+        def measure() -> Sample:
+            log.append(name)
+            return Sample(figure=next(remaining), answer=answer)
+
+        yield measure
+
+    return Side(what=f"run {name}", settings=f"{name} settings", open=open_side)
+
+
+def _benchmark(log: list[str], *, peer_answer: Any = 10.0, **options: Any) -> Benchmark:
+    return Benchmark(
+        name="example",
+        title="An example",
+        unit="rows/s",
+        ours=_side("ours", [20.0, 40.0, 30.0], log, 10.0),
+        peer=_side("peer", [10.0, 10.0, 10.0], log, peer_answer),
+        **options,
+    )
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return Context(Workspace(tmp_path), records=1000)
+
+
+def _run(benchmark: Benchmark, context: Context, **options: Any) -> Any:
+    return harness.run(benchmark, context, Options(quiet_seconds_max=0, **options))
+
+
+def test_sides_are_measured_in_turn(context: Context) -> None:
+    log: list[str] = []
+    _run(_benchmark(log), context)
+    assert log == ["ours", "peer"] * 3
+
+
+def test_a_result_has_the_keys_that_the_report_and_others_read(context: Context) -> None:
+    result = _run(_benchmark([]), context)
+    assert list(result)[:8] == ["name", "unit", "ours", "peer", "ratio", "machine", "commit", "date"]
+    assert result["ours"] == {"min": 20.0, "median": 30.0, "max": 40.0}
+    assert result["ratio"] == {"min": 2.0, "median": 3.0, "max": 4.0}
+
+
+def test_where_less_is_better_the_ratio_is_inverted(context: Context) -> None:
+    assert _run(_benchmark([], higher_is_better=False), context)["ratio"]["max"] == 0.5
+
+
+def test_sums_of_floats_may_differ_in_their_last_digits(context: Context) -> None:
+    assert _run(_benchmark([], peer_answer=10.0 + 1e-12), context)
+
+
+def test_different_answers_are_an_error(context: Context) -> None:
+    with pytest.raises(BenchmarkError, match="do not agree"):
+        _run(_benchmark([], peer_answer=11.0), context)
+
+
+def test_one_side_alone_gives_no_result(context: Context) -> None:
+    log: list[str] = []
+    assert _run(_benchmark(log), context, sides=("ours",)) is None
+    assert log == ["ours"] * 3
+
+
+def test_a_written_result_is_what_the_report_shows(context: Context, tmp_path: Path) -> None:
+    result = json.loads(harness.write(_run(_benchmark([], target_ratio=4), context), tmp_path).read_text())
+    text = report.text([result])
+    assert "| [`example`](#example) | rows/s | 20 / **30** / 40 | 10 / **10** / 10 |" in text
+    assert "ratio ≥ 4 | **missed** |" in text
+    assert "ours settings" in text
+    assert "peer settings" in text
+
+
+@pytest.mark.parametrize(("target", "met"), [(2.9, True), (3.1, False), (None, None)])
+def test_goals_are_judged_by_the_median(context: Context, target: float | None, met: bool | None) -> None:
+    assert report.goal_met(_run(_benchmark([], target_ratio=target), context)) is met
+
+
+def test_a_second_run_in_the_same_workspace_is_refused(tmp_path: Path) -> None:
+    with Workspace(tmp_path), pytest.raises(BenchmarkError, match="another benchmark run"), Workspace(tmp_path):
+        pass

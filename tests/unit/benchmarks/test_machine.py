@@ -1,0 +1,33 @@
+"""What is read from the operating system."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+from benchmarks import machine
+
+
+def test_private_memory_leaves_out_the_mapped_files_of_a_folder(tmp_path: Path) -> None:
+    size = 32 * 2**20
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * size)
+    elsewhere = tmp_path.parent / "elsewhere"
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
+        assert sum(mapped[:: mmap.PAGESIZE]) > 0  # touches every page, so that each is in this process' memory
+        counted = machine.private_bytes(os.getpid(), elsewhere)
+        left_out = machine.private_bytes(os.getpid(), tmp_path)
+    assert counted - left_out > 0.9 * size
+
+
+def test_own_work_is_not_foreign() -> None:
+    with machine.ForeignCpu() as others:
+        sum(number * number for number in range(3_000_000))
+    assert 0 <= others.cores <= (os.cpu_count() or 1)
+
+
+def test_the_description_names_cores_memory_and_versions() -> None:
+    text = machine.describe()
+    for part in ("cores of", "GiB", "Python", "Java", "pyspark"):
+        assert part in text
