@@ -1,0 +1,128 @@
+"""Where a read starts and ends, as the user said it: edges, exact offsets, or times.
+
+Spark's Kafka connector has the same forms and the same JSON: ``{"topic": {"0": 23, "1": -1}}``, in which -1 is
+the latest and -2 the earliest offset of a partition.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from millrace.errors import UsageError
+
+
+class PartitionKey(NamedTuple):
+    """One partition of one topic; sorts by topic, then by number.
+
+    It has the fields of the client's ``TopicPartition``, and is not that because tasks that read files carry it and
+    do without the client.
+    """
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        """``topic-partition``, as directories and messages write it."""
+        return f"{self.topic}-{self.partition}"
+
+
+class Edge(IntEnum):
+    """An end of a partition's log; the numbers are those of the JSON forms and of ListOffsets."""
+
+    LATEST = -1
+    EARLIEST = -2
+
+
+@dataclass(frozen=True, slots=True)
+class ExactOffsets:
+    """An offset for every partition that is read; negative ones are an ``Edge``."""
+
+    by_partition: Mapping[PartitionKey, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    """The first record at or after a time, in ms since 1970, in every partition."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamps:
+    """The first record at or after a time of its own, in ms since 1970, for every partition that is read."""
+
+    by_partition: Mapping[PartitionKey, int]
+
+
+Position = Edge | ExactOffsets | AtTimestamp | AtTimestamps
+
+OFFSETS_FORM = 'JSON such as {"topic": {"0": 23, "1": -1}}, in which -1 is latest and -2 earliest'
+TIMESTAMPS_FORM = 'JSON such as {"topic": {"0": 1700000000000}}, times in ms since 1970'
+ASSIGN_FORM = 'JSON such as {"topic": [0, 1]}'
+
+
+def parse_offsets(option: str, text: str, *, edges: tuple[Edge, ...]) -> Position:
+    """Read ``earliest``, ``latest`` or offsets per partition.
+
+    ``edges`` are those that make sense for this option in this kind of query (a batch cannot start at the latest
+    offset). Raises ``UsageError`` naming option, value and accepted form.
+    """
+    word = text.strip().lower()
+    named = {edge.name.lower(): edge for edge in edges}
+    forms = ", ".join([*named, OFFSETS_FORM])
+    if word in named:
+        return named[word]
+    if word in {edge.name.lower() for edge in Edge}:
+        raise UsageError(f"{option}={text!r} makes no sense in this kind of query: give one of: {forms}")
+    offsets = _partition_numbers(option, text, f"one of: {forms}", lowest=Edge.EARLIEST)
+    for key, offset in offsets.items():
+        if offset < 0 and offset not in edges:
+            raise UsageError(
+                f"{option}: {Edge(offset).name.lower()} ({offset}) for {key} makes no sense in this kind of query: "
+                f"give one of: {forms}"
+            )
+    return ExactOffsets(offsets)
+
+
+def parse_timestamps(option: str, text: str) -> AtTimestamps:
+    """Read times per partition. Raises ``UsageError`` naming option, value and accepted form."""
+    return AtTimestamps(_partition_numbers(option, text, TIMESTAMPS_FORM, lowest=0))
+
+
+def parse_assignment(option: str, text: str) -> tuple[PartitionKey, ...]:
+    """Read ``{"topic": [0, 1]}`` as partitions in order. Raises ``UsageError``."""
+    problem = UsageError(f"{option}={text!r}: expected {ASSIGN_FORM}")
+    topics = _json_object(text, problem)
+    if not all(
+        isinstance(numbers, list) and numbers and all(type(number) is int and number >= 0 for number in numbers)
+        for numbers in topics.values()
+    ):
+        raise problem
+    return tuple(sorted({PartitionKey(topic, number) for topic, numbers in topics.items() for number in numbers}))
+
+
+def _partition_numbers(option: str, text: str, form: str, *, lowest: int) -> dict[PartitionKey, int]:
+    problem = UsageError(f"{option}={text!r}: expected {form}")
+    numbers: dict[PartitionKey, int] = {}
+    for topic, by_partition in _json_object(text, problem).items():
+        if not isinstance(by_partition, dict):
+            raise problem
+        for partition, number in by_partition.items():
+            if not partition.isdecimal() or type(number) is not int or number < lowest:
+                raise problem
+            numbers[PartitionKey(topic, int(partition))] = number
+    return dict(sorted(numbers.items()))
+
+
+def _json_object(text: str, problem: UsageError) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        raise problem from None
+    if not isinstance(value, dict) or not value:
+        raise problem
+    return value

@@ -1,0 +1,264 @@
+"""A split to Arrow batches: from mapped segment files where they can be reached, over gRPC where not.
+
+Both ways give the same batches to the same decoder, which verifies checksums and cuts to the split's offsets. A file
+is read directly when the broker named it, it exists here, its directory holds the partition of the very topic (by
+its id), and it is as long as the extent; so the choice needs no configuration, and a file that retention removed
+between planning and reading is fetched over gRPC, or found lost there.
+
+Invariant: every batch that leaves here has exactly the layout's Arrow schema, for Spark only checks the first.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.errors import (
+    InvalidTimestampError,
+    MillraceError,
+    OffsetOutOfRangeError,
+    OffsetsLostError,
+    StorageError,
+)
+from millrace.records import DecodedBatch, decode_range
+from millrace.segments import map_extent
+from pyspark_millrace.columns import Layout, Metadata
+from pyspark_millrace.options import DirectReads, SourceOptions
+from pyspark_millrace.planning import Extent, PlannedSplit
+
+_log = logging.getLogger(__name__)
+
+_COALESCED_BYTES_MAX: Final = 4 * 2**20
+"""Small batches are put together up to the rows asked for, or to this size if their values are large."""
+
+
+def read_split(
+    split: PlannedSplit, layout: Layout, options: SourceOptions, sources: Sources
+) -> Iterator[pa.RecordBatch]:
+    """Read one split as batches of about ``options.rows_per_batch`` rows.
+
+    Raises ``CorruptBatchError``, ``OffsetsLostError`` (unless losses are accepted: then they are logged), and
+    what the client raises when the broker does not answer.
+    """
+    assembler = Assembler(layout, split.range.key.topic, split.range.key.partition, options.rows_per_batch)
+    for decoded in _decoded(split, layout.topic_columns, options, sources):
+        yield from assembler.add(decoded)
+    yield from assembler.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where a task gets what is not in files: the client's calls, passed in.
+
+    ``read_range(split, start, end)`` streams runs of whole batches, ``log_start(split)`` is the first offset that the
+    partition still has, ``schema_of(id)`` finds a typed topic's schema.
+    """
+
+    read_range: Callable[[PlannedSplit, int, int], Iterator[bytes]]
+    log_start: Callable[[PlannedSplit], int]
+    schema_of: Callable[[int], pa.Schema]
+
+
+def _decoded(
+    split: PlannedSplit, columns: Sequence[str], options: SourceOptions, sources: Sources
+) -> Iterator[DecodedBatch]:
+    for extent in split.extents:
+        position = extent.start_offset
+        while position < extent.end_offset:
+            rest = replace(extent, start_offset=position)
+            try:
+                for buffer in _buffers(split, rest, options.direct_reads, sources):
+                    for decoded in decode_range(buffer, position, rest.end_offset, sources.schema_of, columns):
+                        yield decoded
+                        # What has been handed out is not read again, should the rest have to come another way.
+                        position = decoded.header.next_offset
+                break
+            except (OffsetOutOfRangeError, OffsetsLostError) as error:
+                position = _after_loss(split, position, rest.end_offset, options, sources, error)
+
+
+def _after_loss(
+    split: PlannedSplit, start: int, end: int, options: SourceOptions, sources: Sources, error: MillraceError
+) -> int:
+    """Where to go on after records were removed while they were being read, if the query goes on at all."""
+    first_left = min(max(sources.log_start(split), start), end)
+    if first_left == start:
+        # They are there: it is another fault.
+        raise error
+    lost = f"offsets {start}..{first_left - 1} of {split.range.key} were removed while they were being read"
+    if options.fail_on_data_loss:
+        raise OffsetsLostError(
+            f"{lost} ({error.message}): start at {first_left}, or set failOnDataLoss=false to go on without them"
+        ) from error
+    _log.warning("%s (%s); going on without them, for failOnDataLoss is false", lost, error.message)
+    return first_left
+
+
+def _buffers(split: PlannedSplit, extent: Extent, direct_reads: DirectReads, sources: Sources) -> Iterator[pa.Buffer]:
+    if direct_reads is not DirectReads.NEVER:
+        obstacle = _obstacle(extent, split.range.topic_id)
+        if obstacle is None:
+            try:
+                yield map_extent(extent.path, extent.start_position, extent.end_position)
+            except (OffsetsLostError, StorageError) as error:
+                obstacle = error.message
+            else:
+                return
+        if direct_reads is DirectReads.ALWAYS:
+            raise StorageError(
+                f"directReads=always, but offsets {extent.start_offset}..{extent.end_offset - 1} of {split.range.key} "
+                f"cannot be read from a file here: {obstacle}; set directReads=auto to read them over the network"
+            )
+    for chunk in sources.read_range(split, extent.start_offset, extent.end_offset):
+        yield pa.py_buffer(chunk)
+
+
+def _obstacle(extent: Extent, topic_id: uuid.UUID) -> str | None:
+    """Why an extent cannot be mapped; None when it can."""
+    if not extent.path:
+        return "the broker does not name its files"
+    try:
+        size_bytes = os.stat(extent.path).st_size
+    except OSError as error:
+        return f"{extent.path}: {error.strerror}"
+    if size_bytes < extent.end_position:
+        return f"{extent.path} has {size_bytes} bytes here, the extent ends at {extent.end_position}"
+    if _topic_id_of(Path(extent.path).parent) != topic_id:
+        return f"{Path(extent.path).parent} holds another topic"
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _topic_id_of(directory: Path) -> uuid.UUID | None:
+    """The topic whose partition a directory holds, from ``partition.metadata``. It never changes for a directory."""
+    from pyspark_millrace.offsets import parse_id
+
+    try:
+        text = (directory / "partition.metadata").read_text()
+        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        return parse_id(fields["topic_id"].strip())
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+class Assembler:
+    """Decoded batches of one partition to output batches of about the rows asked for.
+
+    Large batches are sliced and small ones put together, because a batch costs Spark some 100 us whatever its size.
+    Columns that are the same for every row are made once and sliced.
+    """
+
+    def __init__(self, layout: Layout, topic: str, partition: int, rows_per_batch: int) -> None:
+        self._layout = layout
+        self._schema = layout.arrow_schema()
+        self._rows = rows_per_batch
+        self._constants: Mapping[Metadata, pa.Scalar] = {
+            Metadata.TOPIC: pa.scalar(topic, pa.string()),
+            Metadata.PARTITION: pa.scalar(partition, pa.int32()),
+        }
+        self._repeated: dict[Any, pa.Array] = {}
+        self._pending: list[list[pa.Array]] = []
+        self._pending_rows = 0
+        self._pending_bytes = 0
+
+    def add(self, decoded: DecodedBatch) -> Iterator[pa.RecordBatch]:
+        """Take a batch; yield what is ready."""
+        arrays = self._arrays(decoded)
+        rows = decoded.num_rows
+        if rows >= self._rows:
+            yield from self.flush()
+            yield from self._sliced(arrays, rows)
+            return
+        if self._pending_rows + rows > self._rows or self._pending_bytes > _COALESCED_BYTES_MAX:
+            yield from self.flush()
+        self._pending.append(arrays)
+        self._pending_rows += rows
+        self._pending_bytes += decoded.header.size_bytes
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Yield what was kept back."""
+        if not self._pending:
+            return
+        columns = [pa.concat_arrays(pieces) for pieces in zip(*self._pending, strict=True)]
+        rows = self._pending_rows
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+        yield self._batch(columns, rows)
+
+    def _sliced(self, arrays: list[pa.Array], rows: int) -> Iterator[pa.RecordBatch]:
+        """Cut into equal slices, rather than full ones and a small rest."""
+        count = -(-rows * 2 // (self._rows * 3))
+        edges = [rows * number // count for number in range(count + 1)]
+        for number in range(count):
+            start, length = edges[number], edges[number + 1] - edges[number]
+            yield self._batch([array.slice(start, length) for array in arrays], length)
+
+    def _batch(self, arrays: list[pa.Array], rows: int) -> pa.RecordBatch:
+        if arrays:
+            return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        # A batch without columns would forget its rows, and count() has no columns.
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+
+    def _arrays(self, decoded: DecodedBatch) -> list[pa.Array]:
+        present = set(decoded.columns.schema.names)
+        arrays = []
+        for column, field in zip(self._layout.columns, self._schema, strict=True):
+            if isinstance(column.source, Metadata):
+                array = self._metadata(column.source, decoded)
+            elif column.source in present:
+                array = decoded.columns.column(column.source)
+            else:
+                # The batch is older than the column.
+                array = self._repeat(pa.scalar(None, field.type), decoded.num_rows)
+            arrays.append(array if array.type.equals(field.type) else array.cast(field.type))
+        return arrays
+
+    def _metadata(self, kind: Metadata, decoded: DecodedBatch) -> pa.Array:
+        rows = decoded.num_rows
+        if kind in self._constants:
+            return self._repeat(self._constants[kind], rows)
+        if kind is Metadata.OFFSET:
+            return decoded.offsets()
+        if kind is Metadata.TIMESTAMP:
+            return _microseconds(decoded)
+        if kind is Metadata.TIMESTAMP_TYPE:
+            return self._repeat(pa.scalar(int(decoded.header.timestamp_type), pa.int32()), rows)
+        if kind is Metadata.TOMBSTONE:
+            return self._tombstones(decoded)
+        return decoded.headers if decoded.headers is not None else self._repeat(pa.scalar(None, _HEADERS), rows)
+
+    def _tombstones(self, decoded: DecodedBatch) -> pa.Array:
+        if self._layout.is_opaque:
+            return decoded.columns.column("value").is_null()
+        if decoded.tombstones is not None:
+            return decoded.tombstones
+        return self._repeat(pa.scalar(False), decoded.num_rows)
+
+    def _repeat(self, value: pa.Scalar, rows: int) -> pa.Array:
+        key = (value.type, value.as_py())
+        array = self._repeated.get(key)
+        if array is None or len(array) < rows:
+            array = self._repeated[key] = pa.repeat(value, max(rows, self._rows))
+        return array.slice(0, rows)
+
+
+_HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+_MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
+
+
+def _microseconds(decoded: DecodedBatch) -> pa.Array:
+    try:
+        return pc.multiply_checked(decoded.timestamps_ms(), 1000).view(_MICROSECONDS)
+    except pa.ArrowInvalid:
+        raise InvalidTimestampError(
+            f"a timestamp of the batch with base offset {decoded.header.base_offset} is beyond Spark's range "
+            "(microseconds in 64 bits): leave the timestamp column out with the option columns"
+        ) from None

@@ -1,0 +1,155 @@
+"""Spark's micro-batch reader over topics.
+
+One instance lives in a process beside the driver for as long as the query runs; Spark asks it for each trigger's end
+and tasks. Another instance is pickled to the tasks and only reads.
+
+Invariants: the state kept here (``_cluster``, ``_initial``, ``_newest``, ``_target``) only saves calls: what decides
+what is read is in the offsets, which Spark logs before it reads. A planned range, read again, gives the same records.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from pyspark_millrace.admission import admit
+from pyspark_millrace.offsets import LossReport, StreamOffsets, gone, ranges_between, recreated, truncated
+from pyspark_millrace.positions import Edge, PartitionKey
+from pyspark_millrace.tasks import plan_tasks, read_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_millrace.columns import Layout
+    from pyspark_millrace.options import SourceOptions
+    from pyspark_millrace.topics import Cluster, TopicSet
+
+_log = logging.getLogger(__name__)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is not typed
+    """Reads topics in micro-batches, with Spark's checkpoint as the only record of how far it is."""
+
+    def __init__(self, options: SourceOptions, topics: TopicSet, layout: Layout) -> None:
+        self._options = options
+        self._topics = topics
+        self._layout = layout
+        self._start = options.stream_start()
+        self._cluster: Cluster | None = None
+        self._initial: StreamOffsets | None = None
+        self._newest: StreamOffsets | None = None
+        self._target: StreamOffsets | None = None
+
+    # --- planning: in the process beside the driver --------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
+        """Where a query without a checkpoint starts. Spark may ask twice and gets the same answer."""
+        if self._initial is None:
+            offsets = self._connected().offsets_at(
+                self._start,
+                self._topics.partitions,
+                option="startingOffsets",
+                no_match=self._options.starting_no_match,
+            )
+            self._initial = StreamOffsets(offsets, self._topics.topic_ids, is_initial=True)
+        return self._initial.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
+        """The limit of a micro-batch, by ``maxOffsetsPerTrigger``."""
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
+        """Fix the end of the query at what is there now."""
+        self._target = self._fetch_newest()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  Spark's name
+        """The end of the next micro-batch; ``start`` itself when there is nothing new.
+
+        Raises ``OffsetsLostError`` when partitions went away or back, unless losses are accepted.
+        """
+        since = StreamOffsets.from_json(start)
+        newest = self._newest = self._target or self._fetch_newest()
+        report = LossReport(fail=self._options.fail_on_data_loss)
+        begin = self._begin(since, newest, report)
+        for loss in report.losses:
+            _log.warning("%s; going on without them, for failOnDataLoss is false", loss.what)
+        backlog = {key: max(0, newest.next_offsets[key] - offset) for key, offset in begin.items()}
+        if isinstance(limit, ReadMaxRows):
+            backlog = admit(backlog, limit.max_rows, turn=sum(begin.values()))
+        # A partition without records is left out until it has some: naming it would be an empty micro-batch.
+        ends = {
+            key: min(offset + backlog.get(key, 0), newest.next_offsets[key])
+            for key, offset in begin.items()
+            if key in since.next_offsets or backlog.get(key, 0)
+        }
+        topic_ids = {key.topic: newest.topic_ids[key.topic] for key in ends}
+        return since.advanced_to(ends, topic_ids).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
+        """The newest offsets known, for progress reports; they are those of the trigger being planned."""
+        return None if self._newest is None else replace(self._newest, is_initial=False).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cut a micro-batch into tasks, the same records whenever it is planned."""
+        ranges = ranges_between(StreamOffsets.from_json(start), StreamOffsets.from_json(end))
+        cluster = self._connected()
+        return plan_tasks(cluster, ranges, cluster.schemas(self._topics), self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: Spark's checkpoint is the record of what was read."""
+
+    def stop(self) -> None:
+        """Close the connection."""
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    def _connected(self) -> Cluster:
+        if self._cluster is None:
+            from pyspark_millrace.topics import Cluster
+
+            self._cluster = Cluster.connect(self._options)
+        return self._cluster
+
+    def _fetch_newest(self) -> StreamOffsets:
+        """The topics as they are now, new ones and new partitions among them, with their latest offsets."""
+        cluster = self._connected()
+        found, _ = cluster.find(self._options.subscription)
+        if found.topic_ids:
+            self._topics = self._checked(found)
+        return StreamOffsets(cluster.edge(found.partitions, Edge.LATEST), found.topic_ids)
+
+    def _checked(self, found: TopicSet) -> TopicSet:
+        """A running query reads one schema: newer versions pass, other topics must fit."""
+        from pyspark_millrace.columns import check_layout
+
+        check_layout(self._layout, found.schema, topics=found.description)
+        return found
+
+    def _begin(self, since: StreamOffsets, newest: StreamOffsets, report: LossReport) -> Mapping[PartitionKey, int]:
+        """Where each partition of ``newest`` goes on."""
+        absent = sorted(since.next_offsets.keys() - newest.next_offsets.keys())
+        if absent:
+            report.add(gone(map(str, absent)))
+        for topic, topic_id in newest.topic_ids.items():
+            if (before := since.topic_ids.get(topic, topic_id)) != topic_id:
+                report.add(recreated(topic, before, topic_id))
+        begin = {}
+        for key, latest in newest.next_offsets.items():
+            same_topic = since.topic_ids.get(key.topic) == newest.topic_ids[key.topic]
+            begin[key] = since.next_offsets.get(key, 0) if same_topic else 0
+            if begin[key] > latest:
+                report.add(truncated(key, begin[key], latest))
+        return begin
+
+    # --- reading: in the tasks -----------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task."""
+        return read_task(partition, self._layout, self._options)

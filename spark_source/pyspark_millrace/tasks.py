@@ -1,0 +1,87 @@
+"""What batch and stream have in common: ranges to tasks on the driver's side, a task to batches on the other."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from pyspark_millrace.offsets import LossReport, OffsetRange
+from pyspark_millrace.planning import PlannedSplit, plan_splits, split_bytes, total_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_millrace.columns import Layout
+    from pyspark_millrace.options import SourceOptions
+    from pyspark_millrace.topics import Cluster
+
+_log = logging.getLogger(__name__)
+
+
+class SplitTask(InputPartition):  # type: ignore[misc]  # pyspark is not typed here
+    """What Spark sends to a task: the split, and the schemas that its batches may name."""
+
+    def __init__(self, split: PlannedSplit, schemas: Mapping[int, pa.Schema]) -> None:
+        self.split = split
+        self.schemas = schemas
+
+    def __repr__(self) -> str:
+        wanted = self.split.range
+        return f"SplitTask({wanted.key} {wanted.start}..{wanted.end}, {self.split.bytes} bytes)"
+
+
+def plan_tasks(
+    cluster: Cluster, ranges: Sequence[OffsetRange], schemas: Mapping[int, pa.Schema], options: SourceOptions
+) -> list[SplitTask]:
+    """Locate ranges and cut them into tasks.
+
+    Raises ``OffsetsLostError`` for records that are gone, unless losses are accepted: then they are logged.
+    """
+    report = LossReport(fail=options.fail_on_data_loss)
+    located = cluster.locate(ranges, report)
+    everything = total_bytes([extent for _, extents in located for extent in extents])
+    size = split_bytes(everything, cores=_cores(), min_splits=options.min_partitions, asked=options.split_bytes)
+    if any(extent.bytes > size for _, extents in located for extent in extents):
+        located = cluster.locate([wanted for wanted, _ in located], report, split_bytes=size)
+    for loss in report.losses:
+        _log.warning("%s; going on without them, for failOnDataLoss is false", loss.what)
+    splits = plan_splits(
+        located, size, min_splits=options.min_partitions, max_records=options.max_records_per_partition
+    )
+    _log.info("%d splits of up to %d bytes for %d bytes in %d ranges", len(splits), size, everything, len(ranges))
+    return [SplitTask(split, schemas) for split in splits]
+
+
+def read_task(task: InputPartition, layout: Layout, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """Read a task's records as batches of the layout, or of what the transformation makes of them."""
+    if not isinstance(task, SplitTask):
+        # Spark plans one empty task where there is nothing to read.
+        return
+    from pyspark_millrace.reading import Sources, read_split
+
+    def cluster() -> Cluster:
+        # Not before it is needed: a task that reads files does without a connection.
+        from pyspark_millrace.topics import cluster_of_process
+
+        return cluster_of_process(options.bootstrap_servers, tuple(sorted(options.client_config.items())))
+
+    sources = Sources(
+        read_range=lambda split, start, end: cluster().read_range(split, start, end),
+        log_start=lambda split: cluster().log_start(split),
+        schema_of=lambda schema_id: task.schemas.get(schema_id) or cluster().schema_of(schema_id),
+    )
+    batches = read_split(task.split, layout, options, sources)
+    if options.transform is not None:
+        from pyspark_millrace.transform import decode_transform
+
+        batches = decode_transform(options.transform)(batches)
+    yield from batches
+
+
+def _cores() -> int:
+    """Cores of this machine: the number that counts where Spark is local, and harmless where it is not."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
