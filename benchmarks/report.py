@@ -10,13 +10,14 @@ import matplotlib
 
 matplotlib.use("svg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.harness import RESULTS
 
 REPORT = RESULTS.parent / "RESULTS.md"
 RATIO_PLOT = RESULTS / "ratios.svg"
 FIGURE_PLOT = RESULTS / "figures.svg"
-_OURS, _PEER = "#1f6f8b", "#c9c9c9"
+_OURS, _PEER, _GOAL = "#1f6f8b", "#c9c9c9", "#d1495b"
 
 _INTRODUCTION = """\
 # Benchmark results
@@ -120,10 +121,12 @@ def _plot_ratios(results: list[dict[str, Any]]) -> None:
     axes.barh(names, medians, xerr=[low, high], color=_OURS, height=0.6, error_kw={"lw": 1, "capsize": 3})
     goals = [(result["target_ratio"], place) for place, result in enumerate(results) if result.get("target_ratio")]
     for label, (goal, place) in zip(["goal", *["_"] * len(goals)], goals, strict=False):
-        axes.plot([goal, goal], [place - 0.4, place + 0.4], color="black", lw=2, label=label)
+        axes.plot([goal, goal], [place - 0.4, place + 0.4], color=_GOAL, lw=2.5, label=label)
     axes.axvline(1, color="grey", lw=0.8, ls=":")
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("times better than the peer (median; whiskers: least and greatest)")
     axes.invert_yaxis()
     if goals:
