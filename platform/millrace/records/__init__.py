@@ -6,6 +6,7 @@
 - ``rows``, ``varint``, ``control``: Kafka's own body, and the transaction markers within it
 - ``compression``, ``xxhash32``: the codecs of row batches
 - ``decoding``, ``ipc_message``: both bodies to Arrow columns
+- ``legacy``, ``message_set``: magic 0 and 1, and logs of any magic, as they come from Kafka
 - ``validation``: what a broker checks before it stores a batch
 """
 
@@ -46,7 +47,16 @@ from millrace.records.header import (
     seal,
     write_header,
 )
-from millrace.records.rows import Headers, Record, build_rows_batch, read_rows
+from millrace.records.message_set import (
+    BatchEntry,
+    LogEntry,
+    MessageEntry,
+    build_entries,
+    read_entries,
+    read_file_entries,
+    sound_prefix_bytes,
+)
+from millrace.records.rows import Headers, Record, build_rows_batch, last_sequence_of, read_rows, sequence_of
 from millrace.records.scan import assign_offsets, crc_matches, scan_headers, stamp_append_time, verify_crc
 from millrace.records.validation import validate_batch
 
@@ -64,6 +74,7 @@ __all__ = [
     "OPAQUE_SCHEMA",
     "OPAQUE_SCHEMA_ID",
     "RESERVED_PREFIX",
+    "BatchEntry",
     "BatchHeader",
     "ColumnFlags",
     "ColumnsHeader",
@@ -72,6 +83,8 @@ __all__ = [
     "DecodedBatch",
     "EndTransactionMarker",
     "Headers",
+    "LogEntry",
+    "MessageEntry",
     "ReadableBuffer",
     "Record",
     "SchemaOf",
@@ -80,6 +93,7 @@ __all__ = [
     "attributes_of",
     "build_columnar_batch",
     "build_end_marker_batch",
+    "build_entries",
     "build_rows_batch",
     "checksum",
     "compress",
@@ -88,13 +102,18 @@ __all__ = [
     "decode_range",
     "decompress",
     "headers_array",
+    "last_sequence_of",
     "read_columns_header",
     "read_control_type",
     "read_end_marker",
+    "read_entries",
+    "read_file_entries",
     "read_header",
     "read_rows",
     "scan_headers",
     "seal",
+    "sequence_of",
+    "sound_prefix_bytes",
     "stamp_append_time",
     "validate_batch",
     "verify_crc",

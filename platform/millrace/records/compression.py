@@ -31,7 +31,13 @@ DECOMPRESSED_BYTES_MAX: Final = 2**30
 
 _READ_BYTES: Final = 16_384
 _GZIP_INPUT_BYTES: Final = 8_192
+_GZIP_MAGIC: Final = b"\x1f\x8b\x08"
+_GZIP_HEADER_BYTES: Final = 10
 _GZIP_MEMBER_BYTES_MIN: Final = 18
+_GZIP_HEADER_CHECKSUM: Final = 0x02
+_GZIP_EXTRA: Final = 0x04
+_GZIP_NAME: Final = 0x08
+_GZIP_COMMENT: Final = 0x10
 
 _SNAPPY_MAGIC: Final = b"\x82SNAPPY\x00"
 _SNAPPY_HEADER: Final = _SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
@@ -141,35 +147,81 @@ def _chunks(data: bytes, compression: Compression, max_bytes: int, magic: int) -
 def _read_stream(data: bytes, codec: str) -> Iterator[bytes]:
     if not data:
         raise CorruptBatchError(f"{codec} body is empty")
+    delivered = 0
     try:
         with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
             while chunk := stream.read(_READ_BYTES):
+                delivered += len(chunk)
                 yield chunk
     except (OSError, pa.ArrowException) as error:
+        yield _read_up_to_damage(data, codec, delivered)
         raise CorruptBatchError(f"{codec} body cannot be decompressed: {error}") from error
+
+
+def _read_up_to_damage(data: bytes, codec: str, skipped_bytes: int) -> bytes:
+    """What can be decompressed after ``skipped_bytes``: a read that meets the damage gives nothing: go by bytes."""
+    rest = bytearray()
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
+            while skipped_bytes > 0:
+                skipped_bytes -= len(stream.read(min(skipped_bytes, _READ_BYTES)))
+            while byte := stream.read(1):
+                rest += byte
+    except (OSError, pa.ArrowException):
+        return bytes(rest)  # the caller reports the same error
+    return bytes(rest)
 
 
 # --- gzip ----------------------------------------------------------------------------------------------------
 
 
 def _decompress_gzip(data: bytes) -> Iterator[bytes]:
+    # The members' headers and trailers are read here rather than by zlib, which gives nothing when a trailer is wrong.
     position = 0
     while True:
-        inflater = zlib.decompressobj(31)
+        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        position = _gzip_header_end(data, position)
+        checksum = size = 0
         try:
             while not inflater.eof:
-                piece = inflater.unconsumed_tail or data[position : position + _GZIP_INPUT_BYTES]
-                if not inflater.unconsumed_tail:
+                piece = inflater.unconsumed_tail
+                if not piece:
+                    piece = data[position : position + _GZIP_INPUT_BYTES]
                     position += len(piece)
                 chunk = inflater.decompress(piece, _READ_BYTES)
                 if not piece and not chunk and not inflater.eof:
                     raise CorruptBatchError("gzip body ends before its end mark")
+                checksum = zlib.crc32(chunk, checksum)
+                size += len(chunk)
                 yield chunk
         except zlib.error as error:
             raise CorruptBatchError(f"gzip body cannot be decompressed: {error}") from error
         position -= len(inflater.unused_data)
-        if len(data) - position < _GZIP_MEMBER_BYTES_MIN or data[position : position + 3] != b"\x1f\x8b\x08":
+        if data[position : position + 8] != struct.pack("<II", checksum, size & 0xFFFF_FFFF):
+            raise CorruptBatchError("gzip body has a wrong checksum or size at its end")
+        position += 8
+        if len(data) - position < _GZIP_MEMBER_BYTES_MIN or not data.startswith(_GZIP_MAGIC, position):
             return
+
+
+def _gzip_header_end(data: bytes, position: int) -> int:
+    """Position after the header of the member at ``position`` (RFC 1952, 2.3)."""
+    if not data.startswith(_GZIP_MAGIC, position):
+        raise CorruptBatchError("gzip body does not begin with the format's magic number")
+    start, flags = position, data[position + 3] if len(data) > position + 3 else 0
+    position += _GZIP_HEADER_BYTES
+    if flags & _GZIP_EXTRA:
+        position += 2 + int.from_bytes(data[position : position + 2], "little")
+    for flag in (_GZIP_NAME, _GZIP_COMMENT):
+        if flags & flag:
+            position = data.find(0, position) + 1 or len(data) + 1
+    if flags & _GZIP_HEADER_CHECKSUM:
+        if data[position : position + 2] != struct.pack("<H", zlib.crc32(data[start:position]) & 0xFFFF):
+            raise CorruptBatchError("gzip header fails its checksum")
+        position += 2
+    if position > len(data):
+        raise CorruptBatchError("gzip body ends within its header")
+    return position
 
 
 # --- snappy --------------------------------------------------------------------------------------------------

@@ -178,6 +178,21 @@ def read_header(buffer: ReadableBuffer, position: int = 0) -> BatchHeader:
 _FIELDS: Final = BatchHeader.__dataclass_fields__.keys()
 
 
+def read_header_fields(buffer: ReadableBuffer, position: int = 0) -> dict[str, int]:
+    """Read those fields of a header that ``buffer`` is long enough for, by name and without judging them.
+
+    For tools that show damaged logs; everything else reads headers whole (``read_header``).
+    """
+    fields: dict[str, int] = {}
+    for name, type_ in zip(_FIELDS, _HEADER.format[1:], strict=True):
+        field = struct.Struct(">" + type_)
+        if position + field.size > len(buffer):
+            break
+        (fields[name],) = field.unpack_from(buffer, position)
+        position += field.size
+    return fields
+
+
 def write_header(header: BatchHeader) -> bytes:
     """Write a header as it stands, checksum included."""
     return _HEADER.pack(*(getattr(header, name) for name in _FIELDS))

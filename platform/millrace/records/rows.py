@@ -62,7 +62,7 @@ def build_rows_batch(
     *,
     compression: Compression = Compression.NONE,
     level: int | None = None,
-    base_offset: int | None = None,
+    base_offset: int | None = 0,
     last_offset: int | None = None,
     timestamp_type: TimestampType = TimestampType.CREATE_TIME,
     delete_horizon_ms: int | None = None,
@@ -75,8 +75,8 @@ def build_rows_batch(
 ) -> bytes:
     """Build a whole batch of v2 records.
 
-    With ``base_offset`` the records are numbered from it in their order; without, they keep their own offsets, which
-    must ascend. ``last_offset`` is for a batch from whose end compaction took records. For
+    The records are numbered from ``base_offset`` in their order; with ``None`` they keep their own offsets, which must
+    ascend. ``last_offset`` is for a batch from whose end compaction took records. For
     ``TimestampType.LOG_APPEND_TIME`` the largest timestamp counts for all records. ``delete_horizon_ms`` is the time
     from which compaction may drop the batch's tombstones. No records and a ``last_offset`` give the empty batch that
     compaction leaves behind to remember a producer's last sequence.
@@ -185,6 +185,22 @@ def read_rows(
             offset=_wrapped(header.base_offset + raw.offset_delta),
             size_bytes=raw.size_bytes,
         )
+
+
+def sequence_of(header: BatchHeader, record: Record) -> int:
+    """An idempotent producer's sequence number of a record in its batch, -1 without one; it goes round at 2^31."""
+    return _sequence(header.base_sequence, record.offset - header.base_offset)
+
+
+def last_sequence_of(header: BatchHeader) -> int:
+    """Sequence number of the last record that the batch held when it was appended, -1 without one."""
+    return _sequence(header.base_sequence, header.last_offset_delta)
+
+
+def _sequence(base: int, delta: int) -> int:
+    if base < 0:
+        return NO_SEQUENCE
+    return base + delta if base + delta <= _INT_MAX else base + delta - _INT_MAX - 1
 
 
 class RowColumns(NamedTuple):

@@ -1,0 +1,314 @@
+"""Read a log of any of Kafka's formats, magic 0 to 2, as Kafka's own readers do.
+
+For files that came from Kafka: conversion, and tools that show damaged logs. A log of millrace's own is magic 2 only
+and is read with ``scan`` and ``decoding``. Two of Kafka's readers differ in what they notice, and both are needed to
+give its verdicts: the one over memory (``MemoryRecords``), and the one over files (``FileRecords``), on which recovery
+stands.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+from millrace.errors import CorruptBatchError, InvalidRecordError, UnsupportedForFormatError
+from millrace.records.compression import DECOMPRESSED_BYTES_MAX, Compression
+from millrace.records.header import (
+    CHECKED_FROM,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchHeader,
+    ReadableBuffer,
+    TimestampType,
+    as_arrow_buffer,
+    checksum,
+    read_header,
+    read_header_fields,
+)
+from millrace.records.legacy import MESSAGE_BYTES_MIN, Message, build_messages, unwrap
+from millrace.records.rows import Record, build_rows_batch, read_rows
+
+_OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
+_MAGIC: Final = struct.Struct(">b")
+_MAGIC_POSITION: Final = 16
+_THROUGH_MAGIC_BYTES: Final = 17
+_INT_MAX: Final = 2**31 - 1
+
+
+class LogEntry(Protocol):
+    """One entry of a log: a batch of magic 2, or a message of magic 0 or 1, which may be a wrapper."""
+
+    position: int
+    size_bytes: int
+    magic: int
+
+    @property
+    def crc_is_valid(self) -> bool:
+        """Whether the entry has the size of its format and the checksum that it says."""
+
+    @property
+    def compression(self) -> Compression:
+        """Compression of the records; raises ``UnsupportedCompressionError`` for numbers that mean none."""
+
+    @property
+    def timestamp_type(self) -> TimestampType | None:
+        """Who set the timestamps; ``None`` in magic 0."""
+
+    @property
+    def base_offset(self) -> int:
+        """Offset of the first record; to know it, a wrapper must be read, which may fail as ``records`` does."""
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record."""
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """Largest timestamp, -1 in magic 0."""
+
+    def check(self) -> None:
+        """Raise ``CorruptBatchError`` unless size and checksum are right; the records are not looked at."""
+
+    def records(self, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
+        """Read the records; raises ``CorruptBatchError`` or ``InvalidRecordError`` on reaching what is wrong."""
+
+
+class BatchEntry:
+    """A batch of magic 2. A wrong length may cut its header short: then ``header`` raises, ``fields`` does not."""
+
+    def __init__(self, buffer: ReadableBuffer, position: int, size_bytes: int) -> None:
+        self._buffer = as_arrow_buffer(buffer).slice(position, size_bytes)
+        self.magic = _magic_at(buffer, position)
+        self.position = position
+        self.size_bytes = size_bytes
+
+    @property
+    def header(self) -> BatchHeader:
+        """The whole header; raises ``CorruptBatchError`` when the entry is too short for it."""
+        return read_header(self._buffer)
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """Those fields of the header that lie within the entry."""
+        return read_header_fields(self._buffer)
+
+    @property
+    def crc_is_valid(self) -> bool:
+        """See ``LogEntry``."""
+        return self.size_bytes >= HEADER_BYTES and checksum(self._buffer.slice(CHECKED_FROM)) == self._field("crc")
+
+    @property
+    def compression(self) -> Compression:
+        """See ``LogEntry``."""
+        return Compression.of(self._field("attributes") & 0x07)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """See ``LogEntry``."""
+        return TimestampType.LOG_APPEND_TIME if self._field("attributes") & 0x08 else TimestampType.CREATE_TIME
+
+    @property
+    def base_offset(self) -> int:
+        """See ``LogEntry``."""
+        return self._field("base_offset")
+
+    @property
+    def last_offset(self) -> int:
+        """See ``LogEntry``."""
+        return self._field("base_offset") + self._field("last_offset_delta")
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """See ``LogEntry``."""
+        return self._field("max_timestamp")
+
+    def check(self) -> None:
+        """See ``LogEntry``."""
+        if self.size_bytes < HEADER_BYTES:
+            raise CorruptBatchError(f"batch at position {self.position}: {self.size_bytes} bytes, a header has 61")
+        if not self.crc_is_valid:
+            raise CorruptBatchError(f"batch at position {self.position} fails its checksum")
+
+    def records(self, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
+        """See ``LogEntry``; raises ``UnsupportedForFormatError`` for a columnar batch, which ``decode_batch`` reads."""
+        if self.header.is_columnar:
+            raise UnsupportedForFormatError(f"batch at position {self.position} is columnar: decode it to Arrow")
+        yield from read_rows(self._buffer, 0, self.header, max_bytes=max_bytes)
+
+    def _field(self, name: str) -> int:
+        try:
+            return self.fields[name]
+        except KeyError:
+            raise CorruptBatchError(
+                f"batch at position {self.position} ends after {self.size_bytes} bytes, before its {name}"
+            ) from None
+
+
+class MessageEntry:
+    """A message of magic 0 or 1."""
+
+    def __init__(self, buffer: ReadableBuffer, position: int, size_bytes: int) -> None:
+        data = as_arrow_buffer(buffer).slice(position, size_bytes).to_pybytes()
+        (offset,) = struct.unpack_from(">q", data)
+        self.message = Message(offset, data[LOG_OVERHEAD_BYTES:])
+        self.magic = self.message.magic
+        self.position = position
+        self.size_bytes = size_bytes
+
+    @property
+    def crc_is_valid(self) -> bool:
+        """See ``LogEntry``."""
+        return self.message.crc_is_valid
+
+    @property
+    def compression(self) -> Compression:
+        """See ``LogEntry``."""
+        return self.message.compression
+
+    @property
+    def timestamp_type(self) -> TimestampType | None:
+        """See ``LogEntry``."""
+        return self.message.timestamp_type
+
+    @property
+    def base_offset(self) -> int:
+        """See ``LogEntry``."""
+        return next(unwrap(self.message)).offset
+
+    @property
+    def last_offset(self) -> int:
+        """See ``LogEntry``."""
+        return self.message.offset
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """See ``LogEntry``."""
+        return self.message.timestamp_ms
+
+    def check(self) -> None:
+        """See ``LogEntry``."""
+        if not self.crc_is_valid:
+            raise CorruptBatchError(f"message at position {self.position} fails its checksum")
+
+    def records(self, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
+        """See ``LogEntry``."""
+        for message in unwrap(self.message, max_bytes=max_bytes):
+            yield Record(
+                key=message.key,
+                value=message.value,
+                timestamp_ms=message.timestamp_ms,
+                offset=message.offset,
+                size_bytes=message.size_bytes,
+            )
+
+
+def read_entries(buffer: ReadableBuffer) -> Iterator[BatchEntry | MessageEntry]:
+    """Walk the entries of a log in memory; an incomplete last one is left out.
+
+    Raises ``CorruptBatchError`` at an entry whose length or magic cannot be (Kafka's ``ByteBufferLogInputStream``).
+    """
+    position, end = 0, len(buffer)
+    while end - position >= LOG_OVERHEAD_BYTES:
+        length = _length_at(buffer, position)
+        if end - position < _THROUGH_MAGIC_BYTES:
+            return
+        magic = _magic_at(buffer, position)
+        if not 0 <= magic <= MAGIC:
+            raise CorruptBatchError(f"entry at position {position}: magic {magic}, known are 0 to 2")
+        size = LOG_OVERHEAD_BYTES + length
+        if size > _INT_MAX:
+            raise CorruptBatchError(f"entry at position {position}: a length of {length} bytes")
+        if size > end - position:
+            return
+        yield (BatchEntry if magic == MAGIC else MessageEntry)(buffer, position, size)
+        position += size
+
+
+def read_file_entries(buffer: ReadableBuffer) -> Iterator[BatchEntry | MessageEntry]:
+    """Walk the entries of a log as Kafka walks a file: the magic is not judged, nor is a length too large to be true.
+
+    Raises ``CorruptBatchError`` at an entry whose length is too small (Kafka's ``FileLogInputStream``).
+    """
+    position, end = 0, len(buffer)
+    while position < end - _THROUGH_MAGIC_BYTES:
+        size = LOG_OVERHEAD_BYTES + _length_at(buffer, position)
+        if size > end - position:
+            return
+        magic = _magic_at(buffer, position)
+        yield (BatchEntry if magic >= MAGIC else MessageEntry)(buffer, position, size)
+        position += size
+
+
+def sound_prefix_bytes(buffer: ReadableBuffer, base_offset: int = 0) -> int:
+    """How much of a segment file recovery keeps: everything before the first entry with a wrong size or checksum.
+
+    Records are not looked into (Kafka's ``LogSegment.recover``). ``base_offset`` is the segment's. Raises
+    ``InvalidRecordError`` for an entry whose offset does not belong into the segment: that is no damage by a crash, and
+    truncating would not mend it.
+    """
+    sound = 0
+    try:
+        for entry in read_file_entries(buffer):
+            entry.check()
+            if not 0 <= entry.last_offset - base_offset <= _INT_MAX:
+                raise InvalidRecordError(
+                    f"entry at position {entry.position}: offset {entry.last_offset} is not of segment {base_offset}"
+                )
+            sound = entry.position + entry.size_bytes
+    except CorruptBatchError:
+        return sound  # what recovery cuts off begins here
+    return sound
+
+
+def build_entries(
+    records: Sequence[Record],
+    *,
+    magic: int,
+    compression: Compression = Compression.NONE,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+) -> bytes:
+    """Write records, with the offsets that they have, in the format of any magic: the one way to convert between them.
+
+    Raises ``UnsupportedForFormatError`` where the format cannot hold what there is (headers and producers before magic
+    2), and what ``build_rows_batch`` and ``build_messages`` raise.
+    """
+    if magic == MAGIC:
+        return build_rows_batch(
+            records,
+            base_offset=None,
+            compression=compression,
+            timestamp_type=timestamp_type,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            is_transactional=is_transactional,
+        )
+    if not 0 <= magic < MAGIC:
+        raise UnsupportedForFormatError(f"magic {magic}: known are 0 to 2")
+    if producer_id != NO_PRODUCER_ID or is_transactional:
+        raise UnsupportedForFormatError(
+            f"producer id {producer_id}: magic {magic} has neither producers nor transactions"
+        )
+    return build_messages(records, magic=magic, compression=compression, timestamp_type=timestamp_type)
+
+
+def _length_at(buffer: ReadableBuffer, position: int) -> int:
+    length = int(_OFFSET_AND_LENGTH.unpack_from(buffer, position)[1])
+    if length < MESSAGE_BYTES_MIN:
+        raise CorruptBatchError(
+            f"entry at position {position}: a length of {length} bytes, the least is {MESSAGE_BYTES_MIN}"
+        )
+    return length
+
+
+def _magic_at(buffer: ReadableBuffer, position: int) -> int:
+    return int(_MAGIC.unpack_from(buffer, position + _MAGIC_POSITION)[0])
