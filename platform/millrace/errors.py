@@ -189,6 +189,13 @@ class UnknownLeaderEpochError(MillraceError):
 # --- producers -----------------------------------------------------------------------------------------------
 
 
+class NotEnoughReplicasError(MillraceError):
+    """Fewer replicas are in sync than ``min.insync.replicas``; nothing was appended."""
+
+    code = 19
+    retriable = True
+
+
 class InvalidRequiredAcksError(MillraceError):
     """``acks`` is not one of 0, 1, -1 (all)."""
 
@@ -211,6 +218,18 @@ class InvalidProducerEpochError(MillraceError):
     """A newer instance of this producer has taken over (fencing)."""
 
     code = 47
+
+
+class InvalidTxnStateError(MillraceError):
+    """A batch or request does not fit the state of its producer's transaction."""
+
+    code = 48
+
+
+class TransactionCoordinatorFencedError(MillraceError):
+    """A transaction marker comes from a coordinator that another has replaced."""
+
+    code = 52
 
 
 # --- requests ------------------------------------------------------------------------------------------------

@@ -1,0 +1,20 @@
+"""The log: partitions of segment files that can be trusted with the only copy.
+
+``manager``             all partitions of a broker, over its log directories
+``partition``           one partition: append, read, look up, locate, flush, retention
+``segment``, ``appender``  one segment, read and written; ``index_building`` decides which batches get index entries
+``loading``             what is done at start: leftovers, recovery, rebuilding
+``validation``, ``placing``  checks of what producers send, and giving it offsets
+``producers``, ``snapshots``, ``leader_epochs``  what is remembered of producers and leaders, and the files of it
+``retention``, ``extents``   which segments may go; how a range is cut for parallel reading
+``data_directory``, ``checkpoints``, ``partition_metadata``  the small files
+``files``               all disk access, behind an interface
+"""
+
+from millrace_broker.log.data_directory import read_meta_properties
+from millrace_broker.log.extents import Extent
+from millrace_broker.log.files import Files, OsFiles
+from millrace_broker.log.manager import LogManager
+from millrace_broker.log.partition import AppendResult, PartitionLog
+
+__all__ = ["AppendResult", "Extent", "Files", "LogManager", "OsFiles", "PartitionLog", "read_meta_properties"]

@@ -1,0 +1,140 @@
+"""The writing end of a partition: its last segment.
+
+Invariants:
+
+- An append is all or nothing: the bytes of the log, the entries of both indexes, and then the published size. If any
+  write fails, memory is as it was, and ``undo`` cuts off what reached the file. If that fails too, nobody may append
+  any more.
+- Index files are preallocated to ``segment.index.bytes`` (sparsely) and trimmed when the segment is sealed or closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millrace.records import BatchHeader
+from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, TimeEntry
+from millrace_broker.log.files import Files, Part
+from millrace_broker.log.index_building import IndexBuilder
+from millrace_broker.log.segment import Segment
+
+RELATIVE_OFFSET_MAX = 2**31 - 1
+
+
+class SegmentAppender:
+    """Appends to one segment. ``created_ms`` is when the segment, or this appender of it, came to be."""
+
+    def __init__(self, segment: Segment, *, index_bytes_max: int, files: Files, created_ms: int) -> None:
+        self.segment = segment
+        self.created_ms = created_ms
+        self._index_bytes_max = index_bytes_max
+        self._builder = self._resume(segment)
+        self._first_timestamp_ms = self._read_first_timestamp(segment)
+        self._file = files.open(segment.path, create=True)
+        self._offset_file = files.open(segment.offset_index_path, create=True)
+        self._time_file = files.open(segment.time_index_path, create=True)
+        self._offset_file.truncate(_whole_entries(index_bytes_max, OFFSET_ENTRY_BYTES))
+        self._time_file.truncate(_whole_entries(index_bytes_max, TIME_ENTRY_BYTES))
+        self._write_entries(0, 0)
+        segment.use(self._file, self._builder.offset_index, self._builder.time_index)
+
+    @staticmethod
+    def _resume(segment: Segment) -> IndexBuilder:
+        builder = IndexBuilder(segment.base_offset, segment.index_interval_bytes)
+        if segment.size_bytes:
+            segment.find(segment.base_offset + RELATIVE_OFFSET_MAX)  # checks the last offset entry against the log
+            segment.largest_timestamp()  # and the last time entry
+            offset_index, time_index = segment.indexes()
+            builder.resume(bytes(offset_index.buffer), bytes(time_index.buffer))
+            start = offset_index[len(offset_index) - 1].position if len(offset_index) else 0
+            for position, header in segment.batches(start):
+                builder.add(position, header)
+        return builder
+
+    @staticmethod
+    def _read_first_timestamp(segment: Segment) -> int | None:
+        return segment.header_at(0).max_timestamp if segment.size_bytes else None
+
+    @property
+    def largest(self) -> TimeEntry:
+        """The largest timestamp in the segment, and the last offset of the first batch that has it."""
+        return self._builder.largest
+
+    def must_roll(
+        self, *, size_bytes: int, last_offset: int, max_timestamp_ms: int, now_ms: int, segment_bytes: int, age_ms: int
+    ) -> bool:
+        """Whether these batches belong into a new segment (Kafka's ``LogSegment.shouldRoll``).
+
+        The age goes by the timestamps of the first batch and of these ones, and by the clock where there are none.
+        """
+        segment = self.segment
+        if not segment.size_bytes:
+            return False
+        if self._first_timestamp_ms is not None and self._first_timestamp_ms >= 0:
+            waited_ms = max_timestamp_ms - self._first_timestamp_ms
+        else:
+            waited_ms = now_ms - self.created_ms
+        return (
+            segment.size_bytes > segment_bytes - size_bytes
+            or waited_ms > age_ms
+            or len(self._builder.offset_index) >= self._index_bytes_max // OFFSET_ENTRY_BYTES
+            or len(self._builder.time_index) >= self._index_bytes_max // TIME_ENTRY_BYTES - 1
+            or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+        )
+
+    def append(self, parts: Sequence[Part], headers: Sequence[BatchHeader]) -> None:
+        """Write batches, whose ``headers`` have their offsets, and publish them.
+
+        Raises ``StorageError``, after which ``undo`` must be called before anything else is appended.
+        """
+        position = self.segment.size_bytes
+        mark = self._builder.mark()
+        try:
+            self._file.write(position, parts)
+            following = position
+            for header in headers:
+                self._builder.add(following, header)
+                following += header.size_bytes
+            self._write_entries(mark.offset_bytes, mark.time_bytes)
+        except BaseException:
+            self._builder.reset(mark)
+            raise
+        if self._first_timestamp_ms is None:
+            self._first_timestamp_ms = headers[0].max_timestamp
+        self.segment.size_bytes = following
+
+    def undo(self) -> None:
+        """Cut off what a failed append left behind the published bytes."""
+        self._file.truncate(self.segment.size_bytes)
+
+    def _write_entries(self, offset_bytes: int, time_bytes: int) -> None:
+        """Write the entries behind these sizes to the files."""
+        offsets, times = bytes(self._builder.offset_bytes[offset_bytes:]), bytes(self._builder.time_bytes[time_bytes:])
+        if offsets:
+            self._offset_file.write(offset_bytes, [offsets])
+        if times:
+            self._time_file.write(time_bytes, [times])
+
+    def sync(self) -> None:
+        """Make the log and then its indexes survive a power failure."""
+        self._file.sync()
+        self._offset_file.sync()
+        self._time_file.sync()
+
+    def seal(self) -> None:
+        """Give the time index its last entry and trim the files; the segment is read through its files from now on."""
+        mark = self._builder.mark()
+        self._builder.finish()
+        self._write_entries(mark.offset_bytes, mark.time_bytes)
+        self._offset_file.truncate(len(self._builder.offset_bytes))
+        self._time_file.truncate(len(self._builder.time_bytes))
+        self._file.truncate(self.segment.size_bytes)
+        self.segment.release()
+
+    def release(self) -> None:
+        """Let go of the files as they are (the partition is offline or deleted)."""
+        self.segment.release()
+
+
+def _whole_entries(size_bytes: int, entry_bytes: int) -> int:
+    return size_bytes // entry_bytes * entry_bytes

@@ -1,0 +1,87 @@
+"""The small text files of offsets: one per log directory and purpose, one of leader epochs per partition.
+
+Kafka's format: a line with the version (0), a line with the number of entries, then an entry a line. A file is
+replaced as a whole (``replace_file``), so that a crash leaves the old or the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from millrace.errors import StorageError
+from millrace_broker.log.files import Files, replace_file
+
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+"""Per partition, the offset before which everything has been synced to the disk."""
+LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
+"""Per partition whose log begins inside its first segment, the offset that it begins with."""
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+"""Per partition, the offset before which every in-sync replica has everything."""
+LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
+
+_VERSION: Final = 0
+
+Partition = tuple[str, int]
+
+
+def read_offsets(files: Files, path: Path) -> dict[Partition, int]:
+    """Read ``topic partition offset`` lines; empty when there is no file.
+
+    Raises ``StorageError`` for a file that does not keep to the format.
+    """
+    offsets = {}
+    for line in _read_lines(files, path):
+        try:
+            topic, partition, offset = line.split(" ")
+            offsets[topic, int(partition)] = int(offset)
+        except ValueError:
+            raise _malformed(path, f"{line!r} is not '<topic> <partition> <offset>'") from None
+    return offsets
+
+
+def write_offsets(files: Files, path: Path, offsets: Mapping[Partition, int]) -> None:
+    """Replace the file by one with these offsets."""
+    _write_lines(files, path, (f"{topic} {number} {offset}" for (topic, number), offset in sorted(offsets.items())))
+
+
+def read_epochs(files: Files, path: Path) -> list[tuple[int, int]]:
+    """Read ``epoch start-offset`` lines; empty when there is no file.
+
+    Raises ``StorageError`` for a file that does not keep to the format.
+    """
+    epochs = []
+    for line in _read_lines(files, path):
+        try:
+            epoch, offset = line.split(" ")
+            epochs.append((int(epoch), int(offset)))
+        except ValueError:
+            raise _malformed(path, f"{line!r} is not '<epoch> <start offset>'") from None
+    return epochs
+
+
+def write_epochs(files: Files, path: Path, epochs: Iterable[tuple[int, int]]) -> None:
+    """Replace the file by one with these epochs and the offsets that they start at."""
+    _write_lines(files, path, (f"{epoch} {offset}" for epoch, offset in epochs))
+
+
+def _read_lines(files: Files, path: Path) -> list[str]:
+    data = files.read_bytes(path)
+    if data is None:
+        return []
+    lines = data.decode("utf-8", "replace").splitlines()
+    if len(lines) < 2 or lines[0].strip() != str(_VERSION):
+        raise _malformed(path, f"its first line is not the version, {_VERSION}")
+    if lines[1].strip() != str(len(lines) - 2):
+        raise _malformed(path, f"it announces {lines[1]} entries and has {len(lines) - 2}")
+    return lines[2:]
+
+
+def _write_lines(files: Files, path: Path, lines: Iterable[str]) -> None:
+    entries = list(lines)
+    replace_file(files, path, "".join(f"{line}\n" for line in [str(_VERSION), str(len(entries)), *entries]).encode())
+
+
+def _malformed(path: Path, why: str) -> StorageError:
+    return StorageError(f"{path} is damaged: {why}; restore it, or remove it to have the log scanned from its start")

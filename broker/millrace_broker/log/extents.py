@@ -1,0 +1,85 @@
+"""Cut a range of offsets into runs of batches that tasks can read side by side.
+
+Invariant: the extents tile the range. The first begins at its start, each next one where the one before ended, the
+last ends at its end; every batch of the range lies wholly in one extent, by file position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from millrace_broker.log.segment import Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """A run of whole batches in one segment's ``.log``. End offset and position are exclusive."""
+
+    segment_base_offset: int
+    start_offset: int
+    end_offset: int
+    start_position: int
+    end_position: int
+    path: Path
+
+
+def cut(segments: Sequence[Segment], start_offset: int, end_offset: int, split_bytes: int) -> list[Extent]:
+    """Cut ``start_offset..end_offset`` (exclusive, both inside the log) to about ``split_bytes``; 0: per segment.
+
+    ``segments`` are the log's, in order.
+    """
+    extents: list[Extent] = []
+    for number, segment in enumerate(segments):
+        following = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
+        if following <= start_offset or segment.base_offset >= end_offset:
+            continue
+        extents += _cut_segment(segment, start_offset, min(following, end_offset), split_bytes)
+    return _tile(extents, start_offset, end_offset)
+
+
+def _cut_segment(segment: Segment, start_offset: int, end_offset: int, split_bytes: int) -> Iterator[Extent]:
+    size_bytes = segment.size_bytes
+    first = segment.find(start_offset, size_bytes)
+    if first is None:
+        return
+    position, header = first
+    offset = header.base_offset
+    if offset >= end_offset:
+        return
+    last = segment.find(end_offset, size_bytes)
+    end_position = size_bytes if last is None else last[0]
+    if last is not None and last[1].base_offset < end_offset:
+        end_position += last[1].size_bytes
+    # A rest smaller than half a split stays with its neighbour.
+    while split_bytes > 0 and end_position - position >= split_bytes + split_bytes // 2:
+        boundary = segment.boundary(position, position + split_bytes, end_position)
+        if boundary <= position:  # a batch larger than the split is an extent of its own
+            boundary = position + segment.header_at(position).size_bytes
+        if boundary >= end_position:
+            break
+        next_offset = segment.header_at(boundary).base_offset
+        yield _extent(segment, offset, next_offset, position, boundary)
+        position, offset = boundary, next_offset
+    yield _extent(segment, offset, end_offset, position, end_position)
+
+
+def _extent(segment: Segment, start_offset: int, end_offset: int, start_position: int, end_position: int) -> Extent:
+    return Extent(
+        segment_base_offset=segment.base_offset,
+        start_offset=start_offset,
+        end_offset=end_offset,
+        start_position=start_position,
+        end_position=end_position,
+        path=segment.path,
+    )
+
+
+def _tile(extents: list[Extent], start_offset: int, end_offset: int) -> list[Extent]:
+    """Close the gaps that compaction left between batches: each extent reaches to where the next begins."""
+    starts = [start_offset, *(extent.start_offset for extent in extents[1:]), end_offset]
+    return [
+        replace(extent, start_offset=starts[number], end_offset=starts[number + 1])
+        for number, extent in enumerate(extents)
+    ]

@@ -1,0 +1,332 @@
+"""All disk access of the log, behind one interface: the real file system, or one that tears writes and loses power.
+
+Durability is explicit. Written bytes survive the death of the process at once, and that of the machine after
+``File.sync``; a created, renamed or removed name survives it after ``Files.sync_directory``.
+
+Errors of the operating system come out as ``StorageError`` that names the path; a missing file is ``None``, ``False``
+or an empty list where that is an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from millrace.errors import EnvironmentProblemError, StorageError
+
+Part = bytes | bytearray | memoryview
+
+_BUFFERS_MAX: Final = 1024
+"""IOV_MAX of Linux: the parts that one system call writes."""
+
+
+class File(Protocol):
+    """An open file. Reading is safe from any thread; it closes when the last reference goes, or by ``close``."""
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Read up to ``size_bytes`` at ``position``; less only at the end of the file."""
+        ...
+
+    def write(self, position: int, parts: Sequence[Part]) -> None:
+        """Write ``parts`` one after another at ``position``, completely or raise ``StorageError``."""
+        ...
+
+    def truncate(self, size_bytes: int) -> None:
+        """Set the size: cut off the end, or lengthen with zeros that take no space."""
+        ...
+
+    def size_bytes(self) -> int:
+        """Return the present size."""
+        ...
+
+    def sync(self) -> None:
+        """Make content and size survive a power failure."""
+        ...
+
+    def close(self) -> None:
+        """Close now; nobody may be reading. Closing again does nothing."""
+        ...
+
+
+class Lock(Protocol):
+    """A directory's lock; held until ``release`` or the end of the process."""
+
+    def release(self) -> None:
+        """Let go."""
+        ...
+
+
+class Files(Protocol):
+    """A file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Open for reading and writing; ``create`` makes a missing file."""
+        ...
+
+    def open_read_only(self, path: Path) -> File | None:
+        """Open for reading; None when there is no such file."""
+        ...
+
+    def map(self, path: Path) -> memoryview | None:
+        """Map a whole file read-only; None when there is no such file. Unmapped when the last view goes."""
+        ...
+
+    def read_bytes(self, path: Path) -> bytes | None:
+        """Read a whole (small) file; None when there is none."""
+        ...
+
+    def names(self, directory: Path) -> list[str]:
+        """Return the names in a directory, sorted; empty when there is no such directory."""
+        ...
+
+    def is_directory(self, path: Path) -> bool:
+        """Whether ``path`` is a directory."""
+        ...
+
+    def size_bytes(self, path: Path) -> int | None:
+        """Return a file's size; None when there is none."""
+        ...
+
+    def modified_ms(self, path: Path) -> int | None:
+        """Return when a file was last modified, in ms since 1970; None when there is none."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename, atomically replacing a file of the target's name."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; a missing one is fine."""
+        ...
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory and its parents; an existing one is fine."""
+        ...
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory and all in it; a missing one is fine."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory survive a power failure."""
+        ...
+
+    def lock(self, path: Path) -> Lock:
+        """Take the exclusive lock that ``path`` stands for.
+
+        Raises ``EnvironmentProblemError`` when another process holds it.
+        """
+        ...
+
+
+def replace_file(files: Files, path: Path, *parts: Part, suffix: str = ".tmp") -> None:
+    """Write a file whole or not at all: beside it, synced, then renamed over it, and the name synced too."""
+    beside = path.with_name(path.name + suffix)
+    file = files.open(beside, create=True)
+    try:
+        file.truncate(0)
+        file.write(0, parts)
+        file.sync()
+    finally:
+        file.close()
+    files.rename(beside, path)
+    files.sync_directory(path.parent)
+
+
+class OsFile:
+    """An open file of the operating system."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Read up to ``size_bytes`` at ``position``."""
+        with _storage_errors("read", self._path):
+            data = os.pread(self._descriptor, size_bytes, position)
+            while data and len(data) < size_bytes:
+                more = os.pread(self._descriptor, size_bytes - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+            return data
+
+    def write(self, position: int, parts: Sequence[Part]) -> None:
+        """Write ``parts``, completely or raise."""
+        with _storage_errors("write", self._path):
+            for first in range(0, len(parts), _BUFFERS_MAX):
+                position = self._write_some(position, parts[first : first + _BUFFERS_MAX])
+
+    def _write_some(self, position: int, parts: Sequence[Part]) -> int:
+        size_bytes = sum(len(part) for part in parts)
+        written = os.pwritev(self._descriptor, parts, position)
+        if written < size_bytes:  # a signal, or the disk is nearly full: then the next call says so
+            rest = memoryview(b"".join(parts))[written:]
+            while rest:
+                count = os.pwrite(self._descriptor, rest, position + size_bytes - len(rest))
+                if count == 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                rest = rest[count:]
+        return position + size_bytes
+
+    def truncate(self, size_bytes: int) -> None:
+        """Set the size."""
+        with _storage_errors("truncate", self._path):
+            os.ftruncate(self._descriptor, size_bytes)
+
+    def size_bytes(self) -> int:
+        """Return the present size."""
+        with _storage_errors("stat", self._path):
+            return os.fstat(self._descriptor).st_size
+
+    def sync(self) -> None:
+        """fsync."""
+        with _storage_errors("sync", self._path):
+            os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Close; closing again does nothing."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _OsLock:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class OsFiles:
+    """The file system of the operating system."""
+
+    def open(self, path: Path, *, create: bool = False) -> OsFile:
+        """Open for reading and writing."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        with _storage_errors("open", path):
+            return OsFile(path, os.open(path, flags, 0o644))
+
+    def open_read_only(self, path: Path) -> OsFile | None:
+        """Open for reading."""
+        with _storage_errors("open", path):
+            try:
+                return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            except FileNotFoundError:
+                return None
+
+    def map(self, path: Path) -> memoryview | None:
+        """Map a whole file."""
+        with _storage_errors("map", path):
+            try:
+                with open(path, "rb", buffering=0) as file:
+                    if os.fstat(file.fileno()).st_size == 0:
+                        return memoryview(b"")
+                    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            except FileNotFoundError:
+                return None
+
+    def read_bytes(self, path: Path) -> bytes | None:
+        """Read a whole file."""
+        with _storage_errors("read", path):
+            try:
+                return path.read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def names(self, directory: Path) -> list[str]:
+        """Return the names in a directory, sorted."""
+        with _storage_errors("list", directory):
+            try:
+                return sorted(os.listdir(directory))
+            except FileNotFoundError:
+                return []
+
+    def is_directory(self, path: Path) -> bool:
+        """Whether ``path`` is a directory."""
+        return path.is_dir()
+
+    def size_bytes(self, path: Path) -> int | None:
+        """Return a file's size."""
+        status = self._status(path)
+        return None if status is None else status.st_size
+
+    def modified_ms(self, path: Path) -> int | None:
+        """Return when a file was last modified."""
+        status = self._status(path)
+        return None if status is None else status.st_mtime_ns // 1_000_000
+
+    def _status(self, path: Path) -> os.stat_result | None:
+        with _storage_errors("stat", path):
+            try:
+                return os.stat(path)
+            except FileNotFoundError:
+                return None
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename, replacing."""
+        with _storage_errors("rename", source):
+            os.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        with _storage_errors("remove", path):
+            path.unlink(missing_ok=True)
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory and its parents."""
+        with _storage_errors("make directory", path):
+            path.mkdir(parents=True, exist_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory and all in it."""
+        with _storage_errors("remove", path), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def sync_directory(self, path: Path) -> None:
+        """fsync a directory."""
+        with _storage_errors("sync", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def lock(self, path: Path) -> Lock:
+        """Take an advisory lock (flock), with this process's id in the file for people to read."""
+        with _storage_errors("lock", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+                os.close(descriptor)
+                raise EnvironmentProblemError(
+                    f"{path.parent} is in use by another broker{f' (process {holder})' if holder else ''}: "
+                    "stop that one, or use another data directory"
+                ) from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+            return _OsLock(descriptor)
+
+
+@contextlib.contextmanager
+def _storage_errors(action: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        remedy = ": free space on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        raise StorageError(f"cannot {action} {path}: {error.strerror}{remedy}") from error

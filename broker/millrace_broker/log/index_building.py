@@ -1,0 +1,80 @@
+"""Which batches get an index entry: the one rule that appending and rebuilding share (Kafka's ``LogSegment.append``).
+
+A batch gets an entry in both indexes when more than ``index.interval.bytes`` of batches came since the last entry.
+The time index gets one only if the largest timestamp so far has grown, and a last one when the segment is sealed, so
+that its last entry always holds the segment's largest timestamp.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from millrace.records.header import NO_TIMESTAMP, BatchHeader
+from millrace.segments.indexes import OffsetIndex, TimeEntry, TimeIndex, pack_offset_entry, pack_time_entry
+from millrace_broker.log.files import Files, replace_file
+
+
+class Mark(NamedTuple):
+    """A state of an ``IndexBuilder`` to go back to."""
+
+    offset_bytes: int
+    time_bytes: int
+    largest: TimeEntry
+    bytes_since_entry: int
+
+
+class IndexBuilder:
+    """Both indexes of a segment as they grow, in memory.
+
+    ``largest`` is the largest timestamp so far with the last offset of the batch that has it first.
+    """
+
+    def __init__(self, base_offset: int, interval_bytes: int) -> None:
+        self.base_offset = base_offset
+        self.interval_bytes = interval_bytes
+        self.offset_bytes = bytearray()
+        self.time_bytes = bytearray()
+        self.offset_index = OffsetIndex(self.offset_bytes, base_offset)
+        self.time_index = TimeIndex(self.time_bytes, base_offset)
+        self.largest = TimeEntry(NO_TIMESTAMP, base_offset)
+        self.bytes_since_entry = 0
+
+    def resume(self, offset_entries: bytes, time_entries: bytes) -> None:
+        """Start from the entries of a segment's files; the batches behind the last one are added by ``add``."""
+        self.offset_bytes[:] = offset_entries
+        self.time_bytes[:] = time_entries
+        self.largest = self.time_index.last()
+        self.bytes_since_entry = 0
+
+    def add(self, position: int, header: BatchHeader) -> None:
+        """Take in the batch that begins at ``position``, which follows the last one taken in."""
+        if header.max_timestamp > self.largest.timestamp_ms:
+            self.largest = TimeEntry(header.max_timestamp, header.last_offset)
+        if self.bytes_since_entry > self.interval_bytes:
+            self.offset_bytes += pack_offset_entry(header.last_offset - self.base_offset, position)
+            self._add_time()
+            self.bytes_since_entry = 0
+        self.bytes_since_entry += header.size_bytes
+
+    def finish(self) -> None:
+        """Take in the largest timestamp, for nothing follows."""
+        self._add_time()
+
+    def _add_time(self) -> None:
+        if self.largest.timestamp_ms > self.time_index.last().timestamp_ms:
+            self.time_bytes += pack_time_entry(self.largest.timestamp_ms, self.largest.offset - self.base_offset)
+
+    def mark(self) -> Mark:
+        """Remember the present state."""
+        return Mark(len(self.offset_bytes), len(self.time_bytes), self.largest, self.bytes_since_entry)
+
+    def reset(self, mark: Mark) -> None:
+        """Forget what was added since ``mark``."""
+        del self.offset_bytes[mark.offset_bytes :], self.time_bytes[mark.time_bytes :]
+        self.largest, self.bytes_since_entry = mark.largest, mark.bytes_since_entry
+
+    def write(self, files: Files, offset_index_path: Path, time_index_path: Path) -> None:
+        """Put the entries in the place of both index files."""
+        replace_file(files, offset_index_path, bytes(self.offset_bytes))
+        replace_file(files, time_index_path, bytes(self.time_bytes))

@@ -1,0 +1,344 @@
+"""Read a partition directory at start: find its segments, repair what a crash left, and rebuild what is kept in memory.
+
+What recovery may assume, and what it does about the rest:
+
+- Below the recovery point everything was synced. There, only the chain of batch headers is walked; a break in it is
+  damage that no crash explains, so the partition is not opened (``StorageError``) rather than cut.
+- From the recovery point on nothing is trusted: each batch must follow the one before it and have its checksum. The log
+  ends before the first that does not, and everything after it goes.
+- A last batch that is incomplete was never published, so the file is shortened. Anything else that has to go may
+  lie under a reader's mapping: the good beginning is copied to a new file that takes the old one's name.
+- Indexes of segments that recovery looked at are built anew; those of others are checked when they are used.
+- After a clean shutdown nothing of this is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from millrace.config.topic import TopicConfig
+from millrace.errors import CorruptBatchError, StorageError
+from millrace.records import (
+    HEADER_BYTES,
+    NO_PRODUCER_ID,
+    BatchHeader,
+    crc_matches,
+    read_end_marker,
+    read_header,
+    read_rows,
+)
+from millrace.records.control import ControlType
+from millrace.segments.names import (
+    CLEANED,
+    DELETED,
+    LOG,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    SWAP,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from millrace_broker.environment import Clock
+from millrace_broker.log.checkpoints import LEADER_EPOCHS, read_epochs
+from millrace_broker.log.files import Files
+from millrace_broker.log.index_building import IndexBuilder
+from millrace_broker.log.leader_epochs import LeaderEpochs
+from millrace_broker.log.producers import Origin, ProducerStates, end_transaction
+from millrace_broker.log.segment import Segment
+from millrace_broker.log.snapshots import read_snapshot
+
+_LOG: Final = logging.getLogger(__name__)
+_TEMPORARY: Final = ".tmp"
+_COPY_BYTES: Final = 4 * 2**20
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadedLog:
+    """What a partition directory holds. ``recovery_point`` is the offset before which everything is synced."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    producers: ProducerStates
+    epochs: LeaderEpochs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirectory:
+    """A partition directory to be loaded, and how."""
+
+    directory: Path
+    config: TopicConfig
+    files: Files
+    clock: Clock
+
+    def load(self, *, recovery_point: int, log_start_offset: int, was_clean: bool) -> LoadedLog:
+        """Load the partition, recovering it unless it ``was_clean``.
+
+        ``recovery_point`` and ``log_start_offset`` come from the checkpoints, 0 where those say nothing. Raises
+        ``StorageError`` for damage below the recovery point, and whatever the disk raises.
+        """
+        self._remove_leftovers()
+        segments = self._find_segments(log_start_offset)
+        if not was_clean:
+            segments = self._recover(segments, recovery_point)
+        log_end_offset = _end_offset(segments[-1])
+        log_start_offset = max(log_start_offset, segments[0].base_offset)
+        if log_end_offset < log_start_offset:
+            _LOG.error("%s ends at offset %d, before its start", self.directory, log_end_offset)
+            self._remove_segments(segments)
+            segments, log_end_offset = [self.create_segment(log_start_offset)], log_start_offset
+        epochs = self._load_epochs(segments, log_start_offset, log_end_offset)
+        producers = self._load_producers(segments, log_end_offset)
+        return LoadedLog(
+            segments=segments,
+            log_start_offset=log_start_offset,
+            log_end_offset=log_end_offset,
+            recovery_point=log_end_offset,
+            producers=producers,
+            epochs=epochs,
+        )
+
+    # --- files ---------------------------------------------------------------------------------------------
+
+    def create_segment(self, base_offset: int) -> Segment:
+        """Create an empty segment's ``.log``, durably."""
+        segment = self._segment(base_offset, 0)
+        file = self.files.open(segment.path, create=True)
+        file.truncate(0)
+        file.close()
+        self.files.sync_directory(self.directory)
+        return segment
+
+    def _segment(self, base_offset: int, size_bytes: int) -> Segment:
+        return Segment(
+            self.directory,
+            base_offset,
+            size_bytes=size_bytes,
+            index_interval_bytes=self.config.index_interval_bytes,
+            files=self.files,
+        )
+
+    def _remove_leftovers(self) -> None:
+        """Remove what was being written or deleted, and finish replacements that were complete.
+
+        A ``.swap`` log replaces every segment from its base offset to its last record; while a ``.cleaned`` one of a
+        lower or equal base is left, the replacement had not been finished as a whole and nothing of it counts (Kafka's
+        ``LogLoader.removeTempFilesAndCollectSwapFiles``).
+        """
+        names = self.files.names(self.directory)
+        unfinished = [int(name[:20]) for name in names if name.endswith(CLEANED) and name[:20].isdigit()]
+        for name in names:
+            if name.endswith((DELETED, CLEANED, _TEMPORARY)):
+                self.files.remove(self.directory / name)
+        swaps = [name for name in names if name.endswith(SWAP)]
+        for name in swaps:
+            parsed = parse_segment_file_name(name.removesuffix(SWAP))
+            if parsed is None or parsed[0] >= min(unfinished, default=parsed[0] + 1):
+                self.files.remove(self.directory / name)
+            elif parsed[1] == LOG:
+                self._finish_swap(parsed[0])
+
+    def _finish_swap(self, base_offset: int) -> None:
+        path = self.directory / segment_file_name(base_offset, LOG)
+        swapped = path.with_name(path.name + SWAP)
+        end_offset = base_offset
+        with_content = self.files.map(swapped)
+        if with_content is not None:
+            position = 0
+            while position < len(with_content):
+                header = read_header(with_content, position)
+                end_offset, position = header.next_offset, position + header.size_bytes
+        for name in self.files.names(self.directory):
+            parsed = parse_segment_file_name(name)
+            if parsed is not None and parsed[1] in SEGMENT_SUFFIXES and base_offset <= parsed[0] < end_offset:
+                self.files.remove(self.directory / name)
+        for suffix in SEGMENT_SUFFIXES:
+            name = segment_file_name(base_offset, suffix)
+            if self.files.size_bytes(self.directory / (name + SWAP)) is not None:
+                self.files.rename(self.directory / (name + SWAP), self.directory / name)
+        self.files.sync_directory(self.directory)
+
+    def _find_segments(self, log_start_offset: int) -> list[Segment]:
+        parsed = [(name, parse_segment_file_name(name)) for name in self.files.names(self.directory)]
+        bases = {found[0] for _, found in parsed if found is not None and found[1] == LOG}
+        for name, found in parsed:
+            if found is not None and found[1] in SEGMENT_SUFFIXES and found[0] not in bases:
+                _LOG.warning("%s/%s belongs to no segment: removed", self.directory, name)
+                self.files.remove(self.directory / name)
+        segments = [
+            self._segment(base, self.files.size_bytes(self.directory / segment_file_name(base, LOG)) or 0)
+            for base in sorted(bases)
+        ]
+        return segments or [self.create_segment(log_start_offset)]
+
+    def _remove_segments(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            segment.release()
+            for suffix in SEGMENT_SUFFIXES:
+                self.files.remove(self.directory / segment_file_name(segment.base_offset, suffix))
+        self.files.sync_directory(self.directory)
+
+    # --- recovery ------------------------------------------------------------------------------------------
+
+    def _recover(self, segments: list[Segment], recovery_point: int) -> list[Segment]:
+        first = max((n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
+        for number in range(first, len(segments)):
+            following = segments[number + 1].base_offset if number + 1 < len(segments) else None
+            cut_off = self._recover_segment(segments[number], recovery_point, following)
+            if cut_off:
+                self._remove_segments(segments[number + 1 :])
+                return segments[: number + 1]
+        return segments
+
+    def _recover_segment(self, segment: Segment, recovery_point: int, following: int | None) -> bool:
+        """Check a segment's batches, cut it before the first bad one, build its indexes; returns whether it was cut."""
+        builder = IndexBuilder(segment.base_offset, segment.index_interval_bytes)
+        problem, is_incomplete, position = None, False, 0
+        expected = segment.base_offset
+        content = self.files.map(segment.path) or memoryview(b"")
+        while position < len(content):
+            try:
+                header = read_header(content, position)
+                problem = _problem(content, position, header, expected, following, recovery_point)
+                is_incomplete = header.base_offset == expected and position + header.size_bytes > len(content)
+            except CorruptBatchError as error:
+                problem, is_incomplete = error.message, len(content) - position < HEADER_BYTES
+            if problem is not None:
+                break
+            builder.add(position, header)
+            expected, position = header.next_offset, position + header.size_bytes
+        size_bytes = len(content)
+        del content
+        if problem is not None:
+            if expected < recovery_point:
+                raise StorageError(
+                    f"{segment.path} is damaged at position {position}, offset {expected}, which had been synced up to "
+                    f"offset {recovery_point} ({problem}): restore the file from a copy, or delete the partition"
+                )
+            _LOG.warning("%s: cut from %d to %d bytes (%s)", segment.path, size_bytes, position, problem)
+            self._cut(segment, position, in_place=is_incomplete)
+        segment.size_bytes = position
+        builder.finish()
+        builder.write(self.files, segment.offset_index_path, segment.time_index_path)
+        self._sync(segment)
+        return problem is not None
+
+    def _cut(self, segment: Segment, size_bytes: int, *, in_place: bool) -> None:
+        file = self.files.open(segment.path)
+        if in_place:
+            file.truncate(size_bytes)
+            return
+        beside = segment.path.with_name(segment.path.name + CLEANED)
+        copy = self.files.open(beside, create=True)
+        copy.truncate(0)
+        for position in range(0, size_bytes, _COPY_BYTES):
+            copy.write(position, [file.read(position, min(_COPY_BYTES, size_bytes - position))])
+        copy.sync()
+        copy.close()
+        self.files.rename(beside, segment.path)
+        self.files.sync_directory(self.directory)
+
+    def _sync(self, segment: Segment) -> None:
+        file = self.files.open(segment.path)
+        file.sync()
+        file.close()
+
+    # --- memory --------------------------------------------------------------------------------------------
+
+    def _load_epochs(self, segments: list[Segment], log_start_offset: int, log_end_offset: int) -> LeaderEpochs:
+        epochs = LeaderEpochs(read_epochs(self.files, self.directory / LEADER_EPOCHS))
+        if not epochs.entries:  # no file, or nothing was ever appended: the batches say it as well
+            for segment in segments:
+                for _, header in segment.batches():
+                    if header.partition_leader_epoch > (-1 if epochs.latest is None else epochs.latest):
+                        epochs.assign(header.partition_leader_epoch, header.base_offset)
+        epochs.truncate_end(log_end_offset)
+        epochs.truncate_start(log_start_offset)
+        return epochs
+
+    def _load_producers(self, segments: list[Segment], log_end_offset: int) -> ProducerStates:
+        """Take the newest good snapshot and the batches after it; snapshots beyond the log's end or damaged go."""
+        now_ms = self.clock.now_ms()
+        producers = ProducerStates()
+        start_offset = segments[0].base_offset
+        for offset in sorted(snapshot_offsets(self.files, self.directory), reverse=True):
+            path = self.directory / segment_file_name(offset, SNAPSHOT)
+            if offset > log_end_offset:
+                self.files.remove(path)
+                continue
+            try:
+                entries = read_snapshot(self.files.read_bytes(path) or b"")
+            except StorageError as error:
+                _LOG.warning("%s: %s; reading the log instead", path, error.message)
+                self.files.remove(path)
+                continue
+            for entry in entries:
+                producers.update(entry, now_ms)
+            start_offset = offset
+            break
+        for number, segment in enumerate(segments):
+            if number + 1 < len(segments) and segments[number + 1].base_offset <= start_offset:
+                continue
+            found = segment.find(start_offset) if start_offset < log_end_offset else None
+            for position, header in segment.batches(found[0]) if found else ():
+                _replay(producers, segment, position, header, now_ms)
+        return producers
+
+
+def _problem(
+    content: memoryview, position: int, header: BatchHeader, expected: int, following: int | None, recovery_point: int
+) -> str | None:
+    """Say why the batch at ``position`` cannot stay; None when it can."""
+    if header.base_offset < expected or header.last_offset_delta < 0:
+        return f"offsets {header.base_offset}..{header.last_offset} do not follow {expected - 1}"
+    if position + header.size_bytes > len(content):
+        return f"the last batch has {len(content) - position} of {header.size_bytes} bytes"
+    if following is not None and header.last_offset >= following:
+        return f"offset {header.last_offset} belongs to the next segment, {following}"
+    if header.next_offset > recovery_point and not crc_matches(content, position, header):
+        return f"the batch of offset {header.base_offset} fails its checksum"
+    return None
+
+
+def _end_offset(segment: Segment) -> int:
+    """Return the offset after the last batch."""
+    if not segment.size_bytes:
+        return segment.base_offset
+    offset_index, _ = segment.indexes()
+    start = segment.find(offset_index[len(offset_index) - 1].offset) if len(offset_index) else (0, segment.header_at(0))
+    end_offset = segment.base_offset
+    for _, header in segment.batches(start[0] if start else 0):
+        end_offset = header.next_offset
+    return end_offset
+
+
+def _replay(producers: ProducerStates, segment: Segment, position: int, header: BatchHeader, now_ms: int) -> None:
+    if header.producer_id == NO_PRODUCER_ID:
+        return
+    if not header.is_control:
+        producers.replay(header, now_ms)
+        return
+    batch = segment.read(position, header.size_bytes)
+    for record in read_rows(batch, 0, header):
+        marker = read_end_marker(record)
+        entry, _ = end_transaction(
+            producers.get(header.producer_id),
+            epoch=header.producer_epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            is_aborted=marker.type is ControlType.ABORT,
+            offset=header.base_offset,
+            timestamp_ms=header.max_timestamp,
+            origin=Origin.REPLICATION,
+        )
+        producers.update(entry, now_ms)
+
+
+def snapshot_offsets(files: Files, directory: Path) -> list[int]:
+    """Return the offsets of the producer snapshots in a partition directory."""
+    parsed = (parse_segment_file_name(name) for name in files.names(directory))
+    return sorted(found[0] for found in parsed if found is not None and found[1] == SNAPSHOT)

@@ -1,0 +1,340 @@
+"""All partitions of a broker: found and recovered at start, created, deleted, kept in order, closed.
+
+Invariants:
+
+- A directory is used only while its lock is held, and counts as cleanly shut down only if every partition in it was
+  closed without an error.
+- A partition directory of that name is complete: it is made under a name that the next start removes, and renamed when
+  everything is in it; deletion renames it back before anything in it is removed.
+- A recovery-point checkpoint never promises more than has been synced.
+- A partition that could not be loaded, or whose disk failed, is *offline*: the others serve.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+from uuid import UUID, uuid4
+
+from millrace.config.topic import TopicConfig
+from millrace.errors import (
+    InconsistentTopicIdError,
+    InvalidTopicError,
+    MillraceError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from millrace.segments.names import (
+    DELETED_DIRECTORY,
+    deleted_directory_name,
+    parse_partition_directory_name,
+    partition_directory_name,
+)
+from millrace_broker.environment import Clock, SystemClock
+from millrace_broker.log.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS, Partition
+from millrace_broker.log.data_directory import DataDirectory
+from millrace_broker.log.files import Files, OsFiles
+from millrace_broker.log.partition import PartitionLog
+from millrace_broker.log.partition_metadata import read_topic_id, write_topic_id
+
+_LOG: Final = logging.getLogger(__name__)
+
+RETENTION_CHECK_INTERVAL_MS: Final = 300_000
+CHECKPOINT_INTERVAL_MS: Final = 60_000
+PRODUCER_EXPIRATION_MS: Final = 86_400_000
+
+Progress = Callable[[int, int, str], None]
+"""Called with how many partitions are loaded, how many there are, and the name of the latest."""
+
+
+class LogManager:
+    """The broker's partitions, over one or more log directories."""
+
+    def __init__(
+        self,
+        directories: Sequence[DataDirectory],
+        defaults: TopicConfig,
+        files: Files,
+        clock: Clock,
+        *,
+        retention_check_interval_ms: int,
+        checkpoint_interval_ms: int,
+        producer_expiration_ms: int,
+    ) -> None:
+        self._directories: Final = tuple(directories)
+        self._defaults: Final = defaults
+        self._files: Final = files
+        self._clock: Final = clock
+        self._retention_check_interval_s: Final = retention_check_interval_ms / 1000
+        self._checkpoint_interval_s: Final = checkpoint_interval_ms / 1000
+        self._producer_expiration_ms: Final = producer_expiration_ms
+        self._lock: Final = threading.RLock()
+        self._logs: dict[Partition, PartitionLog] = {}
+        self._homes: dict[Partition, DataDirectory] = {}
+        self._offline: dict[Partition, MillraceError] = {}
+        self._configs: dict[str, TopicConfig] = {}
+        self._is_closed = False
+        self._next_retention = clock.monotonic()
+        self._next_checkpoint = self._next_retention + self._checkpoint_interval_s
+
+    @classmethod
+    def open(
+        cls,
+        dirs: Sequence[Path],
+        *,
+        broker_id: int,
+        cluster_id: str,
+        defaults: TopicConfig,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        on_progress: Progress | None = None,
+        configs: Mapping[str, TopicConfig] | None = None,
+        retention_check_interval_ms: int = RETENTION_CHECK_INTERVAL_MS,
+        checkpoint_interval_ms: int = CHECKPOINT_INTERVAL_MS,
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+    ) -> LogManager:
+        """Lock the directories and load every partition in them, recovering where the last stop was not clean.
+
+        ``configs`` holds the configuration of topics that differ from ``defaults``. A partition that cannot be loaded is
+        reported by ``offline``.
+
+        Raises ``EnvironmentProblemError`` when a directory is in use or not this broker's, and ``StorageError`` when it
+        cannot be read or written.
+        """
+        files, clock = files or OsFiles(), clock or SystemClock()
+        directories: list[DataDirectory] = []
+        try:
+            for path in dirs:
+                directories.append(
+                    DataDirectory.open(Path(path), broker_id=broker_id, cluster_id=cluster_id, files=files)
+                )
+            manager = cls(
+                directories,
+                defaults,
+                files,
+                clock,
+                retention_check_interval_ms=retention_check_interval_ms,
+                checkpoint_interval_ms=checkpoint_interval_ms,
+                producer_expiration_ms=producer_expiration_ms,
+            )
+            manager._configs = dict(configs or {})
+            manager._load(on_progress or (lambda loaded, total, name: None))
+        except BaseException:
+            for directory in directories:
+                directory.release()
+            raise
+        return manager
+
+    # --- loading -------------------------------------------------------------------------------------------
+
+    def _load(self, on_progress: Progress) -> None:
+        found = [(directory, name) for directory in self._directories for name in self._partition_names(directory)]
+        for number, (directory, name) in enumerate(found, start=1):
+            self._load_partition(directory, name)
+            on_progress(number, len(found), name)
+
+    def _partition_names(self, directory: DataDirectory) -> list[str]:
+        names = [name for name in self._files.names(directory.path) if self._files.is_directory(directory.path / name)]
+        for name in names:
+            if name.endswith(DELETED_DIRECTORY):
+                self._files.remove_tree(directory.path / name)
+        partitions = []
+        for name in names:
+            if name.endswith(DELETED_DIRECTORY):
+                continue
+            try:
+                parse_partition_directory_name(name)
+            except InvalidTopicError:
+                _LOG.warning("%s is no partition directory: left alone", directory.path / name)
+                continue
+            partitions.append(name)
+        return partitions
+
+    def _load_partition(self, directory: DataDirectory, name: str) -> None:
+        key = topic, partition = parse_partition_directory_name(name)
+        path = directory.path / name
+        try:
+            if key in self._homes:
+                raise StorageError(f"{path} is a second copy of {name}, beside {self._homes[key].path}: remove one")
+            log = PartitionLog(
+                topic=topic,
+                topic_id=read_topic_id(self._files, path),
+                partition=partition,
+                directory=path,
+                config=self._config_of(topic),
+                files=self._files,
+                clock=self._clock,
+                recovery_point=directory.read_checkpoint(RECOVERY_POINTS).get(key, 0),
+                log_start_offset=directory.read_checkpoint(LOG_START_OFFSETS).get(key, 0),
+                was_clean=directory.was_clean,
+            )
+        except MillraceError as error:
+            _LOG.error("%s is offline: %s", name, error.message)
+            self._offline[key] = error
+            return
+        self._logs[key] = log
+        self._homes[key] = directory
+
+    def _config_of(self, topic: str) -> TopicConfig:
+        return self._configs.get(topic, self._defaults)
+
+    # --- partitions ----------------------------------------------------------------------------------------
+
+    def create_log(self, topic: str, topic_id: UUID, partition: int, config: TopicConfig | None = None) -> PartitionLog:
+        """Create a partition in the directory that has the fewest, or return the one that is already there.
+
+        Raises ``InconsistentTopicIdError`` when it is there and belongs to another topic id, ``StorageError`` when it is
+        offline or the disk fails.
+        """
+        with self._lock:
+            existing = self.get(topic, partition)
+            if existing is not None:
+                if existing.topic_id != topic_id:
+                    raise InconsistentTopicIdError(
+                        f"{existing.name} is there with topic id {existing.topic_id}, not {topic_id}: delete it first"
+                    )
+                return existing
+            if config is not None:
+                self._configs[topic] = config
+            directory = min(self._directories, key=lambda home: sum(1 for own in self._homes.values() if own is home))
+            path = self._make_partition_directory(directory, topic, topic_id, partition)
+            log = PartitionLog(
+                topic=topic,
+                topic_id=topic_id,
+                partition=partition,
+                directory=path,
+                config=self._config_of(topic),
+                files=self._files,
+                clock=self._clock,
+                was_clean=True,
+            )
+            self._logs[topic, partition] = log
+            self._homes[topic, partition] = directory
+            return log
+
+    def _make_partition_directory(self, directory: DataDirectory, topic: str, topic_id: UUID, partition: int) -> Path:
+        unfinished = directory.path / deleted_directory_name(topic, partition, uuid4().hex)
+        path = directory.path / partition_directory_name(topic, partition)
+        self._files.make_directory(unfinished)
+        write_topic_id(self._files, unfinished, topic_id)
+        self._files.rename(unfinished, path)
+        self._files.sync_directory(directory.path)
+        return path
+
+    def get(self, topic: str, partition: int) -> PartitionLog | None:
+        """Return a partition's log; None when there is none. Raises ``StorageError`` when it is offline."""
+        problem = self._offline.get((topic, partition))
+        if problem is not None:
+            raise StorageError(f"{partition_directory_name(topic, partition)} is offline: {problem.message}")
+        return self._logs.get((topic, partition))
+
+    def logs(self) -> list[PartitionLog]:
+        """Return all partitions that are online, by topic and number."""
+        with self._lock:
+            return [self._logs[key] for key in sorted(self._logs)]
+
+    def offline(self) -> dict[Partition, MillraceError]:
+        """Return the partitions that could not be loaded, and why."""
+        return dict(self._offline)
+
+    def delete_log(self, topic: str, partition: int) -> None:
+        """Delete a partition: its name goes at once and durably, its files then.
+
+        Raises ``UnknownTopicOrPartitionError`` when there is none.
+        """
+        with self._lock:
+            key = (topic, partition)
+            log = self._logs.pop(key, None)
+            if log is None:
+                raise UnknownTopicOrPartitionError(
+                    f"there is no partition {partition_directory_name(topic, partition)}"
+                )
+            directory = self._homes.pop(key)
+            log.release()
+            gone = directory.path / deleted_directory_name(topic, partition, uuid4().hex)
+            self._files.rename(log.directory, gone)
+            self._files.sync_directory(directory.path)
+            self._write_checkpoints(directory)
+            self._files.remove_tree(gone)
+
+    def set_config(self, topic: str, config: TopicConfig) -> None:
+        """Set the configuration of a topic, for its partitions that are here and those that will be."""
+        with self._lock:
+            self._configs[topic] = config
+            for (name, _), log in self._logs.items():
+                if name == topic:
+                    log.config = config
+
+    # --- upkeep --------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Write recovery points, high watermarks and log start offsets of all directories.
+
+        Raises ``StorageError``.
+        """
+        for directory in self._directories:
+            self._write_checkpoints(directory)
+
+    def _write_checkpoints(self, directory: DataDirectory) -> None:
+        with self._lock:
+            logs = {key: log for key, log in self._logs.items() if self._homes[key] is directory}
+        directory.write_checkpoint(RECOVERY_POINTS, {key: log.recovery_point for key, log in logs.items()})
+        directory.write_checkpoint(HIGH_WATERMARKS, {key: log.high_watermark for key, log in logs.items()})
+        starts = {
+            key: log.log_start_offset for key, log in logs.items() if log.log_start_offset > log.first_base_offset
+        }
+        directory.write_checkpoint(LOG_START_OFFSETS, starts)
+
+    def tick(self) -> None:
+        """Do what time has made due: flushes, retention, checkpoints. To be called about once a second, off the event loop.
+
+        A partition whose disk fails is logged and takes no more appends; the others go on.
+        """
+        now = self._clock.monotonic()
+        retention_is_due = now >= self._next_retention
+        if retention_is_due:
+            self._next_retention = now + self._retention_check_interval_s
+        for log in self.logs():
+            try:
+                if retention_is_due:
+                    log.apply_retention()
+                log.tick(producer_expiration_ms=self._producer_expiration_ms)
+            except MillraceError as error:
+                _LOG.error("%s: %s", log.name, error.message)
+        if now >= self._next_checkpoint:
+            self._next_checkpoint = now + self._checkpoint_interval_s
+            try:
+                self.checkpoint()
+            except StorageError as error:
+                _LOG.error("checkpoints: %s", error.message)
+
+    def close(self) -> None:
+        """Shut down cleanly: close every partition, write the checkpoints, mark the directories, unlock them.
+
+        A directory with a partition that could not be closed, or one that was offline, is not marked: the next start
+        recovers it. Closing again does nothing.
+        """
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        failed: set[Path] = set()
+        for key, log in sorted(self._logs.items()):
+            try:
+                log.close()
+            except MillraceError as error:
+                _LOG.error("%s was not closed cleanly: %s", log.name, error.message)
+                log.release()
+                failed.add(self._homes[key].path)
+        for directory in self._directories:
+            try:
+                self._write_checkpoints(directory)
+                if directory.path not in failed:
+                    directory.mark_clean()
+            except StorageError as error:
+                _LOG.error("%s was not closed cleanly: %s", directory.path, error.message)
+            finally:
+                directory.release()

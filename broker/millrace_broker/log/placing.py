@@ -1,0 +1,46 @@
+"""Give batches their offsets and leader epoch without copying them.
+
+Both lie in the first 16 bytes of a batch, outside its checksum, so only those are written anew: what goes to the disk is
+a list of parts, the rest of each being a view of the bytes that came from the network.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from millrace.records import BatchHeader
+from millrace_broker.log.files import Part
+
+_PREFIX: Final = struct.Struct(">qii")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Batches with their place in the log: ``headers`` have offsets and epoch, ``positions`` are those in the input."""
+
+    headers: tuple[BatchHeader, ...]
+    positions: tuple[int, ...]
+    leader_epoch: int
+
+    def parts(self, records: Part) -> list[Part]:
+        """Return what to write, in order, for ``records``, the bytes that the batches came in."""
+        view = memoryview(records)
+        parts: list[Part] = []
+        for position, header in zip(self.positions, self.headers, strict=True):
+            parts.append(_PREFIX.pack(header.base_offset, header.batch_length, header.partition_leader_epoch))
+            parts.append(view[position + _PREFIX.size : position + header.size_bytes])
+        return parts
+
+
+def place(batches: Sequence[tuple[int, BatchHeader]], base_offset: int, leader_epoch: int) -> Placed:
+    """Number batches, each given as (position, header), from ``base_offset`` on."""
+    headers = []
+    for _, header in batches:
+        headers.append(replace(header, base_offset=base_offset, partition_leader_epoch=leader_epoch))
+        base_offset = headers[-1].next_offset
+    return Placed(
+        headers=tuple(headers), positions=tuple(position for position, _ in batches), leader_epoch=leader_epoch
+    )

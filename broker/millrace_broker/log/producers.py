@@ -1,0 +1,264 @@
+"""What a log remembers of each idempotent producer, and the verdict on its next batch (Kafka's ``ProducerAppendInfo``).
+
+Everything here is a function over frozen data; ``ProducerStates`` holds the current entry of each producer.
+
+Invariants: an entry holds the last five batches of the producer's current epoch, oldest first; an epoch never goes
+back, except by what a leader replicated. A sequence number counts the producer's records in this partition from 0
+and goes on from 2^31-1 to 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Final
+
+from millrace.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
+)
+from millrace.records.header import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
+
+BATCHES_KEPT: Final = 5
+"""How many batches a producer may have in flight to one partition and still have each retry recognised."""
+
+NO_COORDINATOR_EPOCH: Final = -1
+_SEQUENCE_MAX: Final = 2**31 - 1
+
+
+class Origin(Enum):
+    """Who appends, and so how much is checked."""
+
+    CLIENT = auto()
+    """A producer: epoch and sequence must be right."""
+    COORDINATOR = auto()
+    """The group or transaction coordinator: the epoch must be right."""
+    REPLICATION = auto()
+    """A leader decided already, or the log is being read again: nothing is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducedBatch:
+    """Where one batch of a producer lies in the log. ``timestamp_ms`` is its largest."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+    @property
+    def first_sequence(self) -> int:
+        """Sequence number of its first record."""
+        return decrement_sequence(self.last_sequence, self.offset_delta)
+
+    @property
+    def first_offset(self) -> int:
+        """Offset of its first record."""
+        return self.last_offset - self.offset_delta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerEntry:
+    """What is known of one producer. ``open_transaction_offset`` is where its unfinished transaction began."""
+
+    producer_id: int
+    epoch: int = NO_PRODUCER_EPOCH
+    batches: tuple[ProducedBatch, ...] = ()
+    last_timestamp_ms: int = NO_TIMESTAMP
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    open_transaction_offset: int | None = None
+
+    @property
+    def last_sequence(self) -> int:
+        """The newest sequence number, -1 when no batch of this epoch is known."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the producer's newest record, -1 when no batch of this epoch is known."""
+        return self.batches[-1].last_offset if self.batches else -1
+
+    def find_duplicate(self, header: BatchHeader) -> ProducedBatch | None:
+        """Find the batch that ``header`` repeats: same epoch, same sequence numbers."""
+        if header.producer_epoch != self.epoch:
+            return None
+        wanted = (header.base_sequence, last_sequence_of(header))
+        return next((batch for batch in self.batches if (batch.first_sequence, batch.last_sequence) == wanted), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedTransaction:
+    """A transaction that a marker ended. Offsets are those of its first record and of the marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+def last_sequence_of(header: BatchHeader) -> int:
+    """Return the sequence number of a batch's last record, -1 without a producer."""
+    if header.base_sequence == NO_SEQUENCE:
+        return NO_SEQUENCE
+    return (header.base_sequence + header.last_offset_delta) & _SEQUENCE_MAX
+
+
+def decrement_sequence(sequence: int, count: int) -> int:
+    """Count a sequence number back, over 0 to 2^31-1 if need be."""
+    return (sequence - count) & _SEQUENCE_MAX
+
+
+def append_batch(
+    entry: ProducerEntry,
+    header: BatchHeader,
+    origin: Origin = Origin.CLIENT,
+    *,
+    lowest_sequence: int | None = None,
+) -> ProducerEntry:
+    """Judge a data batch, its base offset assigned, and return the producer's entry after it.
+
+    ``lowest_sequence`` is the smallest one that the producer was seen with while its transaction is being verified.
+
+    Raises ``InvalidProducerEpochError``, ``OutOfOrderSequenceError`` or ``InvalidTxnStateError``. A repeated batch is
+    no error of this function: ask ``find_duplicate`` first.
+    """
+    _check_epoch(entry, header.producer_epoch, header.base_offset, origin)
+    if origin is Origin.CLIENT:
+        _check_sequence(entry, header, lowest_sequence)
+    if entry.open_transaction_offset is not None and not header.is_transactional:
+        raise InvalidTxnStateError(
+            f"producer {entry.producer_id} has an open transaction and sent a batch outside it: "
+            "commit or abort the transaction first"
+        )
+    batch = ProducedBatch(
+        last_sequence=last_sequence_of(header),
+        last_offset=header.last_offset,
+        offset_delta=header.last_offset_delta,
+        timestamp_ms=header.max_timestamp,
+    )
+    earlier = entry.batches if header.producer_epoch == entry.epoch else ()
+    transaction = entry.open_transaction_offset
+    if transaction is None and header.is_transactional:
+        transaction = header.base_offset
+    return replace(
+        entry,
+        epoch=header.producer_epoch,
+        batches=(*earlier, batch)[-BATCHES_KEPT:],
+        last_timestamp_ms=header.max_timestamp,
+        open_transaction_offset=transaction,
+    )
+
+
+def end_transaction(
+    entry: ProducerEntry,
+    *,
+    epoch: int,
+    coordinator_epoch: int,
+    is_aborted: bool,
+    offset: int,
+    timestamp_ms: int,
+    origin: Origin = Origin.COORDINATOR,
+) -> tuple[ProducerEntry, CompletedTransaction | None]:
+    """Judge a transaction marker and return the producer's entry after it, and the transaction that it ended.
+
+    Raises ``InvalidProducerEpochError`` or ``TransactionCoordinatorFencedError``.
+    """
+    _check_epoch(entry, epoch, offset, origin)
+    if coordinator_epoch < entry.coordinator_epoch and origin is not Origin.REPLICATION:
+        raise TransactionCoordinatorFencedError(
+            f"marker for producer {entry.producer_id} at offset {offset} comes from coordinator epoch "
+            f"{coordinator_epoch}, the current one is {entry.coordinator_epoch}"
+        )
+    completed = None
+    if entry.open_transaction_offset is not None:
+        completed = CompletedTransaction(
+            producer_id=entry.producer_id,
+            first_offset=entry.open_transaction_offset,
+            last_offset=offset,
+            is_aborted=is_aborted,
+        )
+    after = replace(
+        entry,
+        epoch=epoch,
+        batches=entry.batches if epoch == entry.epoch else (),
+        last_timestamp_ms=timestamp_ms,
+        coordinator_epoch=coordinator_epoch,
+        open_transaction_offset=None,
+    )
+    return after, completed
+
+
+def _check_epoch(entry: ProducerEntry, epoch: int, offset: int, origin: Origin) -> None:
+    if epoch < entry.epoch and origin is not Origin.REPLICATION:
+        raise InvalidProducerEpochError(
+            f"producer {entry.producer_id} at offset {offset} has epoch {epoch}, the last seen is {entry.epoch}: "
+            "a newer instance has taken over"
+        )
+
+
+def _check_sequence(entry: ProducerEntry, header: BatchHeader, lowest_sequence: int | None) -> None:
+    first = header.base_sequence
+    if lowest_sequence is not None and first > lowest_sequence:
+        raise OutOfOrderSequenceError(
+            f"producer {entry.producer_id} at offset {header.base_offset}: sequence number {first} came before "
+            f"{lowest_sequence}, which was seen earlier"
+        )
+    if header.producer_epoch != entry.epoch:
+        if first != 0 and entry.epoch != NO_PRODUCER_EPOCH:
+            raise OutOfOrderSequenceError(
+                f"producer {entry.producer_id} begins epoch {header.producer_epoch} (after {entry.epoch}) with "
+                f"sequence number {first}, not 0"
+            )
+        return
+    last = entry.last_sequence
+    follows = first == last + 1 or (first == 0 and last == _SEQUENCE_MAX)
+    if entry.epoch != NO_PRODUCER_EPOCH and not follows:
+        raise OutOfOrderSequenceError(
+            f"producer {entry.producer_id} at offset {header.base_offset}: sequence number {first} does not follow "
+            f"{last}, the last one in the log"
+        )
+
+
+class ProducerStates:
+    """The producers of one partition.
+
+    Only what was appended gets in (``update``), so that a refused or failed append leaves no trace.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, ProducerEntry] = {}
+        self._heard_ms: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[ProducerEntry]:
+        return iter([self._entries[producer_id] for producer_id in sorted(self._entries)])
+
+    def get(self, producer_id: int) -> ProducerEntry:
+        """Return the producer's entry, an empty one for an unknown producer."""
+        return self._entries.get(producer_id) or ProducerEntry(producer_id=producer_id)
+
+    def update(self, entry: ProducerEntry, now_ms: int) -> None:
+        """Take over a producer's new entry; ``now_ms`` is when it was heard of."""
+        self._entries[entry.producer_id] = entry
+        self._heard_ms[entry.producer_id] = now_ms
+
+    def replay(self, header: BatchHeader, now_ms: int) -> None:
+        """Take over a data batch that is in the log already."""
+        self.update(append_batch(self.get(header.producer_id), header, Origin.REPLICATION), now_ms)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget producers without an open transaction that have not been heard of for ``expiration_ms``.
+
+        Unlike Kafka this goes by the broker's clock and not by the records' timestamps, which may be years old.
+        """
+        for producer_id in [
+            producer_id
+            for producer_id, heard_ms in self._heard_ms.items()
+            if now_ms - heard_ms >= expiration_ms and self._entries[producer_id].open_transaction_offset is None
+        ]:
+            del self._entries[producer_id], self._heard_ms[producer_id]

@@ -1,0 +1,48 @@
+"""Which segments are too old or too many (Kafka's ``UnifiedLog.deleteOldSegments``): decisions over plain figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What retention looks at. ``largest_ms`` is the largest timestamp, or the file's own time if there is none."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    largest_ms: int
+
+
+def count_deletable(
+    segments: Sequence[SegmentFacts],
+    *,
+    now_ms: int,
+    retention_ms: int,
+    retention_bytes: int,
+    log_start_offset: int,
+    high_watermark: int,
+) -> int:
+    """Count the segments, from the oldest, that may go.
+
+    A segment goes when its newest record is older than ``retention_ms``, when the log without it still has
+    ``retention_bytes``, or when it ends before the log starts. Negative limits are none. Nothing at or after the high
+    watermark goes, and of an empty last segment nothing would be gained. If even the last one may go, the caller rolls
+    first.
+    """
+    excess_bytes = sum(segment.size_bytes for segment in segments) - retention_bytes
+    count = 0
+    for number, segment in enumerate(segments):
+        is_last = number == len(segments) - 1
+        if segment.end_offset > high_watermark or (is_last and not segment.size_bytes):
+            break
+        too_old = 0 <= retention_ms < now_ms - segment.largest_ms
+        too_much = retention_bytes >= 0 and excess_bytes - segment.size_bytes >= 0
+        before_start = not is_last and segment.end_offset <= log_start_offset
+        if not (too_old or too_much or before_start):
+            break
+        excess_bytes -= segment.size_bytes
+        count += 1
+    return count

@@ -1,0 +1,78 @@
+"""The file that keeps producers over a restart, so that only the batches after it need be read again.
+
+Kafka's ``<offset>.snapshot``, big-endian: i16 version (1), u32 CRC-32C of what follows, i32 count, and for each producer
+i64 id, i16 epoch, i32 last sequence, i64 last offset, i32 offset delta of the last batch, i64 timestamp, i32
+coordinator epoch, i64 offset where the open transaction began (-1: none). Of the five batches only the last is kept.
+
+The offset in the name is the one up to which (exclusive) the log has been taken in.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from millrace.errors import StorageError
+from millrace.records.header import NO_SEQUENCE, checksum
+from millrace_broker.log.producers import ProducedBatch, ProducerEntry
+
+_VERSION: Final = 1
+_PREFIX: Final = struct.Struct(">hI")
+_COUNT: Final = struct.Struct(">i")
+_ENTRY: Final = struct.Struct(">qhiqiqiq")
+
+
+def write_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    """Write producers as a snapshot file's content."""
+    packed = [_pack(entry) for entry in entries]
+    body = _COUNT.pack(len(packed)) + b"".join(packed)
+    return _PREFIX.pack(_VERSION, checksum(body)) + body
+
+
+def read_snapshot(data: bytes) -> list[ProducerEntry]:
+    """Read a snapshot file's content.
+
+    Raises ``StorageError`` when it is damaged: the producers must then be had from the log.
+    """
+    if len(data) < _PREFIX.size + _COUNT.size:
+        raise StorageError(f"producer snapshot of {len(data)} bytes: too short")
+    version, crc = _PREFIX.unpack_from(data)
+    body = data[_PREFIX.size :]
+    if version != _VERSION:
+        raise StorageError(f"producer snapshot has version {version}, expected {_VERSION}")
+    if checksum(body) != crc:
+        raise StorageError("producer snapshot fails its checksum")
+    (count,) = _COUNT.unpack_from(body)
+    if len(body) != _COUNT.size + count * _ENTRY.size:
+        raise StorageError(f"producer snapshot announces {count} producers in {len(body)} bytes")
+    return [_unpack(fields) for fields in _ENTRY.iter_unpack(body[_COUNT.size :])]
+
+
+def _pack(entry: ProducerEntry) -> bytes:
+    last = entry.batches[-1] if entry.batches else None
+    return _ENTRY.pack(
+        entry.producer_id,
+        entry.epoch,
+        entry.last_sequence,
+        entry.last_offset,
+        last.offset_delta if last else 0,
+        entry.last_timestamp_ms,
+        entry.coordinator_epoch,
+        -1 if entry.open_transaction_offset is None else entry.open_transaction_offset,
+    )
+
+
+def _unpack(fields: tuple[int, ...]) -> ProducerEntry:
+    producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp_ms, coordinator_epoch, transaction = fields
+    last = ProducedBatch(
+        last_sequence=last_sequence, last_offset=last_offset, offset_delta=offset_delta, timestamp_ms=timestamp_ms
+    )
+    return ProducerEntry(
+        producer_id=producer_id,
+        epoch=epoch,
+        batches=() if last_sequence == NO_SEQUENCE else (last,),
+        last_timestamp_ms=timestamp_ms,
+        coordinator_epoch=coordinator_epoch,
+        open_transaction_offset=None if transaction < 0 else transaction,
+    )

@@ -1,0 +1,109 @@
+"""What a broker checks of a producer's batches before it looks at its own state (Kafka's ``LogValidator``).
+
+Only headers and checksums; bodies are checked by whoever knows the topic's schema (``millrace.records.validate_batch``).
+"""
+
+from __future__ import annotations
+
+from millrace.config.topic import MessageTimestampType, TopicConfig
+from millrace.errors import (
+    CorruptBatchError,
+    InvalidRecordError,
+    InvalidRequestError,
+    InvalidTimestampError,
+    MessageTooLargeError,
+    RecordListTooLargeError,
+    UnsupportedCompressionError,
+)
+from millrace.records import (
+    NO_PRODUCER_ID,
+    BatchHeader,
+    Compression,
+    TimestampType,
+    scan_headers,
+    verify_crc,
+)
+
+_KNOWN_ATTRIBUTES = 0x003F
+_COLUMNAR_COMPRESSIONS = (Compression.NONE, Compression.LZ4, Compression.ZSTD)
+
+
+def check_produced(records: bytes, config: TopicConfig) -> list[tuple[int, BatchHeader]]:
+    """Check the batches that a producer sent and return the position and header of each.
+
+    Raises ``InvalidRequestError``, ``CorruptBatchError``, ``MessageTooLargeError``, ``RecordListTooLargeError``,
+    ``InvalidRecordError``, ``UnsupportedCompressionError`` or ``InvalidTimestampError``.
+    """
+    if not records:
+        raise InvalidRequestError("nothing to append: send at least one record batch")
+    if len(records) > config.segment_bytes:
+        raise RecordListTooLargeError(
+            f"{len(records)} bytes of batches do not fit into a segment of {config.segment_bytes} bytes "
+            "(segment.bytes): send fewer at once"
+        )
+    batches = list(scan_headers(records))
+    end = batches[-1][0] + batches[-1][1].size_bytes if batches else 0
+    if end != len(records):
+        raise CorruptBatchError(f"{len(records) - end} bytes at position {end} are no complete record batch")
+    for position, header in batches:
+        _check_header(position, header, config)
+        verify_crc(records, position, header)
+    if len(batches) > 1 and any(header.producer_id != NO_PRODUCER_ID for _, header in batches):
+        raise InvalidRecordError(f"{len(batches)} batches at once: a batch of an idempotent producer comes alone")
+    return batches
+
+
+def _check_header(position: int, header: BatchHeader, config: TopicConfig) -> None:
+    batch = f"batch at position {position}"
+    if header.size_bytes > config.max_message_bytes:
+        raise MessageTooLargeError(
+            f"{batch} has {header.size_bytes} bytes, the topic takes {config.max_message_bytes} (max.message.bytes): "
+            "send smaller batches or raise the limit"
+        )
+    if header.base_offset != 0:
+        raise InvalidRecordError(f"{batch} has base offset {header.base_offset}: the log assigns it, producers send 0")
+    if header.count <= 0 or header.last_offset_delta != header.count - 1:
+        raise InvalidRecordError(
+            f"{batch} counts {header.count} records and offsets 0..{header.last_offset_delta}: "
+            "there must be one offset for each record, and at least one"
+        )
+    if header.is_control:
+        raise InvalidRecordError(f"{batch} is a control batch: clients may not write those")
+    if header.is_transactional:
+        raise InvalidRequestError(f"{batch} is transactional: this broker has no transactions yet")
+    if header.has_delete_horizon or (header.attributes & ~_KNOWN_ATTRIBUTES and not header.is_columnar):
+        raise InvalidRecordError(f"{batch} has attributes {header.attributes:#06x}, which producers do not set")
+    if header.producer_id != NO_PRODUCER_ID and header.base_sequence < 0:
+        raise InvalidRecordError(f"{batch} of producer {header.producer_id} has no sequence number")
+    _check_compression(batch, header)
+    if (
+        header.timestamp_type is TimestampType.LOG_APPEND_TIME
+        and config.message_timestamp_type is MessageTimestampType.CREATE_TIME
+    ):
+        raise InvalidTimestampError(f"{batch} claims the log's append time: producers send the time of creation")
+
+
+def _check_compression(batch: str, header: BatchHeader) -> None:
+    known = header.compression in list(Compression)
+    if not known or (header.is_columnar and header.compression not in _COLUMNAR_COMPRESSIONS):
+        name = Compression(header.compression).name.lower() if known else str(header.compression)
+        accepted = ", ".join(c.name.lower() for c in (_COLUMNAR_COMPRESSIONS if header.is_columnar else Compression))
+        kind = "columnar" if header.is_columnar else "rows"
+        raise UnsupportedCompressionError(f"{batch} ({kind}) has compression {name}: use one of {accepted}")
+
+
+def check_timestamps(batch: str, smallest_ms: int, largest_ms: int, now_ms: int, config: TopicConfig) -> None:
+    """Check a batch's timestamps against how far the topic lets them lie from the broker's time.
+
+    Raises ``InvalidTimestampError``.
+    """
+    if smallest_ms >= 0 and now_ms - smallest_ms > config.message_timestamp_before_max_ms:
+        raise InvalidTimestampError(
+            f"{batch} has a record of {smallest_ms}, more than message.timestamp.before.max.ms="
+            f"{config.message_timestamp_before_max_ms} before the broker's time, {now_ms}"
+        )
+    if largest_ms - now_ms > config.message_timestamp_after_max_ms:
+        raise InvalidTimestampError(
+            f"{batch} has a record of {largest_ms}, more than message.timestamp.after.max.ms="
+            f"{config.message_timestamp_after_max_ms} after the broker's time, {now_ms}"
+        )

@@ -1,0 +1,38 @@
+"""What a partition is on disk, for everybody who reads one: names, indexes, mapped extents.
+
+``names``     file and directory names
+``indexes``   look-up in the sparse offset and time index
+``mapping``   a run of batches as a zero-copy buffer
+
+Writing belongs to the broker alone (``millrace_broker.log``).
+"""
+
+from millrace.segments.indexes import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    OffsetEntry,
+    OffsetIndex,
+    TimeEntry,
+    TimeIndex,
+)
+from millrace.segments.mapping import map_extent
+from millrace.segments.names import (
+    parse_partition_directory_name,
+    parse_segment_file_name,
+    partition_directory_name,
+    segment_file_name,
+)
+
+__all__ = [
+    "OFFSET_ENTRY_BYTES",
+    "TIME_ENTRY_BYTES",
+    "OffsetEntry",
+    "OffsetIndex",
+    "TimeEntry",
+    "TimeIndex",
+    "map_extent",
+    "parse_partition_directory_name",
+    "parse_segment_file_name",
+    "partition_directory_name",
+    "segment_file_name",
+]

@@ -1,0 +1,67 @@
+"""How partition directories and the files in them are named: Kafka's names, read and written in one place."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from millrace.errors import InvalidTopicError
+
+LOG: Final = ".log"
+OFFSET_INDEX: Final = ".index"
+TIME_INDEX: Final = ".timeindex"
+TRANSACTION_INDEX: Final = ".txnindex"
+SNAPSHOT: Final = ".snapshot"
+SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+"""What belongs to one segment and goes when it goes. Snapshots belong to the partition's producers."""
+
+DELETED: Final = ".deleted"
+"""Added to files that are no longer part of the log and wait to be removed."""
+CLEANED: Final = ".cleaned"
+"""Added to a file that is being written to replace others; worthless unless it was finished and renamed."""
+SWAP: Final = ".swap"
+"""Added to a finished replacement whose predecessors may still be there."""
+
+DELETED_DIRECTORY: Final = "-delete"
+"""Ends the name of a partition directory that waits to be removed, or was never finished."""
+
+_OFFSET_DIGITS: Final = 20
+_NAME_BYTES_MAX: Final = 255
+_SEGMENT_FILE: Final = re.compile(r"^(\d{20})(\.[a-z]+)$")
+_PARTITION_DIRECTORY: Final = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})$")
+
+
+def segment_file_name(base_offset: int, suffix: str) -> str:
+    """Name a segment's file: its base offset in 20 digits, and ``.log``, ``.index``, ``.timeindex`` and so on."""
+    return f"{base_offset:0{_OFFSET_DIGITS}d}{suffix}"
+
+
+def parse_segment_file_name(name: str) -> tuple[int, str] | None:
+    """Take a segment file's name apart: (base offset, suffix); None for any other name."""
+    match = _SEGMENT_FILE.match(name)
+    return (int(match[1]), match[2]) if match else None
+
+
+def partition_directory_name(topic: str, partition: int) -> str:
+    """Name the directory of a partition, ``orders-3``."""
+    return f"{topic}-{partition}"
+
+
+def parse_partition_directory_name(name: str) -> tuple[str, int]:
+    """Take a partition directory's name apart: (topic, partition).
+
+    Raises ``InvalidTopicError`` for a name that is not ``<topic>-<partition>``.
+    """
+    match = _PARTITION_DIRECTORY.match(name)
+    if match is None or match["topic"] in (".", ".."):
+        raise InvalidTopicError(f"{name!r} is not the name of a partition directory, which is <topic>-<partition>")
+    return match["topic"], int(match["partition"])
+
+
+def deleted_directory_name(topic: str, partition: int, unique: str) -> str:
+    """Name the directory of a partition that goes (or is not yet there): ``orders-3.<unique>-delete``.
+
+    The topic is cut where the whole would be longer than a file name may be.
+    """
+    tail = f"-{partition}.{unique}{DELETED_DIRECTORY}"
+    return topic[: _NAME_BYTES_MAX - len(tail)] + tail
