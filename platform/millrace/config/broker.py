@@ -97,16 +97,19 @@ class BrokerConfig(Config):
     )
     queued_max_requests: _PositiveInt = Field(500, description="Requests in progress; more are refused as throttled.")
     queued_max_request_bytes: int = Field(
-        64 * 2**20,
+        32 * 2**20,
         ge=_SIZE_MIN_BYTES,
-        description="Bytes of produce requests and fetch responses in progress; more wait. Kafka's default is none.",
+        description="Bytes of requests in progress, and as many of fetch responses; more wait. Kafka's default: none.",
     )
     max_connections: _PositiveInt = Field(
         1000, description="Connections with calls in progress or just made. Kafka's default is 2147483647."
     )
     connections_max_idle_ms: int = Field(600_000, ge=1000, le=_INT_MAX, description="Idle connections are closed.")
     fetch_max_bytes: int = Field(
-        57_671_680, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Most bytes in one fetch response."
+        16 * 2**20,
+        ge=_SIZE_MIN_BYTES,
+        le=_INT_MAX,
+        description="Most bytes in one fetch response, a first batch aside. Kafka's default is 57671680.",
     )
     num_io_threads: Annotated[int, Field(ge=1, le=256)] = Field(4, description="Threads that read and write the disk.")
     topic_defaults: TopicConfig = Field(TopicConfig.load({}), exclude=True)

@@ -1,0 +1,1 @@
+"""The server: keeps topics as logs and answers the calls of the protocol."""

@@ -1,0 +1,58 @@
+"""The calls of the protocol, a module each: plain functions from request to response that know nothing of gRPC.
+
+``HANDLERS`` is the table by which a listener finds them. Handlers run in the broker's event loop, one task per
+call, and may be cancelled at any await. An error of the whole request is raised, one of an item stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+from millrace_broker.api import (
+    alter_configs,
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_configs,
+    evolve_schema,
+    fetch,
+    get_schemas,
+    init_producer_id,
+    list_offsets,
+    locate_range,
+    metadata,
+    produce,
+    read_range,
+)
+from millrace_broker.api.call import Call, known_error
+from millrace_broker.broker import Broker
+
+UnaryHandler = Callable[[Broker, Any, Call], Awaitable[Any]]
+StreamHandler = Callable[[Broker, Any, Call], AsyncIterator[Any]]
+
+HANDLERS: Final[dict[str, UnaryHandler]] = {
+    "ApiVersions": api_versions.handle,
+    "Metadata": metadata.handle,
+    "CreateTopics": create_topics.handle,
+    "DeleteTopics": delete_topics.handle,
+    "CreatePartitions": create_partitions.handle,
+    "DescribeConfigs": describe_configs.handle,
+    "AlterConfigs": alter_configs.handle,
+    "EvolveSchema": evolve_schema.handle,
+    "GetSchemas": get_schemas.handle,
+    "InitProducerId": init_producer_id.handle,
+    "Produce": produce.handle,
+    "Fetch": fetch.handle,
+    "ListOffsets": list_offsets.handle,
+    "LocateRange": locate_range.handle,
+}
+"""Handlers by the names of their calls in the ``Broker`` service."""
+
+STREAM_HANDLERS: Final[dict[str, StreamHandler]] = {
+    "ReadRange": read_range.handle,
+}
+"""Handlers whose response is a stream."""
+
+__all__ = ["HANDLERS", "STREAM_HANDLERS", "Call", "StreamHandler", "UnaryHandler", "known_error"]

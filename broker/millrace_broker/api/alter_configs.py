@@ -1,0 +1,31 @@
+"""AlterConfigs: set and delete options of topics. A broker's options come from its file alone."""
+
+from __future__ import annotations
+
+from millrace.errors import InvalidConfigError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.configs import is_broker
+from millrace_broker.broker import Broker
+
+
+async def handle(broker: Broker, request: pb.AlterConfigsRequest, call: Call) -> pb.AlterConfigsResponse:
+    """Apply each alteration whole, or say why not."""
+    response = pb.AlterConfigsResponse()
+    for alteration in request.alterations:
+        result = response.results.add(resource=alteration.resource)
+        try:
+            if is_broker(broker, alteration.resource):
+                raise InvalidConfigError(
+                    "a broker's configuration cannot be changed while it runs: edit its properties file and restart it"
+                )
+            await broker.administer(
+                broker.changes.alter_config,
+                alteration.resource.name,
+                dict(alteration.set),
+                set(alteration.delete),
+                validate_only=request.validate_only,
+            )
+        except Exception as error:  # noqa: BLE001 - stands beside the resource, unexpected ones are logged
+            result.error.CopyFrom(error_message(error))
+    return response

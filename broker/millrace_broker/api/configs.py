@@ -1,0 +1,25 @@
+"""What the two calls about configurations share: telling resources apart."""
+
+from __future__ import annotations
+
+from millrace.errors import InvalidRequestError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.broker import Broker
+
+
+def is_broker(broker: Broker, resource: pb.ConfigResource) -> bool:
+    """Whether the resource is this broker rather than a topic. Raises ``InvalidRequestError`` for anything else."""
+    if resource.type == pb.TOPIC:
+        return False
+    if resource.type != pb.BROKER:
+        raise InvalidRequestError(f"configurations belong to topics (2) and brokers (4), not to type {resource.type}")
+    if resource.name != str(broker.config.broker_id):
+        raise InvalidRequestError(f"this is broker {broker.config.broker_id}: ask broker {resource.name!r} itself")
+    return True
+
+
+def text_of(value: object) -> str:
+    """An option's value as Kafka writes it."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)

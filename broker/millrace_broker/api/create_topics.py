@@ -1,0 +1,42 @@
+"""CreateTopics: each topic is created or refused by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from millrace.errors import InvalidRequestError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker
+from millrace_broker.metadata import TopicSpec
+
+
+async def handle(broker: Broker, request: pb.CreateTopicsRequest, call: Call) -> pb.CreateTopicsResponse:
+    """Create the topics; when this answers, they take records."""
+    response = pb.CreateTopicsResponse()
+    times = Counter(topic.name for topic in request.topics)
+    for topic in request.topics:
+        result = response.results.add(name=topic.name)
+        try:
+            if times[topic.name] > 1:
+                raise InvalidRequestError(f"topic {topic.name} is in the request {times[topic.name]} times")
+            info = await broker.administer(broker.changes.create, _spec(topic), validate_only=request.validate_only)
+        except Exception as error:  # noqa: BLE001 - stands beside the topic, unexpected ones are logged
+            result.error.CopyFrom(error_message(error))
+            continue
+        if info is not None:
+            result.topic_id = info.topic_id.bytes
+            result.schema_id = info.schema_id
+            result.num_partitions = len(info.partitions)
+    return response
+
+
+def _spec(topic: pb.NewTopic) -> TopicSpec:
+    return TopicSpec(
+        name=topic.name,
+        partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        configs=dict(topic.configs),
+        arrow_schema=topic.arrow_schema,
+        key_columns=tuple(topic.key_columns),
+    )

@@ -1,0 +1,20 @@
+"""DeleteTopics: each topic is deleted or refused by itself."""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker
+
+
+async def handle(broker: Broker, request: pb.DeleteTopicsRequest, call: Call) -> pb.DeleteTopicsResponse:
+    """Delete the topics with their data; when this answers, their names are free."""
+    response = pb.DeleteTopicsResponse()
+    for name in request.names:
+        result = response.results.add(name=name)
+        try:
+            topic = await broker.administer(broker.changes.delete, name)
+            result.topic_id = topic.topic_id.bytes
+        except Exception as error:  # noqa: BLE001 - stands beside the topic, unexpected ones are logged
+            result.error.CopyFrom(error_message(error))
+    return response

@@ -1,0 +1,53 @@
+"""DescribeConfigs: every option of a topic or of this broker, its value and where that comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millrace.config.broker import BrokerConfig
+from millrace.config.topic import TopicConfig
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.configs import is_broker, text_of
+from millrace_broker.broker import Broker
+
+_DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"
+_STATIC_BROKER = "STATIC_BROKER_CONFIG"
+_DEFAULT = "DEFAULT_CONFIG"
+
+
+async def handle(broker: Broker, request: pb.DescribeConfigsRequest, call: Call) -> pb.DescribeConfigsResponse:
+    """Describe each resource, or say why not."""
+    response = pb.DescribeConfigsResponse()
+    for resource in request.resources:
+        result = response.results.add(resource=resource)
+        try:
+            entries = _broker_entries(broker) if is_broker(broker, resource) else _topic_entries(broker, resource.name)
+            result.entries.extend(entries)
+        except Exception as error:  # noqa: BLE001 - stands beside the resource, unexpected ones are logged
+            result.error.CopyFrom(error_message(error))
+    return response
+
+
+def _topic_entries(broker: Broker, name: str) -> Iterator[pb.ConfigEntry]:
+    topic = broker.topic(name)
+    defaults = TopicConfig.load({}).options()
+    for option, value in topic.config.options().items():
+        if option in topic.overrides:
+            source = _DYNAMIC_TOPIC
+        else:
+            source = _DEFAULT if value == defaults[option] else _STATIC_BROKER
+        field = TopicConfig.model_fields[option.replace(".", "_")]
+        yield pb.ConfigEntry(name=option, value=text_of(value), source=source, documentation=field.description or "")
+
+
+def _broker_entries(broker: Broker) -> Iterator[pb.ConfigEntry]:
+    defaults = BrokerConfig.load({}).options()
+    for option, value in broker.config.options().items():
+        field = BrokerConfig.model_fields.get(option.replace(".", "_"))
+        yield pb.ConfigEntry(
+            name=option,
+            value=text_of(value),
+            source=_DEFAULT if value == defaults[option] else _STATIC_BROKER,
+            documentation=(field.description or "") if field else "Default of topics.",
+        )

@@ -1,0 +1,107 @@
+"""Fetch: batches of several partitions from given offsets on, waiting for more when there are too few.
+
+Limits are Kafka's (KIP-74): partitions are read in the order of the request until ``max_bytes`` is used up, each up
+to its ``partition_max_bytes``; but the first batch of the first partition that has any is returned whole, however
+large, so that a reader always gets on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millrace.errors import FencedLeaderEpochError, UnknownLeaderEpochError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker, ServedPartition
+from millrace_broker.limits import Lease
+from millrace_broker.log import PartitionLog
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A response as far as it was filled, the bytes in it, and whether it must be sent without waiting."""
+
+    response: pb.FetchResponse
+    size_bytes: int
+    has_error: bool
+
+
+async def handle(broker: Broker, request: pb.FetchRequest, call: Call) -> pb.FetchResponse:
+    """Read what is there; with fewer than ``min_bytes``, wait up to ``max_wait_ms`` for appends and read again."""
+    max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
+    min_bytes = min(request.min_bytes, max_bytes)
+    keys = [(topic.name, partition.partition) for topic in request.topics for partition in topic.partitions]
+    with broker.arrivals.watch(keys) as waiter:
+        reading = await _read_leased(broker, request, max_bytes, call.response_lease)
+        if reading.size_bytes >= min_bytes or reading.has_error or request.max_wait_ms <= 0:
+            return reading.response
+        missing_bytes = min_bytes - reading.size_bytes
+        del reading
+        call.response_lease.release()
+        await waiter.wait(wanted_bytes=missing_bytes, timeout_s=request.max_wait_ms / 1000)
+    return (await _read_leased(broker, request, max_bytes, call.response_lease)).response
+
+
+async def _read_leased(broker: Broker, request: pb.FetchRequest, max_bytes: int, lease: Lease) -> _Reading:
+    """Read once the response's bytes are granted."""
+    await lease.take(min(max_bytes, _readable_bytes_max(broker, request)))
+    reading = await _read(broker, request, max_bytes)
+    lease.settle(reading.size_bytes)
+    return reading
+
+
+def _readable_bytes_max(broker: Broker, request: pb.FetchRequest) -> int:
+    """The most that the partitions with something to read may give: polls of idle partitions take nothing."""
+    total = 0
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            log = broker.logs.get(topic.name, wanted.partition)
+            if log is not None and wanted.fetch_offset < log.high_watermark:
+                total += max(0, wanted.partition_max_bytes)
+    return total
+
+
+async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int) -> _Reading:
+    response = pb.FetchResponse()
+    size_bytes = 0
+    has_error = False
+    for topic_fetch in request.topics:
+        topic_records = response.topics.add(name=topic_fetch.name, topic_id=topic_fetch.topic_id)
+        for wanted in topic_fetch.partitions:
+            result = topic_records.partitions.add(partition=wanted.partition)
+            try:
+                topic = broker.topic(topic_fetch.name, topic_fetch.topic_id)
+                topic_records.topic_id = topic.topic_id.bytes
+                partition = broker.partition(topic, wanted.partition)
+                _check_epoch(partition, wanted.current_leader_epoch)
+                left_bytes = min(wanted.partition_max_bytes, max_bytes - size_bytes)
+                _describe(result, partition.log)
+                result.records = await _read_partition(
+                    broker, partition.log, wanted.fetch_offset, left_bytes, is_first=size_bytes == 0
+                )
+                size_bytes += len(result.records)
+            except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+                has_error = True
+                result.error.CopyFrom(error_message(error))
+    return _Reading(response, size_bytes, has_error)
+
+
+async def _read_partition(broker: Broker, log: PartitionLog, offset: int, max_bytes: int, *, is_first: bool) -> bytes:
+    if offset == log.high_watermark or (max_bytes <= 0 and not is_first):
+        return b""  # nothing new, or no room: not worth a thread
+    return await broker.run_io(log.read, offset, max(0, max_bytes), min_one_batch=is_first)
+
+
+def _check_epoch(partition: ServedPartition, epoch: int) -> None:
+    present = partition.info.leader_epoch
+    name = f"{partition.topic.name}-{partition.info.partition}"
+    if 0 <= epoch < present:
+        raise FencedLeaderEpochError(f"{name} is in leader epoch {present}, the request in {epoch}: fetch the metadata")
+    if epoch > present:
+        raise UnknownLeaderEpochError(f"{name} is in leader epoch {present}, the request already in {epoch}: try again")
+
+
+def _describe(result: pb.FetchResponse.PartitionRecords, log: PartitionLog) -> None:
+    result.high_watermark = log.high_watermark
+    result.last_stable_offset = log.last_stable_offset
+    result.log_start_offset = log.log_start_offset

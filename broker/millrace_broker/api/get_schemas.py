@@ -1,0 +1,27 @@
+"""GetSchemas: schemas by their ids, or all versions of a topic's."""
+
+from __future__ import annotations
+
+from millrace.errors import UnknownSchemaError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.broker import Broker
+from millrace_broker.metadata import SchemaVersion
+
+
+async def handle(broker: Broker, request: pb.GetSchemasRequest, call: Call) -> pb.GetSchemasResponse:
+    """Return the schemas asked for, in the order asked for. An opaque topic has none."""
+    if request.topic:
+        versions = list(broker.topic(request.topic).schemas)
+    else:
+        versions = [_find(broker, schema_id) for schema_id in request.ids]
+    return pb.GetSchemasResponse(
+        schemas=[pb.Schema(id=v.id, version=v.version, arrow_schema=v.arrow_schema) for v in versions]
+    )
+
+
+def _find(broker: Broker, schema_id: int) -> SchemaVersion:
+    try:
+        return broker.catalog.schemas[schema_id]
+    except KeyError:
+        raise UnknownSchemaError(f"no schema has id {schema_id}: its topic was deleted, or never was here") from None

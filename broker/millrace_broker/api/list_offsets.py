@@ -1,0 +1,50 @@
+"""ListOffsets: offsets by time, each partition answered by itself."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millrace.errors import InvalidRequestError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker
+from millrace_broker.log import PartitionLog
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+_NONE: Final = (-1, -1)
+
+
+async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> pb.ListOffsetsResponse:
+    """Answer with the offset for each partition's time; -1 where no record is that young."""
+    response = pb.ListOffsetsResponse()
+    is_committed = request.isolation_level == pb.READ_COMMITTED
+    for topic_times in request.topics:
+        topic_offsets = response.topics.add(name=topic_times.name)
+        for wanted in topic_times.partitions:
+            result = topic_offsets.partitions.add(partition=wanted.partition)
+            try:
+                topic = broker.topic(topic_times.name)
+                topic_offsets.topic_id = topic.topic_id.bytes
+                partition = broker.partition(topic, wanted.partition)
+                result.leader_epoch = partition.info.leader_epoch
+                result.offset, result.timestamp = await broker.run_io(
+                    _find, partition.log, wanted.timestamp, is_committed=is_committed
+                )
+            except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+                result.offset, result.timestamp = _NONE
+                result.error.CopyFrom(error_message(error))
+    return response
+
+
+def _find(log: PartitionLog, timestamp_ms: int, *, is_committed: bool) -> tuple[int, int]:
+    if timestamp_ms == LATEST:
+        return (log.last_stable_offset if is_committed else log.high_watermark), -1
+    if timestamp_ms == EARLIEST:
+        return log.log_start_offset, -1
+    if timestamp_ms == MAX_TIMESTAMP:
+        return log.max_timestamp_offset() or _NONE
+    if timestamp_ms < 0:
+        raise InvalidRequestError(f"timestamp {timestamp_ms}: expected ms, or -1 latest, -2 earliest, -3 largest")
+    return log.offset_for_time(timestamp_ms) or _NONE

@@ -1,0 +1,45 @@
+"""LocateRange: which pieces of which segment files a range of offsets is made of.
+
+Paths are named only to callers on this host, and only while ``direct.reads.enable`` is on: who knows a path goes
+round the broker, and only the files' permissions stand in the way.
+"""
+
+from __future__ import annotations
+
+from millrace.errors import InvalidRequestError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.api.ranges import check_range, end_of, find_partition
+from millrace_broker.broker import Broker
+
+_TO_THE_END = -1
+
+
+async def handle(broker: Broker, request: pb.LocateRangeRequest, call: Call) -> pb.LocateRangeResponse:
+    """Cut the range into extents of about ``split_bytes``; an empty range has none."""
+    if request.split_bytes < 0:
+        raise InvalidRequestError(f"split_bytes={request.split_bytes}: expected 0 (one extent per segment) or more")
+    partition = find_partition(broker, request)
+    log = partition.log
+    readable_end = end_of(partition, request.isolation_level)
+    end_offset = readable_end if request.end_offset == _TO_THE_END else request.end_offset
+    check_range(partition, request.start_offset, end_offset, readable_end)
+    response = pb.LocateRangeResponse(
+        topic_id=partition.topic.topic_id.bytes,
+        log_start_offset=log.log_start_offset,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+    )
+    if end_offset == request.start_offset:
+        return response
+    names_paths = broker.config.direct_reads_enable and call.is_local
+    for extent in await broker.run_io(log.locate, request.start_offset, end_offset, request.split_bytes):
+        response.extents.add(
+            segment_base_offset=extent.segment_base_offset,
+            start_offset=extent.start_offset,
+            end_offset=extent.end_offset,
+            start_position=extent.start_position,
+            end_position=extent.end_position,
+            path=str(extent.path) if names_paths else "",
+        )
+    return response

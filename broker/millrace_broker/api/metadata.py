@@ -1,0 +1,62 @@
+"""Metadata: brokers, topics, partitions and their leaders."""
+
+from __future__ import annotations
+
+import contextlib
+
+from millrace.errors import MillraceError, TopicExistsError, UnknownTopicOrPartitionError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker
+from millrace_broker.metadata import PartitionInfo, TopicInfo, TopicSpec
+from millrace_broker.metadata.topics import LEADER_NONE
+
+
+async def handle(broker: Broker, request: pb.MetadataRequest, call: Call) -> pb.MetadataResponse:
+    """Describe the topics asked for, or all; unknown ones carry their error, or are created where that is enabled."""
+    response = pb.MetadataResponse(cluster_id=broker.cluster_id, controller_id=broker.config.broker_id)
+    for live in broker.live_brokers():
+        response.brokers.add(node_id=live.broker_id, host=live.host, port=live.port, rack=live.rack)
+    for name in request.topics or broker.catalog.topics:
+        topic = response.topics.add(name=name)
+        try:
+            _describe(topic, await _find(broker, name), include_schema=request.include_schemas)
+        except MillraceError as error:
+            topic.error.CopyFrom(error_message(error))
+    return response
+
+
+async def _find(broker: Broker, name: str) -> TopicInfo:
+    try:
+        return broker.topic(name)
+    except UnknownTopicOrPartitionError:
+        if not broker.config.auto_create_topics_enable:
+            raise
+    with contextlib.suppress(TopicExistsError):  # another call was faster
+        await broker.administer(broker.changes.create, TopicSpec(name=name))
+    return broker.topic(name)
+
+
+def _describe(topic: pb.Topic, info: TopicInfo, *, include_schema: bool) -> None:
+    topic.topic_id = info.topic_id.bytes
+    topic.is_internal = info.name.startswith("__")
+    topic.schema_id = info.schema_id
+    topic.key_columns.extend(info.key_columns)
+    topic.partitions.extend(_partition(partition) for partition in info.partitions.values())
+    if include_schema and info.is_typed:
+        newest = info.schemas[-1]
+        topic.schema.CopyFrom(pb.Schema(id=newest.id, version=newest.version, arrow_schema=newest.arrow_schema))
+
+
+def _partition(info: PartitionInfo) -> pb.Partition:
+    partition = pb.Partition(
+        partition=info.partition,
+        leader=info.leader,
+        leader_epoch=info.leader_epoch,
+        replicas=info.replicas,
+        isr=info.isr,
+    )
+    if info.leader == LEADER_NONE:
+        partition.error.code = 5
+        partition.error.message = f"partition {info.partition} has no leader now"
+    return partition

@@ -1,0 +1,119 @@
+"""Produce: append batches to partitions. Each partition is answered by itself.
+
+Requests of one connection may overtake each other: gRPC carries each call in an HTTP/2 stream of its own, where
+Kafka's connection is a queue. A batch of an idempotent producer that comes before its predecessor is therefore not
+refused at once: it waits a moment for the gap to be filled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from millrace.config.topic import MessageTimestampType
+from millrace.errors import (
+    InvalidRequestError,
+    InvalidRequiredAcksError,
+    NotEnoughReplicasError,
+    OutOfOrderSequenceError,
+    UnsupportedVersionError,
+)
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.record_checks import prepare_records
+from millrace_broker.broker import Broker, ServedPartition
+from millrace_broker.log import AppendResult
+from millrace_broker.metadata import TopicInfo
+
+_logger = logging.getLogger(__name__)
+
+_ACKS: Final = (-1, 0, 1)
+_ALL: Final = -1
+_OVERTAKING_WAIT_S: Final = 0.5
+"""How long a batch waits for those before it. Overtaking lasts milliseconds; a lost predecessor is resent later."""
+
+
+async def handle(broker: Broker, request: pb.ProduceRequest, call: Call) -> pb.ProduceResponse:
+    """Append, and answer with the offsets; with ``acks=0`` the answer is empty and errors are only logged."""
+    if request.acks not in _ACKS:
+        raise InvalidRequiredAcksError(f"acks={request.acks}: expected 0, 1 or -1 (all)")
+    if request.transactional_id:
+        raise UnsupportedVersionError("transactions are not supported by this broker: leave transactional.id unset")
+    names = [(topic.name, data.partition) for topic in request.topics for data in topic.partitions]
+    if len(set(names)) != len(names):
+        raise InvalidRequestError("a partition is in the request twice: put its batches together")
+    # An append that has begun is finished, whatever becomes of the call: so its readers are woken in any case.
+    return await broker.to_the_end(_append_all(broker, request))
+
+
+async def _append_all(broker: Broker, request: pb.ProduceRequest) -> pb.ProduceResponse:
+    response = pb.ProduceResponse()
+    appends = []
+    for topic_data in request.topics:
+        topic_result = response.topics.add(name=topic_data.name)
+        for data in topic_data.partitions:
+            result = topic_result.partitions.add(partition=data.partition)
+            appends.append(_append(broker, topic_data, data, request.acks, result))
+    if len(appends) == 1:
+        await appends[0]
+    else:
+        await asyncio.gather(*appends)
+    if request.acks == 0:
+        _log_failures(response)
+        return pb.ProduceResponse()
+    return response
+
+
+async def _append(
+    broker: Broker,
+    topic_data: pb.ProduceRequest.TopicData,
+    data: pb.ProduceRequest.PartitionData,
+    acks: int,
+    result: pb.ProduceResponse.PartitionResult,
+) -> None:
+    try:
+        topic = broker.topic(topic_data.name, topic_data.topic_id)
+        partition = broker.partition(topic, data.partition)
+        if acks == _ALL:
+            _check_replicas(topic, partition)
+        records = await broker.run_io(prepare_records, topic, data.records)
+        appended = await _append_in_order(broker, partition, records)
+    except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+        result.base_offset = -1
+        result.log_append_time_ms = -1
+        result.log_start_offset = -1
+        result.error.CopyFrom(error_message(error))
+        return
+    is_stamped = topic.config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME
+    result.base_offset = appended.base_offset
+    result.log_append_time_ms = appended.log_append_time_ms if is_stamped else -1
+    result.log_start_offset = appended.log_start_offset
+
+
+def _check_replicas(topic: TopicInfo, partition: ServedPartition) -> None:
+    in_sync, wanted = len(partition.info.isr), topic.config.min_insync_replicas
+    if in_sync < wanted:
+        raise NotEnoughReplicasError(
+            f"{topic.name}-{partition.info.partition} has {in_sync} in-sync replicas, min.insync.replicas is {wanted}: "
+            "nothing was appended. Wait for replicas, or lower it"
+        )
+
+
+async def _append_in_order(broker: Broker, partition: ServedPartition, records: bytes) -> AppendResult:
+    deadline = broker.clock.monotonic() + _OVERTAKING_WAIT_S
+    while True:
+        with broker.arrivals.watch([partition.key]) as waiter:
+            try:
+                return await broker.append(partition, records)
+            except OutOfOrderSequenceError:
+                left_s = deadline - broker.clock.monotonic()
+                if left_s <= 0 or not await waiter.wait(wanted_bytes=1, timeout_s=left_s):
+                    raise
+
+
+def _log_failures(response: pb.ProduceResponse) -> None:
+    for topic in response.topics:
+        for result in topic.partitions:
+            if result.HasField("error"):
+                _logger.warning("acks=0 append to %s-%d failed: %s", topic.name, result.partition, result.error.message)

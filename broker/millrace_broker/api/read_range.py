@@ -1,0 +1,35 @@
+"""ReadRange: the batches of a range of offsets as a stream, for readers that cannot open the segment files.
+
+A chunk is read only when the one before has been taken: the caller's pace limits what is in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace.records import scan_headers
+from millrace_broker.api.call import Call
+from millrace_broker.api.ranges import check_range, end_of, find_partition
+from millrace_broker.broker import Broker, ServedPartition
+
+CHUNK_BYTES: Final = 2**20
+
+
+async def handle(broker: Broker, request: pb.ReadRangeRequest, call: Call) -> AsyncIterator[pb.ReadRangeResponse]:
+    """Yield chunks of whole batches; the first batch may begin before the range, the last may end after it."""
+    partition = find_partition(broker, request)
+    check_range(partition, request.start_offset, request.end_offset, end_of(partition, request.isolation_level))
+    offset = request.start_offset
+    while offset < request.end_offset:
+        records, offset = await broker.run_io(_read_chunk, partition, offset, request.end_offset)
+        yield pb.ReadRangeResponse(records=records)
+
+
+def _read_chunk(partition: ServedPartition, offset: int, end_offset: int) -> tuple[bytes, int]:
+    """Read the next chunk; returns it and the offset that follows."""
+    records = partition.log.read(offset, CHUNK_BYTES, end_offset=end_offset)
+    headers = [header for _, header in scan_headers(records)]
+    # Compaction may have emptied the end of the range: then there is nothing more to read.
+    return records, headers[-1].next_offset if headers else end_offset

@@ -1,0 +1,275 @@
+"""The broker without its network: storage, metadata, and what handlers need to answer calls.
+
+Life: ``open`` takes the data directories and recovers, ``announce`` makes the broker known under its address,
+``close`` ends cleanly. Handlers run in the event loop; whatever touches the disk runs in one of two pools:
+``run_io`` for logs, ``administer`` (one thread) for changes of metadata.
+
+Invariants
+* Batches of one partition are appended in the order in which ``append`` was called.
+* An append that has begun is finished and its readers are told, also when the call that asked for it is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, ParamSpec, TypeVar
+
+from millrace.config.broker import BrokerConfig, Listener
+from millrace.coordination import Coordination, EmbeddedStore
+from millrace.coordination.nodes import BrokerNode
+from millrace.errors import (
+    EnvironmentProblemError,
+    InconsistentTopicIdError,
+    NotLeaderError,
+    UnknownTopicOrPartitionError,
+)
+from millrace_broker.delayed import Arrivals, ArrivalStatistics, PartitionKey
+from millrace_broker.environment import Clock, SystemClock
+from millrace_broker.limits import ByteBudget, LimitStatistics, RequestLimits
+from millrace_broker.log import AppendResult, LogManager, PartitionLog
+from millrace_broker.log.files import Files, OsFiles
+from millrace_broker.metadata import (
+    LiveBroker,
+    PartitionInfo,
+    ProducerIds,
+    TopicCatalog,
+    TopicChanges,
+    TopicInfo,
+    registration,
+)
+
+_logger = logging.getLogger(__name__)
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+METADATA_FILE: Final = "millrace-metadata.sqlite"
+_TICK_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatistics:
+    """What the broker is doing now."""
+
+    topics: int
+    partitions: int
+    limits: LimitStatistics
+    delayed_fetches: ArrivalStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPartition:
+    """A partition that this broker leads: what is known of it, and its log."""
+
+    topic: TopicInfo
+    info: PartitionInfo
+    log: PartitionLog
+
+    @property
+    def key(self) -> PartitionKey:
+        """Its name in ``Arrivals``."""
+        return self.topic.name, self.info.partition
+
+
+class Broker:
+    """One broker of a cluster; today also its only one and its controller."""
+
+    def __init__(self, config: BrokerConfig, *, clock: Clock | None = None, files: Files | None = None) -> None:
+        self.config: Final = config
+        self.clock: Final[Clock] = clock or SystemClock()
+        self._files: Final[Files] = files or OsFiles()
+        self.arrivals: Final = Arrivals()
+        self.limits: Final = RequestLimits(
+            requests_max=config.queued_max_requests,
+            connections_max=config.max_connections,
+            monotonic=self.clock.monotonic,
+        )
+        self.request_bytes: Final = ByteBudget(config.queued_max_request_bytes)
+        self.response_bytes: Final = ByteBudget(config.queued_max_request_bytes)
+        self._io = ThreadPoolExecutor(config.num_io_threads, thread_name_prefix="millrace-io")
+        self._administration = ThreadPoolExecutor(1, thread_name_prefix="millrace-administration")
+        self._append_locks: dict[PartitionKey, asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    async def open(self, on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Take the data directories, recover the logs, finish what was interrupted.
+
+        Raises ``EnvironmentProblemError`` when a directory is not writable, in use, or another broker's.
+        """
+        self._loop = asyncio.get_running_loop()
+        await self.administer(self._open, on_progress)
+
+    def _open(self, on_progress: Callable[[int, int], None] | None) -> None:
+        directories = [Path(name).expanduser().absolute() for name in self.config.log_directories]
+        for directory in directories:
+            _make_directory(directory)
+        self._store = EmbeddedStore(directories[0] / METADATA_FILE, now_ms=self.clock.now_ms)
+        try:
+            self.coordination: Coordination = self._store.connect()
+            registration.ensure_roots(self.coordination)
+            self.cluster_id = registration.cluster_id(self.coordination)
+            self.logs = LogManager.open(
+                directories,
+                broker_id=self.config.broker_id,
+                cluster_id=self.cluster_id,
+                defaults=self.config.topic_defaults,
+                files=self._files,
+                clock=self.clock,
+                on_progress=on_progress,
+            )
+        except BaseException:
+            self._store.close()
+            raise
+        self.controller_epoch = registration.become_controller(
+            self.coordination, self.config.broker_id, now_ms=self.clock.now_ms()
+        )
+        self.catalog = TopicCatalog(self.coordination, self.config.topic_defaults)
+        self.catalog.load()
+        self.changes = TopicChanges(
+            self.config,
+            self.coordination,
+            self.catalog,
+            self.logs,
+            controller_epoch=self.controller_epoch,
+            on_gone=self._forget,
+        )
+        self.changes.resume()
+        self.producer_ids = ProducerIds(self.coordination, self.config.broker_id)
+
+    async def announce(self, address: Listener) -> None:
+        """Register under the address that clients are to use, and begin the periodic work."""
+        self.address = address
+        node = BrokerNode(
+            host=address.host, port=address.port, rack=self.config.broker_rack, timestamp_ms=self.clock.now_ms()
+        )
+        await self.administer(registration.register, self.coordination, self.config.broker_id, node)
+        self._ticking = asyncio.create_task(self._tick(), name="millrace-tick")
+
+    async def close(self) -> None:
+        """Finish what has begun, write checkpoints and the clean-shutdown marks, let go of the directories."""
+        ticking = getattr(self, "_ticking", None)
+        if ticking is not None:
+            ticking.cancel()
+            await asyncio.gather(ticking, return_exceptions=True)
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            if hasattr(self, "logs"):
+                await self.run_io(self.logs.close)
+        finally:
+            if hasattr(self, "_store"):
+                await self.administer(self._store.close)
+            self._io.shutdown()
+            self._administration.shutdown()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            try:
+                await self.run_io(self.logs.tick)
+            except Exception:
+                _logger.exception("the log's periodic work failed and is tried again")
+
+    # --- threads ---------------------------------------------------------------------------------------------
+
+    async def run_io(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run a function that touches logs on disk, outside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._io, lambda: function(*args, **kwargs))
+
+    async def administer(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run a function that touches metadata: one at a time, to its end even if the caller is cancelled."""
+        return await asyncio.get_running_loop().run_in_executor(self._administration, lambda: function(*args, **kwargs))
+
+    async def to_the_end(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Wait for ``work``; if the caller is cancelled meanwhile, ``work`` goes on all the same."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    # --- partitions ------------------------------------------------------------------------------------------
+
+    def topic(self, name: str, topic_id: bytes = b"") -> TopicInfo:
+        """The topic of that name, whose id is the given one unless that is empty.
+
+        Raises ``UnknownTopicOrPartitionError``, ``InconsistentTopicIdError``.
+        """
+        topic = self.catalog.topic(name)
+        if topic_id and topic_id != topic.topic_id.bytes:
+            raise InconsistentTopicIdError(
+                f"topic {name} was deleted and created again: its id is not the one asked for. Fetch the metadata anew"
+            )
+        return topic
+
+    def partition(self, topic: TopicInfo, number: int) -> ServedPartition:
+        """A partition that this broker leads. Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``."""
+        info = topic.partitions.get(number)
+        if info is None:
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic.name} has partitions 0 to {len(topic.partitions) - 1}, not {number}"
+            )
+        if info.leader != self.config.broker_id:
+            raise NotLeaderError(f"{topic.name}-{number} is led by broker {info.leader}: fetch the metadata anew")
+        log = self.logs.get(topic.name, number)
+        if log is None or log.topic_id != topic.topic_id:
+            # Its files are being made or deleted in this moment.
+            raise UnknownTopicOrPartitionError(f"{topic.name}-{number} is not there (yet, or any more)")
+        return ServedPartition(topic, info, log)
+
+    async def append(self, partition: ServedPartition, records: bytes) -> AppendResult:
+        """Append whole batches to a partition, and tell those who wait for them. Raises what the log raises."""
+        lock = self._append_locks.setdefault(partition.key, asyncio.Lock())
+        async with lock:
+            result = await self.run_io(partition.log.append, records, leader_epoch=partition.info.leader_epoch)
+        self.arrivals.arrived(partition.key, len(records))
+        return result
+
+    def _forget(self, topic: TopicInfo) -> None:
+        """Wake and forget whoever deals with a topic that is gone. Called in the administration thread."""
+
+        def forget() -> None:
+            for number in topic.partitions:
+                self.arrivals.changed((topic.name, number))
+                self._append_locks.pop((topic.name, number), None)
+
+        self._loop.call_soon_threadsafe(forget)
+
+    # --- the cluster -----------------------------------------------------------------------------------------
+
+    def live_brokers(self) -> Iterable[LiveBroker]:
+        """The brokers of the cluster that are up, by id."""
+        return registration.live_brokers(self.coordination)
+
+    def statistics(self) -> BrokerStatistics:
+        """The present numbers."""
+        return BrokerStatistics(
+            topics=len(self.catalog.topics),
+            partitions=self.catalog.partition_count,
+            limits=LimitStatistics(
+                requests=self.limits.requests,
+                connections=self.limits.connections,
+                bytes_in_use=self.request_bytes.in_use_bytes + self.response_bytes.in_use_bytes,
+                refused=self.limits.refused,
+                delayed=self.request_bytes.delayed + self.response_bytes.delayed,
+            ),
+            delayed_fetches=self.arrivals.statistics(),
+        )
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentProblemError(f"cannot make the data directory {directory}: {error.strerror}") from error
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise EnvironmentProblemError(
+            f"the data directory {directory} is not writable for this user: change its owner, or set log.dirs"
+        )

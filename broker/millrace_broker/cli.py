@@ -1,0 +1,118 @@
+"""``millrace broker``: run a broker in the foreground until SIGTERM or SIGINT.
+
+Imports are few and late here: from the command to the first acknowledged write it should take less than a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from millrace.config.broker import BrokerConfig
+
+_LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+_PROGRESS_INTERVAL_S = 1.0
+
+
+def broker(
+    config: Annotated[
+        Path | None, typer.Option(help="Properties file; without it the broker.properties that came with millrace.")
+    ] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Directory of the data (log.dirs); ./millrace-data if nothing says otherwise.")
+    ] = None,
+    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address to listen at; port 0: any.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", "-o", metavar="NAME=VALUE", help="Any option of the file, overriding it."),
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+) -> None:
+    """Run a broker that needs nothing else: its metadata is kept beside its data.
+
+    It prints one line once it answers, logs to standard error, and ends cleanly on SIGTERM or Ctrl-C.
+
+    Examples:
+
+      millrace broker
+
+      millrace broker --data-dir /srv/millrace --listen 0.0.0.0:9092 -o log.retention.hours=24
+    """
+    level = logging.getLevelNamesMapping().get(log_level.upper())
+    if level is None:
+        raise UsageError(f"--log-level {log_level}: expected DEBUG, INFO, WARNING or ERROR")
+    logging.basicConfig(level=level, format=_LOG_FORMAT, stream=sys.stderr)
+    asyncio.run(_run(load_config(config, data_dir=data_dir, listen=listen, options=option or [])))
+
+
+def load_config(config: Path | None, *, data_dir: str | None, listen: str | None, options: list[str]) -> BrokerConfig:
+    """Put a configuration together: the file, then ``-o``, then the two options of their own.
+
+    Raises ``InvalidConfigError`` and ``UsageError``.
+    """
+    from millrace.config.base import read_properties
+    from millrace.config.broker import BrokerConfig
+
+    values: dict[str, Any] = {}
+    path = config or default_config_file()
+    if path is not None:
+        values.update(read_properties(path))
+    for text in options:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise UsageError(f"-o {text}: expected name=value")
+        values[name.strip()] = value.strip()
+    if data_dir is not None:
+        values["log.dirs"] = data_dir
+    if listen is not None:
+        values["listeners"] = listen
+        values.pop("advertised.listeners", None)
+    return BrokerConfig.load(values)
+
+
+def default_config_file() -> Path | None:
+    """The ``broker.properties`` that came with millrace: of the checkout, or of the installed distribution."""
+    import millrace
+
+    candidates = (
+        Path(millrace.__file__).parents[2] / "conf" / "broker.properties",
+        Path(sys.prefix) / "share" / "millrace" / "conf" / "broker.properties",
+    )
+    return next((path for path in candidates if path.is_file()), None)
+
+
+async def _run(config: BrokerConfig) -> None:
+    from millrace_broker.server import BrokerServer
+
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    server = BrokerServer(config)
+    await server.start(_Progress())
+    print(f"millrace broker {config.broker_id} listening on {server.address}", flush=True)  # noqa: T201 - the output
+    await stopping.wait()
+    await server.stop()
+
+
+class _Progress:
+    """Says now and then how far a long recovery has come."""
+
+    def __init__(self) -> None:
+        self._said_s = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now_s = time.monotonic()
+        if now_s - self._said_s >= _PROGRESS_INTERVAL_S:
+            self._said_s = now_s
+            logging.getLogger(__name__).info("recovered %d of %d logs", done, total)

@@ -1,0 +1,90 @@
+"""A real broker inside another program: for tests and notebooks.
+
+It runs in a thread with an event loop of its own, listens on loopback, and keeps real files: what a test sees is
+what ``millrace broker`` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from millrace.config.broker import BrokerConfig
+from millrace_broker.server import BrokerServer
+
+
+class EmbeddedBroker:
+    """A broker in a thread of this process, from ``__enter__`` (or ``start``) to ``__exit__`` (or ``stop``).
+
+    ``options`` are those of ``BrokerConfig``, by field name (``num_partitions=4``) or, in a dict, by Kafka's
+    (``{"log.retention.ms": "1000"}``). Port 0 takes a free one. After ``stop`` it can be started again, on the same
+    data and another free port.
+    """
+
+    def __init__(
+        self, data_dir: Path | str, port: int = 0, options: dict[str, Any] | None = None, **fields: Any
+    ) -> None:
+        named = {name.replace("_", "."): value for name, value in fields.items()}
+        self._config: Final = BrokerConfig.load(
+            {
+                "log.dirs": str(data_dir),
+                "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+                **named,
+                **(options or {}),
+            }
+        )
+        self._thread: threading.Thread | None = None
+        self.server: BrokerServer
+
+    @property
+    def port(self) -> int:
+        """The port listened at."""
+        return self.server.port
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients are given: ``127.0.0.1:port``."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> Self:
+        """Start, and return when calls are answered. Raises what ``BrokerServer.start`` raises."""
+        started: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(started)), name="millrace-broker", daemon=True
+        )
+        self._thread.start()
+        started.result()
+        return self
+
+    def stop(self) -> None:
+        """Shut down cleanly; again does nothing."""
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join()
+            self._thread = None
+
+    async def _serve(self, started: Future[None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self.server = BrokerServer(self._config)
+        try:
+            await self.server.start()
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that called start
+            self._thread = None
+            started.set_exception(error)
+            return
+        started.set_result(None)
+        await self._stopping.wait()
+        await self.server.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,153 @@
+"""The listener that speaks gRPC: a thin adapter between grpc.aio and the handlers of ``millrace_broker.api``.
+
+Every call is registered as one with a streamed request, so that its body is received only when the adapter reads it:
+admission comes first, and HTTP/2's flow control keeps what waits in the sender's memory instead of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.message_factory import GetMessageClass
+
+from millrace.config.broker import BrokerConfig, Listener
+from millrace.errors import EnvironmentProblemError, InvalidRequestError, MillraceError, RequestTimedOutError
+from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.status import ERROR_CODE_KEY, status_of
+from millrace_broker.api import HANDLERS, STREAM_HANDLERS, Call, StreamHandler, UnaryHandler, known_error
+from millrace_broker.broker import Broker
+from millrace_broker.limits import Lease
+
+_logger = logging.getLogger(__name__)
+
+_SERVICE: Final = pb.DESCRIPTOR.services_by_name["Broker"]
+_DETAILS_MAX: Final = 2000
+"""Characters of an error message that go into the status: all headers of a call share 8 KiB."""
+
+_RECEPTION_SHARE: Final = 16
+"""A body not yet received counts as this fraction of the budget: its size is known only afterwards."""
+
+_RECEPTION_TIMEOUT_S: Final = 60.0
+_FRAMING_BYTES: Final = 64 * 1024
+"""Room in a message beside the records that ``socket.request.max.bytes`` is about."""
+
+_Context = Any  # grpc.aio.ServicerContext is generic in what this adapter does not care about
+
+
+def make_server(broker: Broker) -> grpc.aio.Server:
+    """A server that answers the ``Broker`` service with the broker's handlers."""
+    server = grpc.aio.server(options=_options(broker.config))
+    handlers = {}
+    for method in _SERVICE.methods:
+        if method.name in STREAM_HANDLERS:
+            behaviour: Any = _stream(broker, STREAM_HANDLERS[method.name])
+            make = grpc.stream_stream_rpc_method_handler
+        else:
+            behaviour = _unary(broker, HANDLERS[method.name])
+            make = grpc.stream_unary_rpc_method_handler
+        handlers[method.name] = make(
+            behaviour,
+            request_deserializer=GetMessageClass(method.input_type).FromString,
+            response_serializer=GetMessageClass(method.output_type).SerializeToString,
+        )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers),))
+    return server
+
+
+def bind(server: grpc.aio.Server, listener: Listener) -> int:
+    """Bind to an address; returns the port. Raises ``EnvironmentProblemError`` when it cannot be had."""
+    try:
+        port = server.add_insecure_port(str(listener))
+    except RuntimeError as error:
+        raise EnvironmentProblemError(_binding_problem(listener)) from error
+    if port == 0:
+        raise EnvironmentProblemError(_binding_problem(listener))
+    return port
+
+
+def _binding_problem(listener: Listener) -> str:
+    return (
+        f"cannot listen at {listener}: the port is in use, or the address is not this host's. "
+        "Stop what listens there, or set another one with listeners (--listen HOST:PORT)"
+    )
+
+
+def _options(config: BrokerConfig) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", config.socket_request_max_bytes + _FRAMING_BYTES),
+        ("grpc.max_send_message_length", -1),  # responses have their own limits; a first batch is always sent
+        ("grpc.max_concurrent_streams", config.queued_max_requests),
+        ("grpc.max_connection_idle_ms", config.connections_max_idle_ms),
+        ("grpc.so_reuseport", 0),  # two brokers on one port must be an error, not a lottery
+        # A peer that vanished without closing is noticed, and idle clients may ping.
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
+
+
+def _unary(broker: Broker, handler: UnaryHandler) -> Any:
+    async def behaviour(requests: AsyncIterator[Any], context: _Context) -> Any:
+        with ExitStack() as stack:
+            try:
+                call, request = await _admit(broker, requests, context, stack)
+                return await handler(broker, request, call)
+            except Exception as error:  # noqa: BLE001 - every error ends the call with its status
+                failure = known_error(error)
+        return await _abort(context, failure)
+
+    return behaviour
+
+
+def _stream(broker: Broker, handler: StreamHandler) -> Any:
+    async def behaviour(requests: AsyncIterator[Any], context: _Context) -> AsyncIterator[Any]:
+        with ExitStack() as stack:
+            try:
+                call, request = await _admit(broker, requests, context, stack)
+                async for response in handler(broker, request, call):
+                    yield response
+                return
+            except Exception as error:  # noqa: BLE001 - every error ends the call with its status
+                failure = known_error(error)
+        await _abort(context, failure)
+
+    return behaviour
+
+
+async def _admit(broker: Broker, requests: AsyncIterator[Any], context: _Context, stack: ExitStack) -> tuple[Call, Any]:
+    """Count the call, wait until its body may take memory, and receive it."""
+    peer = context.peer()
+    stack.enter_context(broker.limits.request(peer))
+    request_lease, response_lease = Lease(broker.request_bytes), Lease(broker.response_bytes)
+    stack.callback(request_lease.release)
+    # The response is in memory until it has been sent, which is when the call is done.
+    context.add_done_callback(lambda _: response_lease.release())
+    await request_lease.take(broker.config.queued_max_request_bytes // _RECEPTION_SHARE)
+    try:
+        async with asyncio.timeout(_RECEPTION_TIMEOUT_S):
+            request = await anext(requests)
+    except TimeoutError:
+        raise RequestTimedOutError(f"the request's body did not come within {_RECEPTION_TIMEOUT_S:.0f} s") from None
+    except StopAsyncIteration:
+        raise InvalidRequestError("the call ended without a request") from None
+    request_lease.settle(request.ByteSize())
+    return Call(peer=peer, is_local=_is_local(peer), response_lease=response_lease), request
+
+
+def _is_local(peer: str) -> bool:
+    """Whether a gRPC peer name (``ipv4:127.0.0.1:5000``, ``ipv6:%5B::1%5D:5000``, ``unix:``) is on this host."""
+    return peer.startswith(("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "unix:"))
+
+
+async def _abort(context: _Context, error: MillraceError) -> None:
+    details = error.message
+    if len(details) > _DETAILS_MAX:
+        details = details[: _DETAILS_MAX - 3] + "..."
+    await context.abort(status_of(error), details, trailing_metadata=((ERROR_CODE_KEY, str(error.code)),))

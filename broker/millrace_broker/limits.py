@@ -1,0 +1,180 @@
+"""Limits on what clients can make the broker hold: requests, connections, and the bytes of both.
+
+All of it lives in the event loop's thread. What exceeds a count is refused with ``ThrottledError``, which clients
+retry; what exceeds the bytes waits its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.errors import ThrottledError
+
+ACTIVE_CONNECTION_S: Final = 10.0
+"""How long a connection counts after its last call. gRPC does not tell a server when connections come and go."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitStatistics:
+    """What is in progress, and how often a limit refused or delayed something since the start."""
+
+    requests: int
+    connections: int
+    bytes_in_use: int
+    refused: int
+    delayed: int
+
+
+class RequestLimits:
+    """Counts requests in progress and the connections that they come from."""
+
+    def __init__(self, *, requests_max: int, connections_max: int, monotonic: Callable[[], float]) -> None:
+        self._requests_max = requests_max
+        self._connections_max = connections_max
+        self._monotonic = monotonic
+        self._requests = 0
+        self._refused = 0
+        self._in_progress: dict[str, int] = {}
+        self._last_seen: dict[str, float] = {}
+
+    @property
+    def requests(self) -> int:
+        """Requests in progress."""
+        return self._requests
+
+    @property
+    def refused(self) -> int:
+        """Requests refused since the start."""
+        return self._refused
+
+    @property
+    def connections(self) -> int:
+        """Connections with a call in progress or in the last ``ACTIVE_CONNECTION_S`` seconds."""
+        self._forget_idle()
+        return len(self._last_seen)
+
+    @contextmanager
+    def request(self, peer: str) -> Iterator[None]:
+        """A request from a connection, for as long as it is in progress. Raises ``ThrottledError``."""
+        self._admit(peer)
+        self._requests += 1
+        self._in_progress[peer] = self._in_progress.get(peer, 0) + 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            self._in_progress[peer] -= 1
+            if not self._in_progress[peer]:
+                del self._in_progress[peer]
+            self._last_seen[peer] = self._monotonic()
+
+    def _admit(self, peer: str) -> None:
+        if self._requests >= self._requests_max:
+            self._refused += 1
+            raise ThrottledError(
+                f"{self._requests} requests are in progress, as many as queued.max.requests allows: try again"
+            )
+        if peer not in self._last_seen:
+            if len(self._last_seen) >= self._connections_max:
+                self._forget_idle()
+            if len(self._last_seen) >= self._connections_max:
+                self._refused += 1
+                raise ThrottledError(
+                    f"{len(self._last_seen)} connections are active, as many as max.connections allows: try again"
+                )
+        self._last_seen[peer] = self._monotonic()
+
+    def _forget_idle(self) -> None:
+        horizon = self._monotonic() - ACTIVE_CONNECTION_S
+        self._last_seen = {
+            peer: seen for peer, seen in self._last_seen.items() if seen >= horizon or peer in self._in_progress
+        }
+
+
+class ByteBudget:
+    """A number of bytes shared by calls; who asks for more than is left waits, first come first served.
+
+    A call that asks for more than the whole budget gets it alone, so that nothing waits for ever.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes: Final = size_bytes
+        self._left_bytes = size_bytes
+        self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._delayed = 0
+
+    @property
+    def in_use_bytes(self) -> int:
+        """Bytes that calls hold now."""
+        return self._size_bytes - self._left_bytes
+
+    @property
+    def delayed(self) -> int:
+        """Calls that had to wait since the start."""
+        return self._delayed
+
+    async def take(self, size_bytes: int) -> int:
+        """Wait for ``size_bytes`` and take them; returns what to give back. Cancellation takes nothing."""
+        amount = min(size_bytes, self._size_bytes)
+        if not self._queue and amount <= self._left_bytes:
+            self._left_bytes -= amount
+            return amount
+        self._delayed += 1
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append((amount, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back(amount)  # it was given in the very moment of the cancellation
+            else:
+                self._queue = deque(entry for entry in self._queue if entry[1] is not turn)
+                self._wake()
+            raise
+        return amount
+
+    def charge(self, amount: int) -> None:
+        """Take bytes that are there already, without waiting; the budget may be overdrawn until they are returned."""
+        self._left_bytes -= amount
+
+    def give_back(self, amount: int) -> None:
+        """Return what ``take`` or ``charge`` gave."""
+        self._left_bytes += amount
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._queue and self._queue[0][0] <= self._left_bytes:
+            amount, turn = self._queue.popleft()
+            if not turn.done():
+                self._left_bytes -= amount
+                turn.set_result(None)
+
+
+class Lease:
+    """Bytes of a budget held by one call, given back at the latest when the call ends."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self._held_bytes = 0
+
+    async def take(self, size_bytes: int) -> None:
+        """Wait for more bytes. To be called once: who waits while holding some may wait for ever."""
+        self._held_bytes += await self._budget.take(size_bytes)
+
+    def settle(self, size_bytes: int) -> None:
+        """Hold what turned out to be needed, more or less than was taken; does not wait."""
+        difference = size_bytes - self._held_bytes
+        self._held_bytes = size_bytes
+        if difference > 0:
+            self._budget.charge(difference)
+        elif difference < 0:
+            self._budget.give_back(-difference)
+
+    def release(self) -> None:
+        """Give all back; again does nothing."""
+        self.settle(0)

@@ -1,0 +1,21 @@
+"""What the broker knows of the cluster: topics and their changes, brokers, producer ids.
+
+``topics`` is the data, ``catalog`` the present snapshot of it, ``changes`` the only writer, ``rules`` the checks.
+"""
+
+from millrace_broker.metadata.catalog import TopicCatalog
+from millrace_broker.metadata.changes import TopicChanges, TopicSpec
+from millrace_broker.metadata.producer_ids import ProducerIds
+from millrace_broker.metadata.registration import LiveBroker
+from millrace_broker.metadata.topics import PartitionInfo, SchemaVersion, TopicInfo
+
+__all__ = [
+    "LiveBroker",
+    "PartitionInfo",
+    "ProducerIds",
+    "SchemaVersion",
+    "TopicCatalog",
+    "TopicChanges",
+    "TopicInfo",
+    "TopicSpec",
+]

@@ -1,0 +1,133 @@
+"""Every topic this broker knows, as one immutable snapshot that is swapped when a topic changes.
+
+Reading takes no lock and may happen in any thread: a reader that wants several facts to agree keeps one ``TopicInfo``.
+
+Invariants
+* A topic is in the snapshot from the moment its nodes exist until it is marked for deletion.
+* What is in the snapshot was read from coordination: a change is written there first, then ``refresh`` reads it back.
+* Only one thread refreshes (the broker's administration thread, or its start).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from millrace.config.topic import TopicConfig
+from millrace.coordination import Coordination, NoNodeError, paths
+from millrace.coordination.nodes import ConfigNode, PartitionStateNode, SchemaNode, TopicNode, TypedTopicNode
+from millrace.errors import UnknownTopicOrPartitionError
+from millrace_broker.metadata.rules import effective_config
+from millrace_broker.metadata.topics import LEADER_NONE, PartitionInfo, SchemaVersion, TopicInfo
+
+
+class TopicCatalog:
+    """The topics by name, by id, and their schemas by id."""
+
+    def __init__(self, coordination: Coordination, defaults: TopicConfig) -> None:
+        self._coordination = coordination
+        self._defaults = defaults
+        self._topics: Mapping[str, TopicInfo] = {}
+        self._by_id: Mapping[uuid.UUID, TopicInfo] = {}
+        self._schemas: Mapping[int, SchemaVersion] = {}
+
+    @property
+    def topics(self) -> Mapping[str, TopicInfo]:
+        """All topics by name, sorted."""
+        return MappingProxyType(self._topics)
+
+    @property
+    def schemas(self) -> Mapping[int, SchemaVersion]:
+        """All schema versions of all topics by their id."""
+        return MappingProxyType(self._schemas)
+
+    @property
+    def partition_count(self) -> int:
+        """Number of partitions of all topics."""
+        return sum(len(topic.partitions) for topic in self._topics.values())
+
+    def topic(self, name: str) -> TopicInfo:
+        """The topic of that name. Raises ``UnknownTopicOrPartitionError``."""
+        try:
+            return self._topics[name]
+        except KeyError:
+            raise UnknownTopicOrPartitionError(
+                f"topic {name} does not exist: create it, or see 'millrace topics list'"
+            ) from None
+
+    def topic_of_id(self, topic_id: uuid.UUID) -> TopicInfo | None:
+        """The topic with that id."""
+        return self._by_id.get(topic_id)
+
+    def load(self) -> None:
+        """Read every topic."""
+        self._swap({name: info for name in self._coordination.children(paths.TOPICS) if (info := self._read(name))})
+
+    def refresh(self, name: str) -> TopicInfo | None:
+        """Read one topic anew; None when it is gone or marked for deletion."""
+        info = self._read(name)
+        topics = {other: known for other, known in self._topics.items() if other != name}
+        if info is not None:
+            topics[name] = info
+        self._swap(topics)
+        return info
+
+    def _swap(self, topics: Mapping[str, TopicInfo]) -> None:
+        self._topics = dict(sorted(topics.items()))
+        self._by_id = {info.topic_id: info for info in topics.values()}
+        self._schemas = {version.id: version for info in topics.values() for version in info.schemas}
+
+    def _read(self, name: str) -> TopicInfo | None:
+        coordination = self._coordination
+        if coordination.exists(paths.delete_topic_path(name)) is not None:
+            return None
+        try:
+            topic = TopicNode.decode(coordination.get(paths.topic_path(name))[0])
+        except NoNodeError:
+            return None
+        schemas, key_columns = self._read_schemas(name)
+        overrides = self._read_overrides(name)
+        return TopicInfo(
+            name=name,
+            topic_id=topic.topic_id,
+            partitions={number: self._read_partition(name, number, r) for number, r in topic.assignment.items()},
+            overrides=overrides,
+            config=effective_config(self._defaults, overrides, is_typed=bool(schemas)),
+            schemas=schemas,
+            key_columns=key_columns,
+        )
+
+    def _read_partition(self, name: str, partition: int, replicas: tuple[int, ...]) -> PartitionInfo:
+        try:
+            data, _ = self._coordination.get(paths.partition_state_path(name, partition))
+        except NoNodeError:
+            return PartitionInfo(
+                partition=partition, leader=LEADER_NONE, leader_epoch=-1, replicas=replicas, isr=()
+            )  # no leader elected yet
+        state = PartitionStateNode.decode(data)
+        return PartitionInfo(
+            partition=partition,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            replicas=replicas,
+            isr=state.isr,
+        )
+
+    def _read_overrides(self, name: str) -> dict[str, str]:
+        try:
+            return ConfigNode.decode(self._coordination.get(paths.topic_config_path(name))[0]).config
+        except NoNodeError:
+            return {}
+
+    def _read_schemas(self, name: str) -> tuple[tuple[SchemaVersion, ...], tuple[str, ...]]:
+        try:
+            typed = TypedTopicNode.decode(self._coordination.get(paths.typed_topic_path(name))[0])
+        except NoNodeError:
+            return (), ()
+        nodes = [(i, SchemaNode.decode(self._coordination.get(paths.schema_path(i))[0])) for i in typed.schema_ids]
+        versions = tuple(
+            SchemaVersion(id=schema_id, version=node.schema_version, arrow_schema=node.arrow_schema)
+            for schema_id, node in nodes
+        )
+        return versions, typed.key_columns

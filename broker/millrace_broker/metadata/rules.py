@@ -1,0 +1,90 @@
+"""What a topic may be called, how many partitions it may have, and how it may be configured: pure checks.
+
+Names follow Kafka's ``Topic.validate`` and ``hasCollision``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from millrace.config.topic import CompressionType, TopicConfig
+from millrace.errors import InvalidConfigError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidTopicError
+
+NAME_LENGTH_MAX: Final = 249
+"""A partition's directory is name, dash and number; file names have 255 characters."""
+
+PARTITIONS_PER_TOPIC_MAX: Final = 10_000
+"""What one request may ask of the controller, as Kafka limits it (``MAX_PARTITIONS_PER_BATCH``)."""
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_ROWS_ONLY: Final = (CompressionType.GZIP, CompressionType.SNAPPY)
+
+
+def check_topic_name(name: str) -> None:
+    """Raise ``InvalidTopicError`` unless ``name`` is 1 to 249 of ``[a-zA-Z0-9._-]``, and not ``.`` or ``..``."""
+    if not name:
+        raise InvalidTopicError("a topic name is empty: expected 1 to 249 of the characters a-z A-Z 0-9 . _ -")
+    if name in (".", ".."):
+        raise InvalidTopicError(f"{name!r} is no topic name: . and .. are directories")
+    if len(name) > NAME_LENGTH_MAX:
+        raise InvalidTopicError(f"topic name of {len(name)} characters, the most is {NAME_LENGTH_MAX}: {name[:40]}...")
+    if not _NAME.fullmatch(name):
+        raise InvalidTopicError(f"{name!r} is no topic name: expected only the characters a-z A-Z 0-9 . _ -")
+
+
+def check_collision(name: str, existing: Iterable[str]) -> None:
+    """Raise ``InvalidTopicError`` when ``name`` differs from another topic's only in ``.`` and ``_``.
+
+    Names of metrics have no dots, so such topics could not be told apart there.
+    """
+    folded = name.replace(".", "_")
+    for other in existing:
+        if other != name and other.replace(".", "_") == folded:
+            raise InvalidTopicError(f"topic {name} collides with {other}: names must differ in more than . and _")
+
+
+def check_partition_count(count: int, *, present: int, most: int) -> None:
+    """Raise ``InvalidPartitionsError`` for a count that is not positive or exceeds a topic's or the broker's limit.
+
+    ``present`` partitions are on the broker already, without this topic's; ``most`` is its ``max.partitions``.
+    """
+    if count < 1:
+        raise InvalidPartitionsError(f"{count} partitions: a topic has at least 1")
+    if count > PARTITIONS_PER_TOPIC_MAX:
+        raise InvalidPartitionsError(f"{count} partitions: a topic has at most {PARTITIONS_PER_TOPIC_MAX}")
+    if present + count > most:
+        raise InvalidPartitionsError(
+            f"{count} partitions beside {present} others exceed max.partitions={most}: raise it, or delete topics"
+        )
+
+
+def check_replication_factor(factor: int, brokers: int) -> None:
+    """Raise ``InvalidReplicationFactorError`` unless there are as many live brokers as replicas."""
+    if not 1 <= factor <= brokers:
+        raise InvalidReplicationFactorError(f"replication factor {factor}: between 1 and {brokers}, the live brokers")
+
+
+def check_option_names(names: Iterable[str]) -> None:
+    """Raise ``InvalidConfigError`` when one of ``names`` is no option of a topic."""
+    unknown = sorted(set(names) - set(TopicConfig.option_names()))
+    if unknown:
+        raise InvalidConfigError(
+            f"unknown topic option {', '.join(unknown)}: the options are {', '.join(TopicConfig.option_names())}"
+        )
+
+
+def effective_config(defaults: TopicConfig, overrides: Mapping[str, str], *, is_typed: bool) -> TopicConfig:
+    """A topic's configuration: the broker's defaults with the topic's own on top.
+
+    Raises ``InvalidConfigError`` for an unknown option or wrong value, naming it.
+    """
+    check_option_names(overrides)
+    config = TopicConfig.load({**defaults.options(), **overrides})
+    if is_typed and config.compression_type in _ROWS_ONLY:
+        raise InvalidConfigError(
+            f"compression.type={config.compression_type}: a typed topic's batches are columnar, which takes "
+            "producer, uncompressed, lz4 or zstd"
+        )
+    return config

@@ -1,0 +1,73 @@
+"""What the broker knows of a topic: frozen data, replaced as a whole when something changes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from millrace.config.topic import TopicConfig
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LEADER_NONE = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionInfo:
+    """Who has a partition. ``replicas`` has the preferred leader first."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaVersion:
+    """One version of a typed topic's schema; ``arrow_schema`` is an Arrow IPC schema message."""
+
+    id: int
+    version: int
+    arrow_schema: bytes
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The schema as an object."""
+        from millrace.schemas import deserialize_schema
+
+        return deserialize_schema(self.arrow_schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    """A topic. ``schemas`` holds every version, oldest first; empty for an opaque topic."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: Mapping[int, PartitionInfo]
+    overrides: Mapping[str, str]
+    config: TopicConfig
+    schemas: tuple[SchemaVersion, ...] = ()
+    key_columns: tuple[str, ...] = ()
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether records have the columns of a schema."""
+        return bool(self.schemas)
+
+    @property
+    def schema_id(self) -> int:
+        """Id of the newest schema version, 0 for an opaque topic."""
+        return self.schemas[-1].id if self.schemas else 0
+
+    def schema_of(self, schema_id: int) -> pa.Schema | None:
+        """The version with this id, if it is one of this topic's."""
+        for version in self.schemas:
+            if version.id == schema_id:
+                return version.schema
+        return None

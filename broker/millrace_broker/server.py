@@ -1,0 +1,98 @@
+"""A broker on the network: storage, listener, and their life together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from millrace.config.broker import BrokerConfig, Listener
+from millrace_broker.broker import Broker
+from millrace_broker.environment import Clock
+from millrace_broker.grpc_listener import bind, make_server
+from millrace_broker.log.files import Files
+
+_logger = logging.getLogger(__name__)
+
+_GRACE_S: Final = 5.0
+"""How long calls in progress may take to end when the server stops."""
+
+
+class BrokerServer:
+    """One broker and its listener. ``start`` and ``stop`` in the same event loop, or use it as a context manager."""
+
+    def __init__(self, config: BrokerConfig, *, clock: Clock | None = None, files: Files | None = None) -> None:
+        self._config: Final = config
+        self.broker: Final = Broker(config, clock=clock, files=files)
+        self._is_started = False
+        self._port = 0
+
+    @property
+    def port(self) -> int:
+        """The port listened at, once started."""
+        return self._port
+
+    @property
+    def address(self) -> Listener:
+        """The address listened at, once started."""
+        return Listener(self._config.listener.host, self._port)
+
+    @property
+    def data_directories(self) -> list[Path]:
+        """Where the data is."""
+        return [Path(name).expanduser().absolute() for name in self._config.log_directories]
+
+    async def start(self, on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Recover the data and answer calls. Raises ``EnvironmentProblemError``; then nothing is left behind.
+
+        ``on_progress`` is told of recovered and all logs, from another thread.
+        """
+        # The address first: where it is taken, the data is not even looked at.
+        self._server = make_server(self.broker)
+        self._port = bind(self._server, self._config.listener)
+        try:
+            await self.broker.open(on_progress)
+            advertised = self._config.advertised
+            await self.broker.announce(Listener(_reachable(advertised.host), advertised.port or self._port))
+            await self._server.start()
+        except BaseException:
+            await self._server.stop(None)
+            await self.broker.close()
+            raise
+        self._is_started = True
+        _logger.info("broker %d of cluster %s listens at %s", self._config.broker_id, self.cluster_id, self.address)
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id, once started."""
+        return self.broker.cluster_id
+
+    async def stop(self) -> None:
+        """Refuse new calls, let those in progress end, close the data cleanly. Stopping again does nothing."""
+        if not self._is_started:
+            return
+        self._is_started = False
+        self.broker.arrivals.close()
+        await self._server.stop(_GRACE_S)
+        await self.broker.close()
+        _logger.info("broker %d has stopped", self._config.broker_id)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+def _reachable(host: str) -> str:
+    """What to tell clients when the listener is on all interfaces and nothing is advertised."""
+    if host not in ("0.0.0.0", "::"):
+        return host
+    import socket
+
+    return socket.getfqdn()

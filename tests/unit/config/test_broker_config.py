@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millrace.config.base import read_properties
+from millrace.config.broker import TOPIC_DEFAULTS, BrokerConfig, Listener
+from millrace.config.topic import TopicConfig
+from millrace.errors import InvalidConfigError
+
+PROPERTIES = Path(__file__).parents[3] / "conf" / "broker.properties"
+
+
+def test_every_topic_option_has_a_broker_default() -> None:
+    assert set(TOPIC_DEFAULTS) == set(TopicConfig.option_names())
+
+
+def test_a_broker_option_is_the_default_of_the_topic_option() -> None:
+    config = BrokerConfig.load({"log.segment.bytes": "4096", "message.max.bytes": 2048})
+    assert config.topic_defaults.segment_bytes == 4096
+    assert config.topic_defaults.max_message_bytes == 2048
+    assert config.options()["log.segment.bytes"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("values", "expected_ms"),
+    [
+        ({"log.retention.hours": "2"}, 7_200_000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3"}, 180_000),
+        ({"log.retention.minutes": "3", "log.retention.ms": "5", "log.retention.hours": "2"}, 5),
+        ({"log.retention.hours": "-1"}, -1),
+    ],
+)
+def test_the_finer_unit_wins_as_with_kafka(values: dict[str, str], expected_ms: int) -> None:
+    assert BrokerConfig.load(values).topic_defaults.retention_ms == expected_ms
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"log.retention.hour": "1"}, "unknown option log.retention.hour"),
+        ({"segment.bytes": "1000"}, "unknown option segment.bytes"),
+        ({"log.retention.hours": "soon"}, "log.retention.hours='soon': expected an integer"),
+        ({"log.segment.bytes": "1"}, "log.segment.bytes sets segment.bytes"),
+        ({"broker.id": "-1"}, "broker.id='-1'"),
+        ({"listeners": "SSL://host:1"}, "PLAINTEXT"),
+        ({"listeners": "host"}, "PLAINTEXT://host:port"),
+        ({"listeners": "a:1,b:2"}, "several listeners"),
+        ({"log.dirs": "a,,b"}, "log.dirs"),
+        ({"log.dirs": "a,a"}, "different directories"),
+        ({"message.max.bytes": "2000000000"}, "socket.request.max.bytes=104857600"),
+    ],
+)
+def test_a_wrong_value_is_named_with_the_remedy(values: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        BrokerConfig.load(values)
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "listener"),
+    [
+        ("PLAINTEXT://localhost:9092", ("localhost", 9092)),
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        (":9092", ("0.0.0.0", 9092)),
+        ("plaintext://[::1]:80", ("::1", 80)),
+    ],
+)
+def test_listeners_are_read(text: str, listener: tuple[str, int]) -> None:
+    assert Listener.parse(text) == listener
+
+
+def test_an_ipv6_listener_is_written_with_brackets() -> None:
+    assert str(Listener("::1", 80)) == "[::1]:80"
+
+
+def _documented() -> dict[str, str]:
+    """All options of the file, with those commented out."""
+    documented: dict[str, str] = {}
+    for line in PROPERTIES.read_text().splitlines():
+        name, separator, value = line.removeprefix("#").partition("=")
+        if separator and " " not in name:
+            documented[name] = value
+    return documented
+
+
+def test_the_properties_file_loads_and_is_what_applies_without_it() -> None:
+    assert BrokerConfig.load(read_properties(PROPERTIES)) == BrokerConfig.load({})
+
+
+def test_the_properties_file_shows_every_option_with_its_default() -> None:
+    documented = _documented()
+    assert sorted(documented) == sorted(BrokerConfig.option_names())
+    for name, value in documented.items():
+        if name != "advertised.listeners":
+            assert BrokerConfig.load({name: value}) == BrokerConfig.load({}), name
