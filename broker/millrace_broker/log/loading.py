@@ -46,6 +46,7 @@ from millrace_broker.log.checkpoints import LEADER_EPOCHS, read_epochs
 from millrace_broker.log.files import Files
 from millrace_broker.log.index_building import IndexBuilder
 from millrace_broker.log.leader_epochs import LeaderEpochs
+from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.producers import Origin, ProducerStates, end_transaction
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.snapshots import read_snapshot
@@ -75,6 +76,7 @@ class LogDirectory:
     config: TopicConfig
     files: Files
     clock: Clock
+    open_segments: OpenSegments
 
     def load(self, *, recovery_point: int, log_start_offset: int, was_clean: bool) -> LoadedLog:
         """Load the partition, recovering it unless it ``was_clean``.
@@ -121,6 +123,7 @@ class LogDirectory:
             size_bytes=size_bytes,
             index_interval_bytes=self.config.index_interval_bytes,
             files=self.files,
+            open_segments=self.open_segments,
         )
 
     def _remove_leftovers(self) -> None:

@@ -37,6 +37,7 @@ from millrace_broker.environment import Clock, SystemClock
 from millrace_broker.log.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS, Partition
 from millrace_broker.log.data_directory import DataDirectory
 from millrace_broker.log.files import Files, OsFiles
+from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.partition import PartitionLog
 from millrace_broker.log.partition_metadata import read_topic_id, write_topic_id
 
@@ -72,6 +73,7 @@ class LogManager:
         self._checkpoint_interval_s: Final = checkpoint_interval_ms / 1000
         self._producer_expiration_ms: Final = producer_expiration_ms
         self._lock: Final = threading.RLock()
+        self._open_segments: Final = OpenSegments()
         self._logs: dict[Partition, PartitionLog] = {}
         self._homes: dict[Partition, DataDirectory] = {}
         self._offline: dict[Partition, MillraceError] = {}
@@ -98,8 +100,8 @@ class LogManager:
     ) -> LogManager:
         """Lock the directories and load every partition in them, recovering where the last stop was not clean.
 
-        ``configs`` holds the configuration of topics that differ from ``defaults``. A partition that cannot be loaded is
-        reported by ``offline``.
+        ``configs`` holds the configuration of topics that differ from ``defaults``. A partition that cannot be loaded
+        is reported by ``offline``.
 
         Raises ``EnvironmentProblemError`` when a directory is in use or not this broker's, and ``StorageError`` when it
         cannot be read or written.
@@ -167,6 +169,7 @@ class LogManager:
                 config=self._config_of(topic),
                 files=self._files,
                 clock=self._clock,
+                open_segments=self._open_segments,
                 recovery_point=directory.read_checkpoint(RECOVERY_POINTS).get(key, 0),
                 log_start_offset=directory.read_checkpoint(LOG_START_OFFSETS).get(key, 0),
                 was_clean=directory.was_clean,
@@ -186,8 +189,8 @@ class LogManager:
     def create_log(self, topic: str, topic_id: UUID, partition: int, config: TopicConfig | None = None) -> PartitionLog:
         """Create a partition in the directory that has the fewest, or return the one that is already there.
 
-        Raises ``InconsistentTopicIdError`` when it is there and belongs to another topic id, ``StorageError`` when it is
-        offline or the disk fails.
+        Raises ``InconsistentTopicIdError`` when it is there and belongs to another topic id, ``StorageError`` when it
+        is offline or the disk fails.
         """
         with self._lock:
             existing = self.get(topic, partition)
@@ -209,6 +212,7 @@ class LogManager:
                 config=self._config_of(topic),
                 files=self._files,
                 clock=self._clock,
+                open_segments=self._open_segments,
                 was_clean=True,
             )
             self._logs[topic, partition] = log
@@ -289,7 +293,9 @@ class LogManager:
         directory.write_checkpoint(LOG_START_OFFSETS, starts)
 
     def tick(self) -> None:
-        """Do what time has made due: flushes, retention, checkpoints. To be called about once a second, off the event loop.
+        """Do what time has made due: flushes, retention, checkpoints.
+
+        To be called about once a second, off the event loop, for it waits for the disk.
 
         A partition whose disk fails is logged and takes no more appends; the others go on.
         """

@@ -34,8 +34,7 @@ from millrace.errors import (
     OffsetOutOfRangeError,
     StorageError,
 )
-from millrace.records import NO_PRODUCER_ID, BatchHeader, stamp_append_time
-from millrace.records.header import read_header
+from millrace.records import NO_PRODUCER_ID, BatchHeader
 from millrace.segments.indexes import TimeEntry
 from millrace.segments.names import DELETED, SEGMENT_SUFFIXES, SNAPSHOT, partition_directory_name, segment_file_name
 from millrace_broker.environment import Clock
@@ -44,16 +43,16 @@ from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
 from millrace_broker.log.extents import Extent, cut
 from millrace_broker.log.files import Files, Part, replace_file
 from millrace_broker.log.loading import LoadedLog, LogDirectory, snapshot_offsets
-from millrace_broker.log.placing import Placed, place
+from millrace_broker.log.open_segments import OpenSegments
+from millrace_broker.log.placing import Placed, place, stamp
 from millrace_broker.log.producers import ProducerEntry, append_batch
+from millrace_broker.log.reading import find_time, floor, read_batches
 from millrace_broker.log.retention import SegmentFacts, count_deletable
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.snapshots import write_snapshot
-from millrace_broker.log.timestamps import first_at_or_after, record_times
-from millrace_broker.log.validation import check_produced, check_timestamps
+from millrace_broker.log.validation import check_produced, check_times
 
 _LOG: Final = logging.getLogger(__name__)
-_UNLIMITED: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +82,7 @@ class PartitionLog:
         config: TopicConfig,
         files: Files,
         clock: Clock,
+        open_segments: OpenSegments | None = None,
         recovery_point: int = 0,
         log_start_offset: int = 0,
         was_clean: bool = False,
@@ -94,6 +94,7 @@ class PartitionLog:
         self._config = config
         self._files: Final = files
         self._clock: Final = clock
+        self._open_segments: Final = open_segments or OpenSegments()
         self._lock: Final = threading.RLock()
         loaded = self._loader().load(
             recovery_point=recovery_point, log_start_offset=log_start_offset, was_clean=was_clean
@@ -105,7 +106,13 @@ class PartitionLog:
         self._deleted: list[tuple[float, Path]] = []
 
     def _loader(self) -> LogDirectory:
-        return LogDirectory(directory=self.directory, config=self._config, files=self._files, clock=self._clock)
+        return LogDirectory(
+            directory=self.directory,
+            config=self._config,
+            files=self._files,
+            clock=self._clock,
+            open_segments=self._open_segments,
+        )
 
     def _take_over(self, loaded: LoadedLog) -> None:
         self._segments = tuple(loaded.segments)
@@ -184,7 +191,7 @@ class PartitionLog:
 
     # --- appending -----------------------------------------------------------------------------------------
 
-    def append(self, records: bytes, *, leader_epoch: int = 0) -> AppendResult:
+    def append(self, records: bytes | bytearray, *, leader_epoch: int = 0) -> AppendResult:
         """Append the batches that a producer sent, giving them their offsets.
 
         ``records`` is one or more whole batches with base offset 0, or exactly one from an idempotent producer. The
@@ -196,7 +203,7 @@ class PartitionLog:
         """
         batches = check_produced(records, self._config)
         now_ms = self._clock.now_ms()
-        self._check_times(records, batches, now_ms)
+        check_times(records, batches, now_ms, self._config)
         with self._lock:
             self._check_online()
             self._check_epoch(leader_epoch)
@@ -208,7 +215,7 @@ class PartitionLog:
             append_time_ms = -1
             if self._config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME:
                 append_time_ms = now_ms
-                records, placed = self._stamp(records, batches, placed, now_ms)
+                records, placed = stamp(records, placed, now_ms)
             self._note_epoch(leader_epoch)
             self._write(placed.parts(records), placed.headers, len(records), now_ms)
             if producer is not None:
@@ -239,16 +246,6 @@ class PartitionLog:
                 f"append to {self.name} under leader epoch {leader_epoch}, its log has batches of epoch {latest}"
             )
 
-    def _check_times(self, records: bytes, batches: list[tuple[int, BatchHeader]], now_ms: int) -> None:
-        config = self._config
-        if config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME or (
-            config.message_timestamp_before_max_ms == config.message_timestamp_after_max_ms == _UNLIMITED
-        ):
-            return
-        for position, header in batches:
-            times = [time_ms for _, time_ms in record_times(records[position : position + header.size_bytes], header)]
-            check_timestamps(f"batch at position {position}", min(times), max(times), now_ms, config)
-
     def _find_duplicate(self, batches: list[tuple[int, BatchHeader]]) -> AppendResult | None:
         header = batches[0][1]
         if header.producer_id == NO_PRODUCER_ID:
@@ -270,15 +267,6 @@ class PartitionLog:
         if header.producer_id == NO_PRODUCER_ID:
             return None
         return append_batch(self._producers.get(header.producer_id), header)
-
-    def _stamp(
-        self, records: bytes, batches: list[tuple[int, BatchHeader]], placed: Placed, now_ms: int
-    ) -> tuple[bytearray, Placed]:
-        stamped = bytearray(records)
-        for position, _ in batches:
-            stamp_append_time(stamped, position, now_ms)
-        headers = [(position, read_header(stamped, position)) for position, _ in batches]
-        return stamped, place(headers, placed.headers[0].base_offset, placed.leader_epoch)
 
     def _note_epoch(self, leader_epoch: int) -> None:
         """Write a new epoch down before anything of it is appended."""
@@ -356,52 +344,26 @@ class PartitionLog:
     ) -> bytes:
         """Read whole batches, from the one that holds ``start_offset`` up to ``max_bytes`` or ``end_offset``.
 
-        The first batch may begin before ``start_offset`` and the last end after ``end_offset`` (exclusive, by default the
-        high watermark). ``min_one_batch`` gives a first batch even if it is larger than ``max_bytes``. Empty when there is
-        nothing. A read ends with its segment: more may follow.
+        The first batch may begin before ``start_offset`` and the last end after ``end_offset`` (exclusive, by default
+        the high watermark). ``min_one_batch`` gives a first batch even if it is larger than ``max_bytes``. Empty when
+        there is nothing. A read ends with its segment: more may follow.
 
         Raises ``OffsetOutOfRangeError``, and ``CorruptBatchError`` or ``StorageError`` when the disk lost data.
         """
+        log_end_offset = self._log_end_offset
         end = self.high_watermark if end_offset is None else min(end_offset, self.high_watermark)
-        if not self._log_start_offset <= start_offset <= self._log_end_offset:
+        if not self._log_start_offset <= start_offset <= log_end_offset:
             raise self._out_of_range(start_offset)
         if start_offset >= end:
             return b""
-        segments = self._segments
-        for number in range(_floor(segments, start_offset), len(segments)):
-            following = segments[number + 1].base_offset if number + 1 < len(segments) else self._log_end_offset
-            try:
-                found = self._read_segment(segments[number], start_offset, end, following, max_bytes, min_one_batch)
-            except (CorruptBatchError, StorageError) as error:
-                if start_offset < self._log_start_offset:  # retention was faster
-                    raise self._out_of_range(start_offset) from error
-                raise
-            if found is not None:
-                return found
-        return b""
-
-    @staticmethod
-    def _read_segment(
-        segment: Segment, start_offset: int, end: int, following: int, max_bytes: int, min_one_batch: bool
-    ) -> bytes | None:
-        """Read from one segment; None when it has nothing at or after ``start_offset``."""
-        limit = segment.size_bytes
-        first = segment.find(start_offset, limit)
-        if first is None:
-            return None
-        position, header = first
-        if header.base_offset >= end:
-            return b""
-        if end < following:
-            last = segment.find(end - 1, limit)
-            if last is not None:
-                limit = last[0] + (last[1].size_bytes if last[1].base_offset < end else 0)
-        stop = segment.boundary(position, position + max_bytes, limit)
-        if stop <= position:
-            if not min_one_batch:
-                return b""
-            stop = position + header.size_bytes
-        return segment.read(position, stop - position)
+        try:
+            return read_batches(
+                self._segments, start_offset, end, max_bytes, log_end_offset=log_end_offset, min_one_batch=min_one_batch
+            )
+        except (CorruptBatchError, StorageError) as error:
+            if start_offset < self._log_start_offset:  # retention was faster
+                raise self._out_of_range(start_offset) from error
+            raise
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError(
@@ -411,12 +373,10 @@ class PartitionLog:
 
     def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Find the first record whose timestamp is at least ``timestamp_ms``: (offset, timestamp); None if none is."""
+        log_start_offset = self._log_start_offset
         for segment in self._segments:
-            if self._largest(segment).timestamp_ms < timestamp_ms:
-                continue
-            for position, header in segment.find_time(timestamp_ms, self._log_start_offset):
-                batch = segment.read(position, header.size_bytes)
-                found = first_at_or_after(batch, header, timestamp_ms, self._log_start_offset)
+            if self._largest(segment).timestamp_ms >= timestamp_ms:
+                found = find_time(segment, timestamp_ms, log_start_offset)
                 if found is not None:
                     return found
         return None
@@ -425,12 +385,9 @@ class PartitionLog:
         """Find the first record with the log's largest timestamp: (offset, timestamp); None in an empty log."""
         candidates = [(self._largest(segment), segment) for segment in self._segments]
         largest, segment = max(candidates, key=lambda candidate: candidate[0].timestamp_ms)
-        found = segment.find(largest.offset) if largest.timestamp_ms >= 0 else None
-        if found is None:
+        if largest.timestamp_ms < 0:
             return None
-        position, header = found
-        batch = segment.read(position, header.size_bytes)
-        return first_at_or_after(batch, header, largest.timestamp_ms, self._log_start_offset)
+        return find_time(segment, largest.timestamp_ms, self._log_start_offset)
 
     def _largest(self, segment: Segment) -> TimeEntry:
         appender = self._appender
@@ -464,7 +421,7 @@ class PartitionLog:
             end_offset = self._log_end_offset
             if end_offset <= self._recovery_point:
                 return
-            segments = self._segments[_floor(self._segments, self._recovery_point) :]
+            segments = self._segments[floor(self._segments, self._recovery_point) :]
             self._unflushed_since = None
         try:
             for segment in segments:
@@ -575,6 +532,8 @@ class PartitionLog:
     def _remove_segments(self, count: int, why: str) -> None:
         """Take the oldest ``count`` segments out of the log: first from readers' sight, then their names."""
         gone, self._segments = self._segments[:count], self._segments[count:]
+        for segment in gone:
+            self._open_segments.closed(segment)
         due = self._clock.monotonic() + self._config.file_delete_delay_ms / 1000
         for segment in gone:
             _LOG.info("%s: deleting segment %d (%s)", self.name, segment.base_offset, why)
@@ -583,15 +542,3 @@ class PartitionLog:
                 if self._files.size_bytes(path) is not None:
                     self._files.rename(path, path.with_name(path.name + DELETED))
                     self._deleted.append((due, path.with_name(path.name + DELETED)))
-
-
-def _floor(segments: Sequence[Segment], offset: int) -> int:
-    """Return the number of the last segment that begins at or before ``offset``, else 0."""
-    low, high = 0, len(segments)
-    while low < high:
-        middle = (low + high) // 2
-        if segments[middle].base_offset <= offset:
-            low = middle + 1
-        else:
-            high = middle
-    return max(low - 1, 0)

@@ -1,7 +1,7 @@
 """Give batches their offsets and leader epoch without copying them.
 
-Both lie in the first 16 bytes of a batch, outside its checksum, so only those are written anew: what goes to the disk is
-a list of parts, the rest of each being a view of the bytes that came from the network.
+Both lie in the first 16 bytes of a batch, outside its checksum, so only those are written anew: what goes to the disk
+is a list of parts, the rest of each being a view of the bytes that came from the network.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from millrace.records import BatchHeader
+from millrace.records import BatchHeader, read_header, stamp_append_time
 from millrace_broker.log.files import Part
 
 _PREFIX: Final = struct.Struct(">qii")
@@ -44,3 +44,12 @@ def place(batches: Sequence[tuple[int, BatchHeader]], base_offset: int, leader_e
     return Placed(
         headers=tuple(headers), positions=tuple(position for position, _ in batches), leader_epoch=leader_epoch
     )
+
+
+def stamp(records: bytes | bytearray, placed: Placed, now_ms: int) -> tuple[bytearray, Placed]:
+    """Give all records of the batches the broker's time. That lies inside the checksum, so this does copy."""
+    stamped = bytearray(records)
+    for position in placed.positions:
+        stamp_append_time(stamped, position, now_ms)
+    batches = [(position, read_header(stamped, position)) for position in placed.positions]
+    return stamped, place(batches, placed.headers[0].base_offset, placed.leader_epoch)

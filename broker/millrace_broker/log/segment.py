@@ -28,6 +28,7 @@ from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, Offs
 from millrace.segments.names import LOG, OFFSET_INDEX, TIME_INDEX, segment_file_name
 from millrace_broker.log.files import File, Files
 from millrace_broker.log.index_building import IndexBuilder
+from millrace_broker.log.open_segments import OpenSegments
 
 _LOG: Final = logging.getLogger(__name__)
 _WINDOW_BYTES: Final = 4096
@@ -38,7 +39,14 @@ class Segment:
     """One segment. ``size_bytes`` is the published size of its ``.log``."""
 
     def __init__(
-        self, directory: Path, base_offset: int, *, size_bytes: int, index_interval_bytes: int, files: Files
+        self,
+        directory: Path,
+        base_offset: int,
+        *,
+        size_bytes: int,
+        index_interval_bytes: int,
+        files: Files,
+        open_segments: OpenSegments,
     ) -> None:
         self.base_offset: Final = base_offset
         self.path: Final = directory / segment_file_name(base_offset, LOG)
@@ -47,6 +55,7 @@ class Segment:
         self.size_bytes = size_bytes
         self.index_interval_bytes = index_interval_bytes
         self._files: Final = files
+        self._open_segments: Final = open_segments
         self._file: File | None = None
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._grows = False
@@ -61,6 +70,7 @@ class Segment:
             if file is None:
                 raise CorruptBatchError(f"{self.path} is missing: restore it from a copy or delete the partition")
             self._file = file
+            self._open_segments.opened(self)
         return file
 
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
@@ -69,6 +79,7 @@ class Segment:
         if indexes is None:
             indexes = self._map_indexes() or self.rebuild_indexes("missing or cut short")
             self._indexes = indexes
+            self._open_segments.opened(self)
         return indexes
 
     def use(self, file: File, offset_index: OffsetIndex, time_index: TimeIndex) -> None:
@@ -76,12 +87,14 @@ class Segment:
         self._file = file
         self._indexes = (offset_index, time_index)
         self._grows = True
+        self._open_segments.closed(self)
 
     def release(self) -> None:
         """Let go of open files; they close when the last reader is done with them, and open again when needed."""
         self._file = None
         self._indexes = None
         self._grows = False
+        self._open_segments.closed(self)
 
     def _map_indexes(self) -> tuple[OffsetIndex, TimeIndex] | None:
         offsets, times = self._files.map(self.offset_index_path), self._files.map(self.time_index_path)

@@ -1,7 +1,7 @@
 """The file that keeps producers over a restart, so that only the batches after it need be read again.
 
-Kafka's ``<offset>.snapshot``, big-endian: i16 version (1), u32 CRC-32C of what follows, i32 count, and for each producer
-i64 id, i16 epoch, i32 last sequence, i64 last offset, i32 offset delta of the last batch, i64 timestamp, i32
+Kafka's ``<offset>.snapshot``, big-endian: i16 version (1), u32 CRC-32C of what follows, i32 count, and for each
+producer i64 id, i16 epoch, i32 last sequence, i64 last offset, i32 offset delta of the last batch, i64 timestamp, i32
 coordinator epoch, i64 offset where the open transaction began (-1: none). Of the five batches only the last is kept.
 
 The offset in the name is the one up to which (exclusive) the log has been taken in.

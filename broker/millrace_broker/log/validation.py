@@ -1,9 +1,13 @@
 """What a broker checks of a producer's batches before it looks at its own state (Kafka's ``LogValidator``).
 
-Only headers and checksums; bodies are checked by whoever knows the topic's schema (``millrace.records.validate_batch``).
+Only headers and checksums; bodies are checked by whoever knows the topic's schema
+(``millrace.records.validate_batch``).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
 
 from millrace.config.topic import MessageTimestampType, TopicConfig
 from millrace.errors import (
@@ -23,12 +27,14 @@ from millrace.records import (
     scan_headers,
     verify_crc,
 )
+from millrace_broker.log.timestamps import record_times
 
-_KNOWN_ATTRIBUTES = 0x003F
-_COLUMNAR_COMPRESSIONS = (Compression.NONE, Compression.LZ4, Compression.ZSTD)
+_KNOWN_ATTRIBUTES: Final = 0x003F
+_UNLIMITED_MS: Final = 2**63 - 1
+_COLUMNAR_COMPRESSIONS: Final = (Compression.NONE, Compression.LZ4, Compression.ZSTD)
 
 
-def check_produced(records: bytes, config: TopicConfig) -> list[tuple[int, BatchHeader]]:
+def check_produced(records: bytes | bytearray, config: TopicConfig) -> list[tuple[int, BatchHeader]]:
     """Check the batches that a producer sent and return the position and header of each.
 
     Raises ``InvalidRequestError``, ``CorruptBatchError``, ``MessageTooLargeError``, ``RecordListTooLargeError``,
@@ -92,18 +98,28 @@ def _check_compression(batch: str, header: BatchHeader) -> None:
         raise UnsupportedCompressionError(f"{batch} ({kind}) has compression {name}: use one of {accepted}")
 
 
-def check_timestamps(batch: str, smallest_ms: int, largest_ms: int, now_ms: int, config: TopicConfig) -> None:
-    """Check a batch's timestamps against how far the topic lets them lie from the broker's time.
+def check_times(
+    records: bytes | bytearray, batches: Sequence[tuple[int, BatchHeader]], now_ms: int, config: TopicConfig
+) -> None:
+    """Check each record's time against how far the topic lets it lie from the broker's; decodes only if it does limit.
 
     Raises ``InvalidTimestampError``.
     """
-    if smallest_ms >= 0 and now_ms - smallest_ms > config.message_timestamp_before_max_ms:
-        raise InvalidTimestampError(
-            f"{batch} has a record of {smallest_ms}, more than message.timestamp.before.max.ms="
-            f"{config.message_timestamp_before_max_ms} before the broker's time, {now_ms}"
-        )
-    if largest_ms - now_ms > config.message_timestamp_after_max_ms:
-        raise InvalidTimestampError(
-            f"{batch} has a record of {largest_ms}, more than message.timestamp.after.max.ms="
-            f"{config.message_timestamp_after_max_ms} after the broker's time, {now_ms}"
-        )
+    before_ms, after_ms = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
+    is_unlimited = before_ms == after_ms == _UNLIMITED_MS
+    if is_unlimited or config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME:
+        return
+    for position, header in batches:
+        batch = bytes(records[position : position + header.size_bytes])
+        times_ms = [time_ms for _, time_ms in record_times(batch, header)]
+        smallest_ms, largest_ms = min(times_ms), max(times_ms)
+        if smallest_ms >= 0 and now_ms - smallest_ms > before_ms:
+            raise InvalidTimestampError(
+                f"batch at position {position} has a record of {smallest_ms}, more than "
+                f"message.timestamp.before.max.ms={before_ms} before the broker's time, {now_ms}"
+            )
+        if largest_ms - now_ms > after_ms:
+            raise InvalidTimestampError(
+                f"batch at position {position} has a record of {largest_ms}, more than "
+                f"message.timestamp.after.max.ms={after_ms} after the broker's time, {now_ms}"
+            )

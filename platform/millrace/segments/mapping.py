@@ -32,7 +32,8 @@ def map_extent(path: Path | str, start_position: int, end_position: int) -> pa.B
             size_bytes = os.fstat(file.fileno()).st_size
             if end_position > size_bytes:
                 raise StorageError(
-                    f"{path} has {size_bytes} bytes, wanted those up to {end_position}: ask the broker for the extents again"
+                    f"{path} has {size_bytes} bytes, wanted those up to {end_position}: "
+                    "ask the broker for the extents again"
                 )
             skipped = start_position % mmap.ALLOCATIONGRANULARITY
             length = end_position - start_position
