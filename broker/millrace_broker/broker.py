@@ -32,8 +32,8 @@ from millrace.errors import (
 from millrace_broker.delayed import Arrivals, ArrivalStatistics, PartitionKey
 from millrace_broker.environment import Clock, SystemClock
 from millrace_broker.limits import ByteBudget, LimitStatistics, RequestLimits
-from millrace_broker.log import AppendResult, LogManager, PartitionLog
-from millrace_broker.log.files import Files, OsFiles
+from millrace_broker.log import AppendResult, Files, LogManager, OsFiles, PartitionLog, read_meta_properties
+from millrace_broker.log.manager import Progress
 from millrace_broker.metadata import (
     LiveBroker,
     PartitionInfo,
@@ -99,7 +99,7 @@ class Broker:
 
     # --- life ------------------------------------------------------------------------------------------------
 
-    async def open(self, on_progress: Callable[[int, int], None] | None = None) -> None:
+    async def open(self, on_progress: Progress | None = None) -> None:
         """Take the data directories, recover the logs, finish what was interrupted.
 
         Raises ``EnvironmentProblemError`` when a directory is not writable, in use, or another broker's.
@@ -107,15 +107,18 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         await self.administer(self._open, on_progress)
 
-    def _open(self, on_progress: Callable[[int, int], None] | None) -> None:
+    def _open(self, on_progress: Progress | None) -> None:
         directories = [Path(name).expanduser().absolute() for name in self.config.log_directories]
         for directory in directories:
             _make_directory(directory)
+        self._check_metadata_file(directories[0])
         self._store = EmbeddedStore(directories[0] / METADATA_FILE, now_ms=self.clock.now_ms)
         try:
             self.coordination: Coordination = self._store.connect()
             registration.ensure_roots(self.coordination)
             self.cluster_id = registration.cluster_id(self.coordination)
+            self.catalog = TopicCatalog(self.coordination, self.config.topic_defaults)
+            self.catalog.load()
             self.logs = LogManager.open(
                 directories,
                 broker_id=self.config.broker_id,
@@ -124,6 +127,7 @@ class Broker:
                 files=self._files,
                 clock=self.clock,
                 on_progress=on_progress,
+                configs={topic.name: topic.config for topic in self.catalog.topics.values()},
             )
         except BaseException:
             self._store.close()
@@ -131,8 +135,6 @@ class Broker:
         self.controller_epoch = registration.become_controller(
             self.coordination, self.config.broker_id, now_ms=self.clock.now_ms()
         )
-        self.catalog = TopicCatalog(self.coordination, self.config.topic_defaults)
-        self.catalog.load()
         self.changes = TopicChanges(
             self.config,
             self.coordination,
@@ -143,6 +145,14 @@ class Broker:
         )
         self.changes.resume()
         self.producer_ids = ProducerIds(self.coordination, self.config.broker_id)
+
+    def _check_metadata_file(self, directory: Path) -> None:
+        """Refuse to begin a new cluster's metadata beside the data of an old one."""
+        if not (directory / METADATA_FILE).exists() and (owner := read_meta_properties(self._files, directory)):
+            raise EnvironmentProblemError(
+                f"{directory} holds data of broker {owner.get('broker.id')} of cluster {owner.get('cluster.id')}, but "
+                f"not its metadata ({METADATA_FILE}): keep the order of log.dirs, or use another data directory"
+            )
 
     async def announce(self, address: Listener) -> None:
         """Register under the address that clients are to use, and begin the periodic work."""

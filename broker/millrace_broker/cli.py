@@ -111,8 +111,8 @@ class _Progress:
     def __init__(self) -> None:
         self._said_s = time.monotonic()
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int, name: str) -> None:
         now_s = time.monotonic()
         if now_s - self._said_s >= _PROGRESS_INTERVAL_S:
             self._said_s = now_s
-            logging.getLogger(__name__).info("recovered %d of %d logs", done, total)
+            logging.getLogger(__name__).info("recovered %d of %d logs (%s)", done, total, name)

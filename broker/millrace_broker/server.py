@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -12,7 +11,8 @@ from millrace.config.broker import BrokerConfig, Listener
 from millrace_broker.broker import Broker
 from millrace_broker.environment import Clock
 from millrace_broker.grpc_listener import bind, make_server
-from millrace_broker.log.files import Files
+from millrace_broker.log import Files
+from millrace_broker.log.manager import Progress
 
 _logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class BrokerServer:
         """Where the data is."""
         return [Path(name).expanduser().absolute() for name in self._config.log_directories]
 
-    async def start(self, on_progress: Callable[[int, int], None] | None = None) -> None:
+    async def start(self, on_progress: Progress | None = None) -> None:
         """Recover the data and answer calls. Raises ``EnvironmentProblemError``; then nothing is left behind.
 
         ``on_progress`` is told of recovered and all logs, from another thread.

@@ -7,9 +7,10 @@ large, so that a reader always gets on.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
-from millrace.errors import FencedLeaderEpochError, UnknownLeaderEpochError
+from millrace.errors import FencedLeaderEpochError, StorageError, UnknownLeaderEpochError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.broker import Broker, ServedPartition
@@ -55,9 +56,10 @@ def _readable_bytes_max(broker: Broker, request: pb.FetchRequest) -> int:
     total = 0
     for topic in request.topics:
         for wanted in topic.partitions:
-            log = broker.logs.get(topic.name, wanted.partition)
-            if log is not None and wanted.fetch_offset < log.high_watermark:
-                total += max(0, wanted.partition_max_bytes)
+            with suppress(StorageError):  # offline, which is reported where it is read
+                log = broker.logs.get(topic.name, wanted.partition)
+                if log is not None and wanted.fetch_offset < log.high_watermark:
+                    total += max(0, wanted.partition_max_bytes)
     return total
 
 

@@ -198,7 +198,10 @@ class TopicChanges:
             _logger.info("finishing the deletion of topic %s", name)
             self._finish_deletion(name)
         for topic in self._catalog.topics.values():
-            self._create_logs(topic)
+            try:
+                self._create_logs(topic)
+            except StorageError as error:
+                _logger.error("topic %s is not whole: %s", topic.name, error.message)
         for log in self._logs.logs():
             if log.topic not in self._catalog.topics:
                 _logger.warning("%s belongs to no topic of this cluster and is left alone", log.directory)
