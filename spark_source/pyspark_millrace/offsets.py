@@ -138,27 +138,29 @@ def clip_to_log(wanted: OffsetRange, log_start: int, log_end: int, report: LossR
 
     Reports offsets below the log's start and past its end; gaps inside the log are compaction's and no loss.
     """
-    start, end = wanted.start, wanted.end
-    if start > end:
-        report.add(truncated(wanted.key, start, end))
-        return replace(wanted, start=end)
-    if start < log_start:
+    if wanted.start > wanted.end:
+        report.add(truncated(wanted.key, wanted.start, wanted.end))
+        return replace(wanted, start=wanted.end)
+    start, end = (min(max(offset, log_start), log_end) for offset in (wanted.start, wanted.end))
+    if start == end:
+        # Nothing is left: keep the position where it is, inside what was asked for.
+        start = end = min(max(log_start, wanted.start), wanted.end)
+    if wanted.start < start:
         report.add(
             Loss(
-                f"offsets {start}..{min(end, log_start) - 1} of {wanted.key} are gone "
+                f"offsets {wanted.start}..{start - 1} of {wanted.key} are gone "
                 f"(by retention or deletion; the log now starts at {log_start})",
                 f"start at {log_start}",
             )
         )
-    if end > log_end:
+    if end < wanted.end:
         report.add(
             Loss(
-                f"offsets {max(start, log_end)}..{end - 1} of {wanted.key} are not in the log, which ends at {log_end}",
+                f"offsets {end}..{wanted.end - 1} of {wanted.key} are not in the log, which ends at {log_end}",
                 f"end at {log_end}",
             )
         )
-    start = min(max(start, log_start), max(end, log_start))
-    return replace(wanted, start=start, end=max(start, min(end, log_end)))
+    return replace(wanted, start=start, end=end)
 
 
 def truncated(key: PartitionKey, read_up_to: int, log_end: int) -> Loss:

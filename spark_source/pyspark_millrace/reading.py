@@ -233,7 +233,15 @@ class Assembler:
             return self._repeat(pa.scalar(int(decoded.header.timestamp_type), pa.int32()), rows)
         if kind is Metadata.TOMBSTONE:
             return self._tombstones(decoded)
-        return decoded.headers if decoded.headers is not None else self._repeat(pa.scalar(None, _HEADERS), rows)
+        return self._headers(decoded)
+
+    def _headers(self, decoded: DecodedBatch) -> pa.Array:
+        """Null for a record without headers, as in Spark's Kafka source."""
+        headers = decoded.headers
+        if headers is None:
+            return self._repeat(pa.scalar(None, _HEADERS), decoded.num_rows)
+        has_some = pc.greater(pc.list_value_length(headers), 0)
+        return pc.if_else(has_some, headers.cast(_HEADERS), pa.scalar(None, _HEADERS))
 
     def _tombstones(self, decoded: DecodedBatch) -> pa.Array:
         if self._layout.is_opaque:

@@ -294,5 +294,5 @@ def _check_covers(named: Mapping[PartitionKey, int], partitions: Sequence[Partit
     if missing or extra:
         problems = [f"without {key}" for key in missing] + [f"with {key}, which is not read" for key in extra]
         raise UsageError(
-            f"{option} is {', '.join(problems)}: name all partitions that are read and no other (-2 earliest, -1 latest)"
+            f"{option} is {', '.join(problems)}: name all partitions that are read, no other (-2 earliest, -1 latest)"
         )

@@ -1,0 +1,122 @@
+"""A stream's offsets survive the checkpoint, and what is no longer in the log is never passed over in silence."""
+
+import json
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.errors import OffsetsLostError, UsageError
+from pyspark_millrace.offsets import (
+    LossReport,
+    OffsetRange,
+    StreamOffsets,
+    clip_to_log,
+    id_text,
+    parse_id,
+    ranges_between,
+)
+from pyspark_millrace.positions import PartitionKey
+
+ID = uuid.UUID(int=7)
+OTHER_ID = uuid.UUID(int=8)
+
+keys = st.builds(PartitionKey, st.sampled_from(["a", "b.c", "d-1"]), st.integers(0, 12))
+positions = st.dictionaries(keys, st.integers(0, 2**62), min_size=1)
+
+
+def offsets(ids=ID, **kwargs):
+    def build(found):
+        return StreamOffsets(found, {key.topic: ids for key in found}, **kwargs)
+
+    return positions.map(build)
+
+
+def at(initial=False, **partitions):
+    found = {PartitionKey("t", int(name[1:])): offset for name, offset in partitions.items()}
+    return StreamOffsets(found, {"t": ID}, is_initial=initial)
+
+
+@given(offsets() | offsets(is_initial=True) | offsets(started_from={PartitionKey("a", 0): 3}))
+def test_json_and_back(found):
+    text = json.dumps(found.to_json())
+    again = StreamOffsets.from_json(json.loads(text))
+    assert again == found
+    assert json.dumps(again.to_json()) == text
+
+
+def test_json_is_the_kafka_source_s_with_topic_ids():
+    found = StreamOffsets({PartitionKey("t", 10): 1, PartitionKey("t", 2): 5}, {"t": ID})
+    assert json.dumps(found.to_json()) == json.dumps({"t": {"2": 5, "10": 1}, "@topic-ids": {"t": id_text(ID)}})
+
+
+@pytest.mark.parametrize("value", [{"t": {"0": 1}}, {"@topic-ids": {"t": "x"}, "t": 3}, {"logOffset": 0}])
+def test_offsets_of_another_source_are_refused(value):
+    with pytest.raises(UsageError, match="belongs to another source"):
+        StreamOffsets.from_json(value)
+
+
+@given(st.uuids())
+def test_topic_ids_as_text(topic_id):
+    assert parse_id(id_text(topic_id)) == topic_id
+
+
+def test_nothing_new_is_the_same_offsets():
+    start = at(initial=True, p0=5)
+    assert start.advanced_to(start.next_offsets, start.topic_ids) is start
+
+
+def test_the_first_batch_replays_from_where_it_began_though_latest_has_moved():
+    first_start = at(initial=True, p0=5)
+    end = StreamOffsets.from_json(first_start.advanced_to(at(p0=9).next_offsets, {"t": ID}).to_json())
+    restarted = at(initial=True, p0=8)
+    for start in (first_start, restarted):
+        assert ranges_between(start, end) == [OffsetRange(PartitionKey("t", 0), ID, 5, 9)]
+
+
+def test_later_batches_begin_where_the_one_before_ended():
+    first_end = at(initial=True, p0=5).advanced_to(at(p0=9).next_offsets, {"t": ID})
+    second_end = first_end.advanced_to(at(p0=12, p1=3).next_offsets, {"t": ID})
+    assert "@from" not in second_end.to_json()
+    assert ranges_between(first_end, second_end) == [
+        OffsetRange(PartitionKey("t", 0), ID, 9, 12),
+        OffsetRange(PartitionKey("t", 1), ID, 0, 3),
+    ]
+
+
+def test_a_topic_made_anew_begins_at_its_start():
+    end = StreamOffsets({PartitionKey("t", 0): 4}, {"t": OTHER_ID})
+    assert ranges_between(at(p0=100), end) == [OffsetRange(PartitionKey("t", 0), OTHER_ID, 0, 4)]
+
+
+def wanted(start, end):
+    return OffsetRange(PartitionKey("orders", 3), ID, start, end)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "log", "message"),
+    [
+        (
+            0,
+            50,
+            (42, 60),
+            r"offsets 0\.\.41 of orders-3 are gone .* starts at 42\): start at 42, or set failOnDataLoss",
+        ),
+        (0, 30, (42, 60), r"offsets 0\.\.29 of orders-3 are gone"),
+        (50, 70, (42, 60), r"offsets 60\.\.69 of orders-3 are not in the log, which ends at 60"),
+        (60, 50, (0, 50), r"log of orders-3 went back: offsets up to 59 have been read, and it now ends at 50"),
+    ],
+)
+def test_lost_records_are_named_exactly(start, end, log, message):
+    with pytest.raises(OffsetsLostError, match=message):
+        clip_to_log(wanted(start, end), *log, LossReport(fail=True))
+
+
+@given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 20), st.integers(0, 20))
+def test_what_is_left_is_exactly_what_is_in_the_log(start, end, log_start, length):
+    log_end = log_start + length
+    report = LossReport(fail=False)
+    left = clip_to_log(wanted(start, end), log_start, log_end, report)
+    assert set(range(left.start, left.end)) == set(range(start, end)) & set(range(log_start, log_end))
+    assert bool(report.losses) == (start > end or bool(set(range(start, end)) - set(range(log_start, log_end))))
