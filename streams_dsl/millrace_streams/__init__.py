@@ -1,0 +1,94 @@
+"""millrace_streams: topologies as in Kafka Streams, run by Spark as a stream, by Spark as a batch, or in a test.
+
+    >>> from datetime import timedelta
+    >>> from millrace_streams import StreamsBuilder, col, count, mean, tumbling
+    >>> builder = StreamsBuilder()
+    >>> flights = builder.stream("flights", timestamp="time_hour").filter(col("dep_delay").is_not_null())
+    >>> hours = flights.group_by("origin").windowed_by(tumbling(timedelta(hours=1), grace=timedelta(days=1)))
+    >>> hours.aggregate(departures=count(), mean_delay=mean("dep_delay")).to_delta("hourly_departures")
+    >>> topology = builder.build()
+
+Public are the names of ``__all__``. ``builder`` holds the language, ``expressions``, ``aggregates`` and ``windows``
+what is put into it, ``graph`` the topology as data, ``compiler`` the way from there to a plan, ``steps`` the
+operators, ``runners`` what carries plans out. Importing the package loads no engine: the runners are loaded when
+first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millrace_streams.aggregates import Aggregate, count, max, mean, min, sum
+from millrace_streams.builder import KGroupedStream, KStream, KTable, StreamsBuilder, TimeWindowedKStream
+from millrace_streams.errors import (
+    IncompatibleStateError,
+    TopologyError,
+    UnknownColumnError,
+    UnsupportedTopologyError,
+    UserFunctionError,
+)
+from millrace_streams.expressions import Expression, coalesce, col, lit, when
+from millrace_streams.functions import batchwise
+from millrace_streams.graph import Topology
+from millrace_streams.layout import TopicShape
+from millrace_streams.windows import TimeWindows, hopping, tumbling
+
+if TYPE_CHECKING:
+    from millrace_streams.compiler import compile_topology, explain
+    from millrace_streams.runners.batch import BatchResult, run_batch
+    from millrace_streams.runners.driver import TopologyTestDriver
+    from millrace_streams.runners.stream import run_stream
+
+_LATE = {
+    "BatchResult": "millrace_streams.runners.batch",
+    "TopologyTestDriver": "millrace_streams.runners.driver",
+    "compile_topology": "millrace_streams.compiler",
+    "explain": "millrace_streams.compiler",
+    "run_batch": "millrace_streams.runners.batch",
+    "run_stream": "millrace_streams.runners.stream",
+}
+
+__all__ = [
+    "Aggregate",
+    "BatchResult",
+    "Expression",
+    "IncompatibleStateError",
+    "KGroupedStream",
+    "KStream",
+    "KTable",
+    "StreamsBuilder",
+    "TimeWindowedKStream",
+    "TimeWindows",
+    "TopicShape",
+    "Topology",
+    "TopologyError",
+    "TopologyTestDriver",
+    "UnknownColumnError",
+    "UnsupportedTopologyError",
+    "UserFunctionError",
+    "batchwise",
+    "coalesce",
+    "col",
+    "compile_topology",
+    "count",
+    "explain",
+    "hopping",
+    "lit",
+    "max",
+    "mean",
+    "min",
+    "run_batch",
+    "run_stream",
+    "sum",
+    "tumbling",
+    "when",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs an engine when it is first asked for."""
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LATE[name]), name)

@@ -1,0 +1,314 @@
+"""Column expressions of the DSL: a small immutable tree that knows no engine.
+
+An expression says *what* is computed from the columns of a record; ``millrace_streams.steps.evaluation`` says how, in
+polars. Being data, it can be shown (``describe``), asked which columns it needs (pushdown) and sent to a worker.
+
+Semantics are SQL's: a null operand gives null, except for ``&`` and ``|`` (three-valued logic), ``is_null`` and
+``coalesce``; ``/`` is true division, ``//`` and ``%`` go with the floor as in Python, division of whole numbers by zero
+gives null.
+
+    >>> (col("dep_delay") > 15) & col("origin").is_in(["JFK", "LGA"])
+    ((dep_delay > 15) & origin.is_in('JFK', 'LGA'))
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from millrace_streams.errors import TopologyError
+
+Scalar: TypeAlias = bool | int | float | str | bytes | dt.datetime | dt.date | None
+Operand: TypeAlias = "Expression | Scalar"
+
+TYPE_NAMES: Final = frozenset(
+    {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "date", "timestamp"}
+)
+"""What ``cast`` accepts: the names that Spark's DDL uses."""
+
+_SYMBOLS: Final = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "divide": "/",
+    "floor_divide": "//",
+    "modulo": "%",
+    "equal": "==",
+    "not_equal": "!=",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "and": "&",
+    "or": "|",
+}
+
+
+class Expression:
+    """Base of all expressions; its operators and methods build larger ones.
+
+    ``==`` builds a comparison, so expressions are compared for structure with ``same_as``; ``and``, ``or`` and ``not``
+    cannot be overloaded in Python and raise: write ``&``, ``|`` and ``~``, with parentheses.
+    """
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        """Refuse to be a truth value. Raises ``TopologyError``."""
+        raise TopologyError(
+            f"the expression {self!r} has no truth value: combine with &, | and ~, not with and, or, not"
+        )
+
+    def __add__(self, other: Operand) -> Expression:
+        """``self + other``; of strings: one after the other."""
+        return _call("add", self, other)
+
+    def __radd__(self, other: Operand) -> Expression:
+        """``other + self``."""
+        return _call("add", other, self)
+
+    def __sub__(self, other: Operand) -> Expression:
+        """``self - other``."""
+        return _call("subtract", self, other)
+
+    def __rsub__(self, other: Operand) -> Expression:
+        """``other - self``."""
+        return _call("subtract", other, self)
+
+    def __mul__(self, other: Operand) -> Expression:
+        """``self * other``."""
+        return _call("multiply", self, other)
+
+    def __rmul__(self, other: Operand) -> Expression:
+        """``other * self``."""
+        return _call("multiply", other, self)
+
+    def __truediv__(self, other: Operand) -> Expression:
+        """``self / other``, a double."""
+        return _call("divide", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Expression:
+        """``other / self``, a double."""
+        return _call("divide", other, self)
+
+    def __floordiv__(self, other: Operand) -> Expression:
+        """``self // other``, rounded down."""
+        return _call("floor_divide", self, other)
+
+    def __mod__(self, other: Operand) -> Expression:
+        """``self % other``, with the sign of ``other``."""
+        return _call("modulo", self, other)
+
+    def __neg__(self) -> Expression:
+        """``-self``."""
+        return _call("negate", self)
+
+    def __eq__(self, other: object) -> Expression:  # type: ignore[override]
+        """``self == other``; null if one of them is."""
+        return _call("equal", self, other)
+
+    def __ne__(self, other: object) -> Expression:  # type: ignore[override]
+        """``self != other``; null if one of them is."""
+        return _call("not_equal", self, other)
+
+    def __lt__(self, other: Operand) -> Expression:
+        """``self < other``."""
+        return _call("less", self, other)
+
+    def __le__(self, other: Operand) -> Expression:
+        """``self <= other``."""
+        return _call("less_equal", self, other)
+
+    def __gt__(self, other: Operand) -> Expression:
+        """``self > other``."""
+        return _call("greater", self, other)
+
+    def __ge__(self, other: Operand) -> Expression:
+        """``self >= other``."""
+        return _call("greater_equal", self, other)
+
+    def __and__(self, other: Operand) -> Expression:
+        """Both; false if one is false, even if the other is null."""
+        return _call("and", self, other)
+
+    def __or__(self, other: Operand) -> Expression:
+        """Either; true if one is true, even if the other is null."""
+        return _call("or", self, other)
+
+    def __invert__(self) -> Expression:
+        """Not."""
+        return _call("not", self)
+
+    def is_null(self) -> Expression:
+        """True where there is no value."""
+        return _call("is_null", self)
+
+    def is_not_null(self) -> Expression:
+        """True where there is a value."""
+        return _call("is_not_null", self)
+
+    def is_in(self, values: Iterable[Scalar]) -> Expression:
+        """True where the value is one of ``values``; null stays null."""
+        return _call("is_in", self, *values)
+
+    def between(self, low: Operand, high: Operand) -> Expression:
+        """True from ``low`` to ``high``, both included."""
+        return (self >= low) & (self <= high)
+
+    def cast(self, type_name: str) -> Expression:
+        """The value as another type, named as in Spark's DDL; null where it cannot be converted.
+
+        Raises ``TopologyError`` for an unknown type name.
+        """
+        if type_name not in TYPE_NAMES:
+            raise TopologyError(f"cast to {type_name!r}: not a type; one of {', '.join(sorted(TYPE_NAMES))}")
+        return Cast(self, type_name)
+
+    def absolute(self) -> Expression:
+        """The value without its sign."""
+        return _call("absolute", self)
+
+    def lower(self) -> Expression:
+        """Lower case of a string."""
+        return _call("lower", self)
+
+    def upper(self) -> Expression:
+        """Upper case of a string."""
+        return _call("upper", self)
+
+    def length(self) -> Expression:
+        """Characters of a string."""
+        return _call("length", self)
+
+    def starts_with(self, prefix: str) -> Expression:
+        """True where the string begins with ``prefix``."""
+        return _call("starts_with", self, prefix)
+
+    def contains(self, part: str) -> Expression:
+        """True where the string has ``part`` in it, taken literally."""
+        return _call("contains", self, part)
+
+    def alias(self, name: str) -> Alias:
+        """The expression as a column of that name, where a keyword cannot say it (``name``, ``schema``)."""
+        return Alias(self, name)
+
+    def same_as(self, other: Expression) -> bool:
+        """Whether two expressions are built alike."""
+        return repr(self) == repr(other)
+
+    def columns(self) -> frozenset[str]:
+        """Names of the columns that the expression reads."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Column(Expression):
+    """The value of a column."""
+
+    name: str
+
+    def columns(self) -> frozenset[str]:
+        """The column itself."""
+        return frozenset({self.name})
+
+    def __repr__(self) -> str:
+        """The bare name."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Literal(Expression):
+    """A constant."""
+
+    value: Scalar
+
+    def columns(self) -> frozenset[str]:
+        """None."""
+        return frozenset()
+
+    def __repr__(self) -> str:
+        """The constant as Python writes it."""
+        return repr(self.value)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Cast(Expression):
+    """A value converted to another type."""
+
+    operand: Expression
+    type_name: str
+
+    def columns(self) -> frozenset[str]:
+        """Those of the operand."""
+        return self.operand.columns()
+
+    def __repr__(self) -> str:
+        """As it was written."""
+        return f"{self.operand!r}.cast({self.type_name!r})"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Call(Expression):
+    """An operation, by name, on operands; ``steps.evaluation`` lists the operations there are."""
+
+    operation: str
+    operands: tuple[Expression, ...]
+
+    def columns(self) -> frozenset[str]:
+        """Those of all operands."""
+        return frozenset[str]().union(*(operand.columns() for operand in self.operands))
+
+    def __repr__(self) -> str:
+        """Infix for operators, a method call for the rest."""
+        symbol = _SYMBOLS.get(self.operation)
+        if symbol is not None:
+            left, right = self.operands
+            return f"({left!r} {symbol} {right!r})"
+        first, *rest = self.operands
+        return f"{first!r}.{self.operation}({', '.join(map(repr, rest))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """An expression with the name of its column; not an expression itself."""
+
+    expression: Expression
+    name: str
+
+
+def col(name: str) -> Column:
+    """Name a column of the stream."""
+    return Column(name)
+
+
+def lit(value: Scalar) -> Literal:
+    """A constant, where a plain Python value would not start an expression."""
+    return Literal(value)
+
+
+def coalesce(*operands: Operand) -> Expression:
+    """The first operand that is not null."""
+    if not operands:
+        raise TopologyError("coalesce needs at least one operand")
+    return _call("coalesce", *operands)
+
+
+def when(condition: Expression, then: Operand, otherwise: Operand = None) -> Expression:
+    """``then`` where the condition is true, ``otherwise`` where it is false or null."""
+    return _call("when", condition, then, otherwise)
+
+
+def expression_of(value: Any) -> Expression:
+    """An expression as it is, anything else as a constant. Raises ``TopologyError`` for what cannot be one."""
+    if isinstance(value, Expression):
+        return value
+    if value is None or isinstance(value, bool | int | float | str | bytes | dt.datetime | dt.date):
+        return Literal(value)
+    raise TopologyError(f"{value!r} ({type(value).__name__}) cannot be part of a column expression")
+
+
+def _call(operation: str, *operands: object) -> Expression:
+    return Call(operation, tuple(expression_of(operand) for operand in operands))

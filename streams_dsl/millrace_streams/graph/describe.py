@@ -1,0 +1,46 @@
+"""``Topology.describe``: the graph as text in the form of Kafka Streams' ``TopologyDescription``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from millrace_streams.graph.nodes import DeltaSinkNode, Node, SourceNode, TopicSinkNode
+
+
+def describe_graph(nodes: Sequence[Node]) -> str:
+    """Print sub-topologies (the connected parts of the graph) with sources, processors and sinks and their edges."""
+    lines = ["Topologies:"]
+    for number, part in enumerate(_connected_parts(nodes)):
+        lines.append(f"   Sub-topology: {number}")
+        for node in part:
+            lines.extend(_describe_node(node, [child.name for child in part if node.name in child.parents]))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _connected_parts(nodes: Sequence[Node]) -> list[list[Node]]:
+    parts: list[list[Node]] = []
+    for node in nodes:
+        joined = [part for part in parts if any(member.name in node.parents for member in part)]
+        merged = [member for part in joined for member in part] + [node]
+        parts = [part for part in parts if part not in joined] + [merged]
+    order = {node.name: place for place, node in enumerate(nodes)}
+    for part in parts:
+        part.sort(key=lambda node: order[node.name])
+    return sorted(parts, key=lambda part: order[part[0].name])
+
+
+def _describe_node(node: Node, children: list[str]) -> Iterator[str]:
+    match node:
+        case SourceNode():
+            yield f"    Source: {node.name} (topics: [{node.topic}])"
+        case TopicSinkNode():
+            yield f"    Sink: {node.name} (topic: {node.topic})"
+        case DeltaSinkNode():
+            yield f"    Sink: {node.name} (delta table: {node.table})"
+        case _:
+            yield f"    Processor: {node.name} (stores: [{', '.join(node.stores)}])"
+    if not isinstance(node, TopicSinkNode | DeltaSinkNode):
+        yield f"      --> {', '.join(children) or 'none'}"
+    if not isinstance(node, SourceNode):
+        yield f"      <-- {', '.join(node.parents)}"

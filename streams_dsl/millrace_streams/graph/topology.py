@@ -1,0 +1,87 @@
+"""The topology: an immutable graph of nodes, checked for what can be wrong without knowing any schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from millrace_streams.errors import TopologyError
+from millrace_streams.graph.describe import describe_graph
+from millrace_streams.graph.nodes import AggregateNode, DeltaSinkNode, Node, SourceNode, TopicSinkNode
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """A graph of nodes, parents before children. Made by ``StreamsBuilder.build``; given to a runner.
+
+    Raises ``TopologyError`` when made of nodes that do not form a topology: no source, no sink, names used twice,
+    unknown parents.
+    """
+
+    nodes: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        """Check the graph."""
+        names: set[str] = set()
+        stores: set[str] = set()
+        for node in self.nodes:
+            self._check_node(node, names, stores)
+            names.add(node.name)
+            stores.update(node.stores)
+        if not self.sources:
+            raise TopologyError("the topology reads no topic: begin with builder.stream(topic)")
+        if not self.sinks:
+            raise TopologyError("the topology has no result: end a stream or table with to_delta(table) or to(topic)")
+        tables = [sink.table for sink in self.sinks if isinstance(sink, DeltaSinkNode)]
+        if len(tables) != len(set(tables)):
+            raise TopologyError(f"two sinks write to the same Delta table, one of {sorted(tables)}: give each its own")
+
+    def _check_node(self, node: Node, names: set[str], stores: set[str]) -> None:
+        if node.name in names:
+            raise TopologyError(f"{node.name}: the name is used twice; give one of the nodes another name")
+        for parent in node.parents:
+            if parent not in names:
+                raise TopologyError(f"{node.name}: its parent {parent} is not a node before it")
+        for store in node.stores:
+            if store in stores:
+                raise TopologyError(f"{node.name}: the store {store} is used twice; name it with store=...")
+
+    @cached_property
+    def sources(self) -> tuple[SourceNode, ...]:
+        """Where records come in."""
+        return tuple(node for node in self.nodes if isinstance(node, SourceNode))
+
+    @cached_property
+    def sinks(self) -> tuple[TopicSinkNode | DeltaSinkNode, ...]:
+        """Where results go out."""
+        return tuple(node for node in self.nodes if isinstance(node, TopicSinkNode | DeltaSinkNode))
+
+    @cached_property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the Delta tables that are written."""
+        return tuple(sink.table for sink in self.sinks if isinstance(sink, DeltaSinkNode))
+
+    @cached_property
+    def stores(self) -> tuple[str, ...]:
+        """Names of the state stores."""
+        return tuple(node.store for node in self.nodes if isinstance(node, AggregateNode))
+
+    def node(self, name: str) -> Node:
+        """A node by name. Raises ``TopologyError`` when there is none."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise TopologyError(f"no node is named {name}; the nodes are {', '.join(node.name for node in self.nodes)}")
+
+    def children(self, name: str) -> Iterator[Node]:
+        """The nodes that read from ``name``, in order."""
+        return (node for node in self.nodes if name in node.parents)
+
+    def describe(self) -> str:
+        """The graph as text in the form of Kafka Streams' ``TopologyDescription``.
+
+        Keys' columns are not known here: an aggregation after a change of key is shown as one sub-topology with what
+        comes before it. ``explain`` says where records really move.
+        """
+        return describe_graph(self.nodes)

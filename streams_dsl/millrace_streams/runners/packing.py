@@ -1,0 +1,94 @@
+"""Packed rows: the form in which batches cross Spark, one Spark row for many records.
+
+Spark hands rows to Python one by one where state is kept, which no vectorised step survives. So a run of records of one
+bucket travels as one row: ``bucket`` (the source partition), ``sequence`` (the run's first offset) and ``payload`` (an
+Arrow IPC stream of the records). What a task gives travels alike: ``sink``, ``rows``, ``dropped`` and ``payload``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, cast
+
+import polars as pl
+import pyarrow as pa
+
+from millrace_streams.steps.chunks import pack_frame, unpack_frame
+from millrace_streams.steps.evaluation import to_arrow
+from millrace_streams.steps.reader import Reader
+from millrace_streams.steps.records import OFFSET, PARTITION, TIMESTAMP
+
+PACKED_DDL: Final = "bucket INT, sequence BIGINT, payload BINARY"
+_PACKED: Final = pa.schema([("bucket", pa.int32()), ("sequence", pa.int64()), ("payload", pa.binary())])
+
+OUTPUT_DDL: Final = "sink STRING, rows BIGINT, dropped BIGINT, payload BINARY"
+OUTPUT: Final = pa.schema(
+    [("sink", pa.string()), ("rows", pa.int64()), ("dropped", pa.int64()), ("payload", pa.binary())]
+)
+
+ROWS_PER_PAYLOAD: Final = 262_144
+_BYTES_PER_PAYLOAD_MAX: Final = 16 * 2**20
+_OUTPUT_BATCH_ROWS: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Packer:
+    """Runs the reader's part of a plan on decoded batches and packs what is left of them.
+
+    A callable for ``mapInArrow`` and for the source's ``transform``: takes batches of the source's columns,
+    ``__offset``, ``__timestamp`` (a timestamp) and ``__partition``; gives batches of packed rows. Within one
+    partition the batches must come in offset order, as the source reads them.
+    """
+
+    reader: Reader
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pack a task's batches."""
+        pending: list[pa.RecordBatch] = []
+        rows = size_bytes = 0
+        for batch in batches:
+            pending.append(batch)
+            rows += batch.num_rows
+            size_bytes += batch.nbytes
+            if rows >= ROWS_PER_PAYLOAD or size_bytes >= _BYTES_PER_PAYLOAD_MAX:
+                yield from self._pack(pending)
+                pending, rows, size_bytes = [], 0, 0
+        yield from self._pack(pending)
+
+    def _pack(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if not batches:
+            return
+        decoded = cast("pl.DataFrame", pl.from_arrow(pa.Table.from_batches(batches)))
+        decoded = decoded.with_columns(pl.col(TIMESTAMP).dt.timestamp("ms"))
+        for (partition,), run in decoded.partition_by(PARTITION, as_dict=True, maintain_order=True).items():
+            records = self.reader.run(run, partition)
+            if records.height:
+                row = [[partition], [run[OFFSET][0]], [pack_frame(records)]]
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array(value, field.type) for value, field in zip(row, _PACKED, strict=True)], schema=_PACKED
+                )
+
+
+def unpack_run(payloads: Iterable[tuple[int, bytes]]) -> pl.DataFrame:
+    """Put the runs of one bucket, given as (sequence, payload), back into record order."""
+    runs = [unpack_frame(payload) for _, payload in sorted(payloads, key=lambda run: run[0])]
+    records = pl.concat(runs) if len(runs) > 1 else runs[0]
+    if records[OFFSET].is_sorted():
+        return records
+    # The runs overlapped: the DataFrame did not come from a log, but was cut in another way.
+    return records.sort(OFFSET, maintain_order=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacker:
+    """Turns packed outputs of one sink into rows of ``schema`` (as Spark expects it); a callable for ``mapInArrow``."""
+
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Unpack a Spark task's outputs."""
+        for batch in batches:
+            for payload in batch.column("payload"):
+                table = to_arrow(unpack_frame(payload.as_py()), self.schema)
+                yield from table.to_batches(max_chunksize=_OUTPUT_BATCH_ROWS)

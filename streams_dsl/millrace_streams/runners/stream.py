@@ -1,0 +1,200 @@
+"""The streaming runner: a topology as a Structured Streaming query, with exactly-once results in Delta tables.
+
+Packed rows are grouped by bucket and go through ``transformWithState``: one call per bucket and micro-batch runs the
+whole task over all its keys, with state as packed chunks in Spark's own state store. So checkpoints, recovery and the
+pairing of state with offsets are Spark's. What comes out, packed, is written by ``foreachBatch`` under Delta
+transactions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+
+from millrace.errors import UsageError
+from millrace_streams.graph import Topology
+from millrace_streams.runners.delta import Transaction, append, ensure_table, upsert
+from millrace_streams.runners.output import limit_worker_threads, spark_schema, unpacked
+from millrace_streams.runners.packing import OUTPUT_DDL, unpack_run
+from millrace_streams.runners.source import Inputs, Job, table_paths
+from millrace_streams.runners.worker import Program, StatelessRun, table_key, total_dropped
+from millrace_streams.steps.chunks import load_store, save_delta
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_QUERY_ID: Final = "sql.streaming.queryId"
+_PARTITIONS_UNKNOWN: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReport:
+    """What a micro-batch gave: rows by Delta table, and records dropped because they were late or had no key."""
+
+    batch_id: int
+    rows: Mapping[str, int]
+    dropped: int
+
+
+def run_stream(
+    topology: Topology,
+    spark: SparkSession,
+    *,
+    checkpoint: str,
+    tables: Mapping[str, str] | str | None = None,
+    bootstrap_servers: str | None = None,
+    inputs: Mapping[str, DataFrame] | None = None,
+    options: Mapping[str, Any] | None = None,
+    available_now: bool = False,
+    interval: str | None = None,
+    name: str | None = None,
+    on_batch: Callable[[BatchReport], None] | None = None,
+) -> StreamingQuery:
+    """Start a topology as a streaming query; it reads its topics from the earliest offset, then goes on.
+
+    ``tables`` says where each Delta table lies (one path will do for one table). With ``available_now`` the query
+    ends when it has read what was there at its start; else it runs every ``interval`` ("10 seconds"), by default
+    without pause. ``inputs`` gives streaming DataFrames in the place of topics. ``on_batch`` is called after each
+    micro-batch.
+
+    Raises ``TopologyError`` and its kind for a topology that cannot be run, before anything starts.
+    """
+    if available_now and interval is not None:
+        raise UsageError("available_now and interval exclude each other: a query that ends has no interval")
+    job = Job.prepare(
+        topology,
+        Inputs(bootstrap_servers=bootstrap_servers, frames=inputs or {}, options=options or {}),
+    )
+    paths = table_paths(job.plan, tables)
+    for sink in job.plan.sinks:
+        ensure_table(spark, paths[sink.name], spark_schema(job.plan.sink_layout(sink)))
+    limit_worker_threads(spark)
+    packed = job.packed(spark, streaming=True, defaults={"startingOffsets": "earliest"})
+    program = Program.of(job.plan)
+    if job.plan.stateful:
+        results = packed.groupBy("bucket").transformWithState(
+            PackedTask(program), OUTPUT_DDL, outputMode="update", timeMode="none"
+        )
+    else:
+        results = packed.mapInArrow(StatelessRun(program), OUTPUT_DDL)
+    writer = results.writeStream.outputMode("update").option("checkpointLocation", checkpoint)
+    writer = writer.foreachBatch(_Writer(job, paths, on_batch or (lambda report: None)))
+    if name is not None:
+        writer = writer.queryName(name)
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    elif interval is not None:
+        writer = writer.trigger(processingTime=interval)
+    with _state_settings(spark, job.partitions):
+        return writer.start()
+
+
+class PackedTask(StatefulProcessor):  # type: ignore[misc]
+    """The stateful processor of a task: a bucket's packed rows in, packed outputs out, state in packed chunks."""
+
+    def __init__(self, program: Program) -> None:
+        """Carry ``program`` to the worker."""
+        self._program = program
+        self._states: dict[str, Any] = {}
+
+    def init(self, handle: Any) -> None:
+        """Open one list of chunks per store."""
+        for spec in self._program.steps.stores():
+            self._states[spec.name] = handle.getListState(state_name(spec.name), "chunk BINARY")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        """Run a bucket's part of a micro-batch. Argument names are Spark's: it passes them by keyword."""
+        records = unpack_run((row.sequence, row.payload) for row in rows)
+        specs = {spec.name: spec for spec in self._program.steps.stores()}
+        chunks = {name: [bytes(row[0]) for row in state.get()] for name, state in self._states.items()}
+        stores = {name: load_store(spec, chunks[name]) for name, spec in specs.items()}
+        result = self._program.task(stores).run(records)
+        for name, delta in result.deltas.items():
+            write = save_delta(stores[name], chunks[name], delta)
+            values = [(chunk,) for chunk in write.chunks]
+            if write.replace:
+                self._states[name].put(values)
+            else:
+                self._states[name].appendList(values)
+        for output in self._program.pack(dict(result.outputs), total_dropped(result)):
+            yield Row(sink=output.sink, rows=output.rows, dropped=output.dropped, payload=output.payload)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def state_name(store: str) -> str:
+    """The name of a store in Spark's state store, as the state reader takes it."""
+    return re.sub(r"\W", "_", store)
+
+
+class _Writer:
+    """The ``foreachBatch`` function: writes each sink's rows of a micro-batch under its own Delta transaction."""
+
+    def __init__(self, job: Job, paths: Mapping[str, str], on_batch: Callable[[BatchReport], None]) -> None:
+        self._job = job
+        self._paths = paths
+        self._on_batch = on_batch
+
+    def __call__(self, results: DataFrame, batch_id: int) -> None:
+        # The task must run once, and whole, whatever the sinks read of it: its state is committed by that run.
+        results = results.persist()
+        try:
+            counted = results.groupBy("sink").agg({"rows": "sum", "dropped": "sum"}).collect()
+            rows = {row["sink"]: row["sum(rows)"] for row in counted if row["sink"]}
+            for sink_name in rows:
+                self._write(results, sink_name, batch_id)
+        finally:
+            results.unpersist()
+        tables = {sink.name: sink.table for sink in self._job.plan.sinks if hasattr(sink, "table")}
+        self._on_batch(
+            BatchReport(
+                batch_id=batch_id,
+                rows={tables[name]: count for name, count in rows.items()},
+                dropped=sum(row["sum(dropped)"] for row in counted),
+            )
+        )
+
+    def _write(self, results: DataFrame, sink_name: str, batch_id: int) -> None:
+        [sink] = [sink for sink in self._job.plan.sinks if sink.name == sink_name]
+        layout = self._job.plan.sink_layout(sink)
+        query_id = results.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        transaction = Transaction(application=f"{query_id}/{sink_name}", version=batch_id)
+        rows = unpacked(results, sink_name, layout)
+        if layout.table:
+            upsert(rows, self._paths[sink_name], table_key(layout), transaction)
+        else:
+            append(rows, self._paths[sink_name], transaction)
+
+
+@contextmanager
+def _state_settings(spark: SparkSession, partitions: int | None) -> Iterator[None]:
+    """Settings that a query takes over when it starts: RocksDB with a changelog, a fitting number of state partitions.
+
+    That number is fixed for the life of the checkpoint; more than there are buckets would stay empty.
+    """
+    cores = spark.sparkContext.defaultParallelism
+    settings = {
+        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.shuffle.partitions": str(min(partitions or _PARTITIONS_UNKNOWN, 2 * cores)),
+    }
+    before = {setting: spark.conf.get(setting, None) for setting in settings}
+    for setting, value in settings.items():
+        spark.conf.set(setting, value)
+    try:
+        yield
+    finally:
+        for setting, old in before.items():
+            if old is None:
+                spark.conf.unset(setting)
+            else:
+                spark.conf.set(setting, old)

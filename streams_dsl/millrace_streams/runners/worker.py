@@ -1,0 +1,163 @@
+"""What runs in a Spark worker: a bucket's records through the task, packed in and packed out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+import pyarrow as pa
+
+from millrace_streams.compiler import Plan
+from millrace_streams.graph import SinkNode
+from millrace_streams.layout import WINDOW_START, Layout
+from millrace_streams.runners.packing import OUTPUT, unpack_run
+from millrace_streams.steps.chunks import pack_frame
+from millrace_streams.steps.stateless import Operator
+from millrace_streams.steps.store import Store
+from millrace_streams.steps.task import StatefulSteps, Task, TaskResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputRow:
+    """A packed output; ``sink`` is empty in a row that only carries the number of dropped records."""
+
+    sink: str
+    rows: int
+    dropped: int
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Program:
+    """The task of a plan as it is sent to workers. ``sinks`` pairs each sink with its layout."""
+
+    head: str
+    operators: Sequence[Operator]
+    sinks: Sequence[tuple[SinkNode, Layout]]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Program:
+        """Take from a plan what a worker needs."""
+        return cls(plan.head, plan.task, tuple((sink, plan.sink_layout(sink)) for sink in plan.sinks))
+
+    @cached_property
+    def steps(self) -> StatefulSteps:
+        """The stateful steps, made once per worker."""
+        return StatefulSteps.of(self.operators)
+
+    def task(self, stores: dict[str, Store] | None = None) -> Task:
+        """A task for one bucket, with its stores or with empty ones."""
+        return Task(self.head, self.operators, self.steps, stores or {})
+
+    def pack(self, outputs: dict[str, pl.DataFrame], dropped: int) -> Iterator[OutputRow]:
+        """Pack what a task gave. Of a table's rows only the newest of each key goes out."""
+        for sink, layout in self.sinks:
+            frame = newest_rows(outputs[sink.name].select(layout.names), layout)
+            if frame.height:
+                yield OutputRow(sink=sink.name, rows=frame.height, dropped=0, payload=pack_frame(frame))
+        if dropped:
+            yield OutputRow(sink="", rows=0, dropped=dropped, payload=b"")
+
+
+def newest_rows(frame: pl.DataFrame, layout: Layout) -> pl.DataFrame:
+    """The last row of each key and window of a table; all rows of a stream."""
+    if not layout.table:
+        return frame
+    return frame.unique(table_key(layout), keep="last", maintain_order=True)
+
+
+def table_key(layout: Layout) -> list[str]:
+    """The columns by which a table's rows replace one another."""
+    return [*layout.key, *([WINDOW_START] if layout.windowed else [])]
+
+
+def total_dropped(result: TaskResult) -> int:
+    """Records that a batch lost because they were late or had no key."""
+    return sum(result.dropped.values())
+
+
+@dataclass(frozen=True)
+class BoundedRun:
+    """Runs whole buckets, one after the other, with their state in memory; a callable for ``mapInArrow``.
+
+    Takes packed rows sorted by bucket and sequence, gives packed outputs: a stream's as they come, a table's newest
+    rows at the end of its bucket.
+    """
+
+    program: Program
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run all buckets of a Spark task."""
+        bucket = _Bucket(self.program)
+        current: int | None = None
+        for batch in batches:
+            for number, payload in zip(batch.column("bucket"), batch.column("payload"), strict=True):
+                if current is not None and number.as_py() != current:
+                    yield from _arrow(bucket.finish())
+                    bucket = _Bucket(self.program)
+                current = number.as_py()
+                yield from _arrow(bucket.run(unpack_run([(0, payload.as_py())])))
+        yield from _arrow(bucket.finish())
+
+
+class _Bucket:
+    """One bucket of a bounded run: its task, and the newest rows of its tables so far."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._task = program.task()
+        self._tables: dict[str, list[pl.DataFrame]] = {sink.name: [] for sink, layout in program.sinks if layout.table}
+        self._compacted_rows = 0
+        self._dropped = 0
+
+    def run(self, records: pl.DataFrame) -> Iterator[OutputRow]:
+        result = self._task.run(records)
+        self._dropped += total_dropped(result)
+        for name, parts in self._tables.items():
+            parts.append(result.outputs[name])
+        if sum(part.height for parts in self._tables.values() for part in parts) > 2 * self._compacted_rows + 100_000:
+            self._compact()
+        streams = {name: frame.clear() if name in self._tables else frame for name, frame in result.outputs.items()}
+        return self._program.pack(streams, 0)
+
+    def finish(self) -> Iterator[OutputRow]:
+        self._compact()
+        layouts = {sink.name: layout for sink, layout in self._program.sinks}
+        tables = {name: parts[0] for name, parts in self._tables.items() if parts}
+        for name, frame in tables.items():
+            payload = pack_frame(frame.select(layouts[name].names))
+            yield OutputRow(sink=name, rows=frame.height, dropped=0, payload=payload)
+        if self._dropped:
+            yield OutputRow(sink="", rows=0, dropped=self._dropped, payload=b"")
+
+    def _compact(self) -> None:
+        layouts = {sink.name: layout for sink, layout in self._program.sinks}
+        for name, parts in self._tables.items():
+            if parts:
+                parts[:] = [newest_rows(pl.concat(parts), layouts[name])]
+        self._compacted_rows = sum(part.height for parts in self._tables.values() for part in parts)
+
+
+@dataclass(frozen=True)
+class StatelessRun:
+    """Runs a task that keeps no state on packed rows, wherever they are; a callable for ``mapInArrow``."""
+
+    program: Program
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run a Spark task's rows."""
+        task = self.program.task()
+        for batch in batches:
+            for payload in batch.column("payload"):
+                result = task.run(unpack_run([(0, payload.as_py())]))
+                yield from _arrow(self.program.pack(dict(result.outputs), 0))
+
+
+def _arrow(rows: Iterator[OutputRow]) -> Iterator[pa.RecordBatch]:
+    for row in rows:
+        values = [[row.sink], [row.rows], [row.dropped], [row.payload]]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(value, field.type) for value, field in zip(values, OUTPUT, strict=True)], schema=OUTPUT
+        )

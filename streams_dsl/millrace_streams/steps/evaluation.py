@@ -1,0 +1,115 @@
+"""Column expressions in polars: a table from operation to polars, and the types that come out.
+
+``to_polars`` is the only place that says what an expression means on data; ``result_schema`` asks polars for the types,
+so that the compiler and the steps cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+import polars as pl
+import pyarrow as pa
+
+from millrace_streams.errors import TopologyError
+from millrace_streams.expressions import Call, Cast, Column, Expression, Literal
+
+_OPERATIONS: Final[dict[str, Callable[..., pl.Expr]]] = {
+    "add": lambda left, right: left + right,
+    "subtract": lambda left, right: left - right,
+    "multiply": lambda left, right: left * right,
+    "divide": lambda left, right: left / right,
+    "floor_divide": lambda left, right: left // right,
+    "modulo": lambda left, right: left % right,
+    "negate": lambda value: -value,
+    "absolute": lambda value: value.abs(),
+    "equal": lambda left, right: left == right,
+    "not_equal": lambda left, right: left != right,
+    "less": lambda left, right: left < right,
+    "less_equal": lambda left, right: left <= right,
+    "greater": lambda left, right: left > right,
+    "greater_equal": lambda left, right: left >= right,
+    "and": lambda left, right: left & right,
+    "or": lambda left, right: left | right,
+    "not": lambda value: ~value,
+    "is_null": lambda value: value.is_null(),
+    "is_not_null": lambda value: value.is_not_null(),
+    "is_in": lambda value, *others: (
+        pl.any_horizontal([value == other for other in others]) if others else value.is_null() & value.is_not_null()
+    ),
+    "lower": lambda value: value.str.to_lowercase(),
+    "upper": lambda value: value.str.to_uppercase(),
+    "length": lambda value: value.str.len_chars().cast(pl.Int32),
+    "starts_with": lambda value, prefix: value.str.starts_with(prefix),
+    "contains": lambda value, part: value.str.contains(part, literal=True),
+    "coalesce": lambda *values: pl.coalesce(*values),
+    "when": lambda condition, then, otherwise: pl.when(condition).then(then).otherwise(otherwise),
+}
+
+_TYPES: Final[dict[str, Any]] = {
+    "boolean": pl.Boolean,
+    "tinyint": pl.Int8,
+    "smallint": pl.Int16,
+    "int": pl.Int32,
+    "bigint": pl.Int64,
+    "float": pl.Float32,
+    "double": pl.Float64,
+    "string": pl.String,
+    "binary": pl.Binary,
+    "date": pl.Date,
+    "timestamp": pl.Datetime("us", "UTC"),
+}
+
+
+def to_polars(expression: Expression) -> pl.Expr:
+    """What an expression means in polars."""
+    match expression:
+        case Column(name):
+            return pl.col(name)
+        case Literal(value):
+            return pl.lit(value)
+        case Cast(operand, type_name):
+            return to_polars(operand).cast(_TYPES[type_name], strict=False)
+        case Call(operation, operands):
+            return _OPERATIONS[operation](*(to_polars(operand) for operand in operands))
+    raise TopologyError(f"{type(expression).__name__} is not an expression that millrace knows")
+
+
+def result_types(expressions: Sequence[pl.Expr], schema: pl.Schema, node: str) -> list[pl.DataType]:
+    """Types of expressions over ``schema``. Raises ``TopologyError`` naming ``node`` when they do not fit it."""
+    named = [expression.alias(f"c{place}") for place, expression in enumerate(expressions)]
+    try:
+        frame = pl.DataFrame(schema=schema)
+        return list(frame.select(named).schema.values())
+    except pl.exceptions.PolarsError as error:
+        raise TopologyError(f"{node}: the expression does not fit its columns' types: {error}") from error
+
+
+def polars_schema(schema: pa.Schema) -> pl.Schema:
+    """The polars types in which steps see columns of an Arrow schema."""
+    return cast("pl.DataFrame", pl.from_arrow(schema.empty_table())).schema
+
+
+def arrow_type(data_type: pl.DataType) -> pa.DataType:
+    """The Arrow type of a polars type, in the small forms (string, not large_string) that Spark and topics use."""
+    exported = pl.DataFrame(schema={"c": data_type}).to_arrow(compat_level=pl.CompatLevel.oldest())
+    return _small(exported.schema.field(0).type)
+
+
+def to_arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
+    """A frame as an Arrow table of exactly this schema; columns are taken by name."""
+    table = frame.select(schema.names).to_arrow(compat_level=pl.CompatLevel.oldest())
+    return table.cast(schema)
+
+
+def _small(data_type: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(data_type):
+        return pa.string()
+    if pa.types.is_large_binary(data_type):
+        return pa.binary()
+    if pa.types.is_large_list(data_type) or pa.types.is_list(data_type):
+        return pa.list_(_small(data_type.value_type))
+    if pa.types.is_struct(data_type):
+        return pa.struct([field.with_type(_small(field.type)) for field in data_type])
+    return data_type

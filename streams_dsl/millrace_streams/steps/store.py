@@ -1,0 +1,92 @@
+"""State of one operator in one bucket: rows by key in columns, and the operator's stream time.
+
+Invariants:
+
+* a key (with its window) has one current row; among rows of the same key the one written last is current;
+* stream time never goes back;
+* rows are dropped only when their window is past its retention; so what a later batch may still change is there.
+
+Steps see a store through ``matching``, and give a ``StateDelta`` of whole new rows; they never change it. Packed, a
+store is a list of chunks (``millrace_streams.steps.chunks``): bases and the deltas after them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from millrace_streams.errors import IncompatibleStateError
+from millrace_streams.steps.records import NO_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSpec:
+    """What a store holds: its name, the columns of its rows, and which of them are the key.
+
+    ``window`` is the key column with the window's start in ms, if there is one; its rows live ``retention_ms`` from
+    there.
+    """
+
+    name: str
+    schema: pl.Schema
+    key: tuple[str, ...]
+    window: str | None = None
+    retention_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDelta:
+    """What a batch changed: whole rows, newest of their keys, and stream time after the batch."""
+
+    rows: pl.DataFrame
+    stream_time_ms: int
+
+
+@dataclass(slots=True)
+class Store:
+    """The state itself, held in memory while a batch is handled."""
+
+    spec: StoreSpec
+    stream_time_ms: int = NO_TIMESTAMP
+    _parts: list[pl.DataFrame] = field(default_factory=list)
+
+    def matching(self, keys: pl.DataFrame) -> pl.DataFrame:
+        """The current rows of these keys (distinct rows of the key columns), in no particular order."""
+        found = [
+            part.join(keys, on=list(self.spec.key), how="semi", nulls_equal=True) for part in self._parts if part.height
+        ]
+        return self._newest(found)
+
+    def rows(self) -> pl.DataFrame:
+        """All current rows that are within their retention."""
+        return self._within_retention(self._newest(self._parts))
+
+    def apply(self, delta: StateDelta) -> None:
+        """Take over what a batch changed. Raises ``IncompatibleStateError`` when the columns are others."""
+        if delta.rows.schema != self.spec.schema:
+            raise IncompatibleStateError(
+                f"store {self.spec.name}: the state's columns are {dict(delta.rows.schema)}, those of the topology are "
+                f"{dict(self.spec.schema)}: the aggregates or the key changed; begin with a new checkpoint"
+            )
+        self.stream_time_ms = max(self.stream_time_ms, delta.stream_time_ms)
+        if delta.rows.height:
+            self._parts.append(delta.rows)
+
+    def compact(self) -> pl.DataFrame:
+        """Merge to one frame of current rows, leaving out what is past its retention; the store keeps just that."""
+        rows = self.rows()
+        self._parts = [rows]
+        return rows
+
+    def _newest(self, parts: list[pl.DataFrame]) -> pl.DataFrame:
+        if not parts:
+            return pl.DataFrame(schema=self.spec.schema)
+        if len(parts) == 1:
+            return parts[0]
+        return pl.concat(parts).unique(list(self.spec.key), keep="last")
+
+    def _within_retention(self, rows: pl.DataFrame) -> pl.DataFrame:
+        if self.spec.window is None:
+            return rows
+        return rows.filter(pl.col(self.spec.window) + self.spec.retention_ms > self.stream_time_ms)
