@@ -68,7 +68,7 @@ def write_epochs(files: Files, path: Path, epochs: Iterable[tuple[int, int]]) ->
 
 def _read_lines(files: Files, path: Path) -> list[str]:
     data = files.read_bytes(path)
-    if data is None:
+    if not data:  # Kafka makes an empty file before it has anything to write
         return []
     lines = data.decode("utf-8", "replace").splitlines()
     if len(lines) < 2 or lines[0].strip() != str(_VERSION):

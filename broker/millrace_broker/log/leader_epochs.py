@@ -42,8 +42,11 @@ class LeaderEpochs:
         return True
 
     def truncate_end(self, end_offset: int) -> bool:
-        """Forget the epochs that begin at or after ``end_offset``; returns whether there were any."""
-        kept = tuple(entry for entry in self._entries if entry[1] < end_offset)
+        """Forget the epochs that begin at or after ``end_offset``; returns whether there were any.
+
+        A negative offset forgets none.
+        """
+        kept = tuple(entry for entry in self._entries if entry[1] < end_offset) if end_offset >= 0 else self._entries
         changed = len(kept) != len(self._entries)
         self._entries = kept
         return changed
@@ -57,6 +60,10 @@ class LeaderEpochs:
         self._entries = ((before[-1][0], start_offset), *after)
         return True
 
+    def clear(self) -> None:
+        """Forget all epochs."""
+        self._entries = ()
+
     def epoch_of(self, offset: int) -> int | None:
         """Return the epoch that ``offset`` was appended in; None when that is not known."""
         return next((epoch for epoch, start in reversed(self._entries) if start <= offset), None)
@@ -64,9 +71,9 @@ class LeaderEpochs:
     def end_offset_of(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
         """Find where ``epoch`` ends in this log: (the epoch asked for or the last before it, its end, exclusive).
 
-        None when the epoch is newer than all that are known, or none is.
+        None when the epoch is newer than all that are known, or negative.
         """
-        if not self._entries or epoch > self._entries[-1][0]:
+        if not self._entries or not 0 <= epoch <= self._entries[-1][0]:
             return None
         if epoch == self._entries[-1][0]:
             return epoch, log_end_offset

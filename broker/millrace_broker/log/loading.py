@@ -42,14 +42,14 @@ from millrace.segments.names import (
     segment_file_name,
 )
 from millrace_broker.environment import Clock
-from millrace_broker.log.checkpoints import LEADER_EPOCHS, read_epochs
-from millrace_broker.log.files import Files
+from millrace_broker.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
+from millrace_broker.log.files import Files, replace_file
 from millrace_broker.log.index_building import IndexBuilder
 from millrace_broker.log.leader_epochs import LeaderEpochs
 from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.producers import Origin, ProducerStates, end_transaction
 from millrace_broker.log.segment import Segment
-from millrace_broker.log.snapshots import read_snapshot
+from millrace_broker.log.snapshots import read_snapshot, write_snapshot
 
 _LOG: Final = logging.getLogger(__name__)
 _TEMPORARY: Final = ".tmp"
@@ -260,8 +260,9 @@ class LogDirectory:
                 for _, header in segment.batches():
                     if header.partition_leader_epoch > (-1 if epochs.latest is None else epochs.latest):
                         epochs.assign(header.partition_leader_epoch, header.base_offset)
-        epochs.truncate_end(log_end_offset)
-        epochs.truncate_start(log_start_offset)
+        was_cut = epochs.truncate_end(log_end_offset)
+        if epochs.truncate_start(log_start_offset) or was_cut:
+            write_epochs(self.files, self.directory / LEADER_EPOCHS, epochs.entries)
         return epochs
 
     def _load_producers(self, segments: list[Segment], log_end_offset: int) -> ProducerStates:
@@ -287,6 +288,8 @@ class LogDirectory:
         for number, segment in enumerate(segments):
             if number + 1 < len(segments) and segments[number + 1].base_offset <= start_offset:
                 continue
+            if number > 0 and segment.base_offset > start_offset:
+                write_snapshot_file(self.files, self.directory, segment.base_offset, producers)
             found = segment.find(start_offset) if start_offset < log_end_offset else None
             for position, header in segment.batches(found[0]) if found else ():
                 _replay(producers, segment, position, header, now_ms)
@@ -339,6 +342,12 @@ def _replay(producers: ProducerStates, segment: Segment, position: int, header: 
             origin=Origin.REPLICATION,
         )
         producers.update(entry, now_ms)
+
+
+def write_snapshot_file(files: Files, directory: Path, offset: int, producers: ProducerStates) -> None:
+    """Write the producers as they are at ``offset``. At the start of a log there is nothing to write."""
+    if offset > 0:
+        replace_file(files, directory / segment_file_name(offset, SNAPSHOT), write_snapshot(producers))
 
 
 def snapshot_offsets(files: Files, directory: Path) -> list[int]:

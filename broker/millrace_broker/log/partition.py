@@ -41,15 +41,14 @@ from millrace_broker.environment import Clock
 from millrace_broker.log.appender import SegmentAppender
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
 from millrace_broker.log.extents import Extent, cut
-from millrace_broker.log.files import Files, Part, replace_file
-from millrace_broker.log.loading import LoadedLog, LogDirectory, snapshot_offsets
+from millrace_broker.log.files import Files, Part
+from millrace_broker.log.loading import LoadedLog, LogDirectory, snapshot_offsets, write_snapshot_file
 from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.placing import Placed, place, stamp
 from millrace_broker.log.producers import ProducerEntry, append_batch
 from millrace_broker.log.reading import find_time, floor, read_batches
 from millrace_broker.log.retention import SegmentFacts, count_deletable
 from millrace_broker.log.segment import Segment
-from millrace_broker.log.snapshots import write_snapshot
 from millrace_broker.log.validation import check_produced, check_times
 
 _LOG: Final = logging.getLogger(__name__)
@@ -327,15 +326,11 @@ class PartitionLog:
             last = appender.segment
             if last.base_offset == self._log_end_offset:
                 return appender
-            self._write_snapshot(self._log_end_offset)
+            write_snapshot_file(self._files, self.directory, self._log_end_offset, self._producers)
             segment = self._loader().create_segment(self._log_end_offset)
             appender.seal()
             self._segments = (*self._segments, segment)
             return self._open_appender(now_ms)
-
-    def _write_snapshot(self, offset: int) -> None:
-        path = self.directory / segment_file_name(offset, SNAPSHOT)
-        replace_file(self._files, path, write_snapshot(self._producers))
 
     # --- reading -------------------------------------------------------------------------------------------
 
@@ -467,7 +462,7 @@ class PartitionLog:
                 self._appender.seal()
                 self._appender = None
             self.flush()
-            self._write_snapshot(self._log_end_offset)
+            write_snapshot_file(self._files, self.directory, self._log_end_offset, self._producers)
             self._remove_stray_snapshots()
             self.release()
 

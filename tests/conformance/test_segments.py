@@ -1,0 +1,219 @@
+"""Kafka's own partition directories are opened, looked up in and recovered as Kafka does it.
+
+Cases come from the directory in ``ORACLES`` (by default those beside this suite). Two differences are meant:
+
+- a batch whose offset field is damaged ends the log where Kafka refuses to open it at all;
+- producers are read from the log again when a clean directory has lost its snapshots, where Kafka forgets them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millrace.config.topic import TopicConfig
+from millrace.errors import MillraceError, OffsetOutOfRangeError
+from millrace.records import read_header
+from millrace.segments import OffsetIndex, TimeIndex
+from millrace_broker.environment import SystemClock
+from millrace_broker.log import OsFiles, PartitionLog
+from millrace_broker.log.leader_epochs import LeaderEpochs
+from millrace_broker.log.producers import ProducerEntry
+from millrace_broker.log.snapshots import read_snapshot
+
+ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[1] / "oracles") / "segments"
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
+Expectation = dict[str, Any]
+
+
+def cases(kind: str) -> Iterator[Any]:
+    for path in sorted(ORACLES.glob("*/expect.json")):
+        expect = json.loads(path.read_text(encoding="utf-8"))
+        if kind == "damaged" and "filesBefore" in expect:
+            yield pytest.param(path.parent, expect, id=f"segments-{path.parent.name}")
+        elif kind == "closed" and "lookups" in expect:
+            marks = ()
+            if is_older_than_magic_2(path.parent / "topic-0"):
+                marks = (pytest.mark.skip(reason="the log reads segments of magic 2 only"),)
+            yield pytest.param(path.parent, expect, id=f"segments-{path.parent.name}", marks=marks)
+
+
+def is_older_than_magic_2(directory: Path) -> bool:
+    return any(log.read_bytes()[16:17] in (b"\x00", b"\x01") for log in directory.glob("*.log"))
+
+
+def open_log(directory: Path, expect: Expectation, *, was_clean: bool, recovery_point: int = 0) -> PartitionLog:
+    options = {name: value for name, value in expect["config"].items() if name != "segment.index.bytes"}
+    return PartitionLog(
+        topic="topic",
+        topic_id=UUID(int=1),
+        partition=0,
+        directory=directory,
+        config=TopicConfig.load(options | {"file.delete.delay.ms": 0}),
+        files=OsFiles(),
+        clock=SystemClock(),
+        was_clean=was_clean,
+        recovery_point=recovery_point,
+        log_start_offset=expect.get("logStartOffset", 0),
+    )
+
+
+def copy_writable(source: Path, target: Path) -> Path:
+    target.mkdir()
+    for path in source.iterdir():
+        shutil.copyfile(path, target / path.name)
+    return target
+
+
+@pytest.mark.parametrize(("case", "expect"), list(cases("closed")))
+def test_looks_up_as_kafka_does(case: Path, expect: Expectation, tmp_path: Path) -> None:
+    directory = copy_writable(case / "topic-0", tmp_path / "topic-0")
+    log = open_log(directory, expect, was_clean=True)
+    lookups = expect["lookups"]
+
+    assert (log.log_start_offset, log.log_end_offset) == (expect["logStartOffset"], expect["logEndOffset"])
+    assert [list(entry) for entry in log.leader_epochs] == expect["leaderEpochs"]
+    assert newest_batches(seen(entry) for entry in log.producers) == newest_batches(expect["producers"])
+    check_indexes(directory, expect)
+    check_reads(log, rows(lookups, "read1"))
+    check_times(log, rows(lookups, "offsetForTimestamp"))
+    check_index_lookups(directory, lookups)
+    check_epoch_ends(expect, rows(lookups, "endOffsetForEpoch"))
+    log.close()
+
+
+def rows(lookups: Expectation, name: str) -> list[list[Any]]:
+    (found,) = (value for key, value in lookups.items() if key.split("[")[0] == name)
+    listed: list[list[Any]] = found
+    return listed
+
+
+def check_indexes(directory: Path, expect: Expectation) -> None:
+    for segment in expect["segments"]:
+        offsets, times = indexes(directory, segment["baseOffset"])
+        assert [list(entry) for entry in offsets] == segment["offsetIndex"]
+        assert [list(entry) for entry in times] == segment["timeIndex"]
+
+
+def indexes(directory: Path, base_offset: int) -> tuple[OffsetIndex, TimeIndex]:
+    stem = directory / f"{base_offset:020d}"
+    return (
+        OffsetIndex.of_file(stem.with_suffix(".index").read_bytes(), base_offset),
+        TimeIndex.of_file(stem.with_suffix(".timeindex").read_bytes(), base_offset),
+    )
+
+
+def check_reads(log: PartitionLog, reads: list[list[Any]]) -> None:
+    for offset, *expected in reads:
+        if expected == ["OffsetOutOfRangeException"]:
+            with pytest.raises(OffsetOutOfRangeError):
+                log.read(offset, 1)
+            continue
+        batches = log.read(offset, 1)
+        if expected[0] is None:
+            assert batches == b"", offset
+        else:
+            assert [read_header(batches).base_offset, len(batches)] == expected[:2], offset
+
+
+def check_times(log: PartitionLog, times: list[list[Any]]) -> None:
+    for timestamp, offset, found, _ in times:
+        if timestamp in (LATEST, EARLIEST, EARLIEST_LOCAL):
+            assert (log.log_end_offset if timestamp == LATEST else log.log_start_offset) == offset
+            continue
+        answer = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.offset_for_time(timestamp)
+        expected = None if offset is None or offset < 0 else (offset, found)
+        assert answer == expected, timestamp
+
+
+def check_index_lookups(directory: Path, lookups: Expectation) -> None:
+    for base_offset, target, *expected in rows(lookups, "offsetIndexLookup"):
+        assert list(indexes(directory, base_offset)[0].lookup(target)) == expected
+    for base_offset, target, *expected in rows(lookups, "timeIndexLookup"):
+        assert list(indexes(directory, base_offset)[1].lookup(target)) == expected
+
+
+def check_epoch_ends(expect: Expectation, ends: list[list[Any]]) -> None:
+    epochs = LeaderEpochs(tuple(entry) for entry in expect["leaderEpochs"])
+    for asked, epoch, end_offset in ends:
+        expected = None if epoch is None else (epoch, end_offset)
+        assert epochs.end_offset_of(asked, expect["logEndOffset"]) == expected, asked
+
+
+@pytest.mark.parametrize(("case", "expect"), list(cases("damaged")))
+def test_recovers_as_kafka_does(case: Path, expect: Expectation, tmp_path: Path) -> None:
+    with tarfile.open(case / "logs.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    before = copy_writable(tmp_path / "before" / "topic-0", tmp_path / "topic-0")
+    was_clean = case.name.startswith("open-clean")
+
+    if "throws" in expect:
+        if was_clean:
+            with pytest.raises(MillraceError):
+                open_log(before, expect, was_clean=True)
+        else:
+            log = open_log(before, expect, was_clean=False)
+            assert log.log_end_offset < 59, "the log ends in the segment of the damaged batch"
+        return
+
+    log = open_log(before, expect, was_clean=was_clean)
+    assert (log.log_start_offset, log.log_end_offset) == (expect["logStartOffset"], expect["logEndOffset"])
+    assert [list(entry) for entry in log.leader_epochs] == expect["leaderEpochs"]
+    if case.name != "open-clean-no-snapshots":
+        assert newest_batches(seen(entry) for entry in log.producers) == newest_batches(expect["producers"])
+    log.close()
+    check_files(before, tmp_path / "after" / "topic-0", was_clean=was_clean)
+
+
+def check_files(directory: Path, after: Path, *, was_clean: bool) -> None:
+    """Logs, epochs, and indexes and snapshots that Kafka did not leave damaged are byte for byte the same."""
+    suffixes = {".log", ""} if was_clean else {".log", "", ".index", ".timeindex", ".snapshot"}
+    assert contents(directory, suffixes) == contents(after, suffixes)
+
+
+def contents(directory: Path, suffixes: set[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for path in sorted(directory.iterdir()):
+        if path.suffix in suffixes:
+            data = path.read_bytes()
+            found[path.name] = [seen(entry) for entry in read_snapshot(data)] if path.suffix == ".snapshot" else data
+    return found
+
+
+def seen(entry: ProducerEntry) -> dict[str, Any]:
+    return {
+        "producerId": entry.producer_id,
+        "producerEpoch": entry.epoch,
+        "coordinatorEpoch": entry.coordinator_epoch,
+        "lastTimestamp": entry.last_timestamp_ms,
+        "currentTxnFirstOffset": entry.open_transaction_offset,
+        "lastSeq": entry.last_sequence,
+        "lastDataOffset": entry.last_offset,
+        "batches": [
+            {
+                "firstSeq": batch.first_sequence,
+                "lastSeq": batch.last_sequence,
+                "firstOffset": batch.first_offset,
+                "lastOffset": batch.last_offset,
+                "timestamp": batch.timestamp_ms,
+            }
+            for batch in entry.batches
+        ],
+    }
+
+
+def newest_batches(producers: Iterable[Expectation]) -> list[Expectation]:
+    """A snapshot keeps the last batch of each producer, without its own timestamp; the log may tell more."""
+    return [entry | {"batches": [without_time(batch) for batch in entry["batches"][-1:]]} for entry in producers]
+
+
+def without_time(batch: Expectation) -> Expectation:
+    return {name: value for name, value in batch.items() if name != "timestamp"}
