@@ -113,7 +113,7 @@ class MillraceBroker:
         """
         name = f"{'typed' if typed else 'events'}-{records}"
         with self.admin() as admin:
-            if name in admin.list_topics():
+            if any(topic.name == name for topic in admin.list_topics()):
                 return name
         print(f"  filling millrace's topic {name}", flush=True)
         self.create_topic(name, typed=typed)
