@@ -1,0 +1,53 @@
+"""Producer, consumer and admin: synchronous clients over gRPC, configured with Kafka's names.
+
+* ``model``         what clients take and give
+* ``connections``   channels, deadlines and retries; ``metadata`` and ``schema_cache`` what is remembered of the cluster
+* ``admin``         topics, schemas, configuration; finding and reading ranges
+* ``producer``      what callers see; ``record_buffer`` gathers single records, ``batching`` makes batches of tables,
+                    ``sender`` sends them in order and without duplicates, ``wire`` writes requests without copying
+* ``partitioner``   Kafka's murmur2
+* ``consumer``      assigned partitions to records or Arrow tables; ``fetcher`` keeps data coming
+"""
+
+from millrace.clients.admin import Admin
+from millrace.clients.consumer import Consumer, ConsumerRecords
+from millrace.clients.futures import SendFuture
+from millrace.clients.model import (
+    BatchMetadata,
+    BrokerInfo,
+    ClusterDescription,
+    ConfigValue,
+    ConsumerRecord,
+    LocatedExtent,
+    LocatedRange,
+    OffsetAndTimestamp,
+    PartitionInfo,
+    RecordMetadata,
+    TopicDescription,
+    TopicPartition,
+    TopicSchema,
+)
+from millrace.clients.producer import Producer
+from millrace.clients.schema_cache import SchemaCache
+
+__all__ = [
+    "Admin",
+    "BatchMetadata",
+    "BrokerInfo",
+    "ClusterDescription",
+    "ConfigValue",
+    "Consumer",
+    "ConsumerRecord",
+    "ConsumerRecords",
+    "LocatedExtent",
+    "LocatedRange",
+    "OffsetAndTimestamp",
+    "PartitionInfo",
+    "Producer",
+    "RecordMetadata",
+    "SchemaCache",
+    "SendFuture",
+    "TopicDescription",
+    "TopicPartition",
+    "TopicSchema",
+]

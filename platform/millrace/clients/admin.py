@@ -1,0 +1,348 @@
+"""Managing topics, and finding and reading ranges of their logs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from millrace.clients.connections import Connections, backoff_s
+from millrace.clients.metadata import MetadataCache
+from millrace.clients.model import (
+    ClusterDescription,
+    ConfigValue,
+    LocatedExtent,
+    LocatedRange,
+    OffsetAndTimestamp,
+    TopicDescription,
+    TopicPartition,
+    TopicSchema,
+)
+from millrace.clients.offsets import isolation_number, list_offsets
+from millrace.config.client import ClientConfig, Isolation
+from millrace.errors import BrokerUnavailableError, MillraceError, UnknownServerError, UsageError, error_of
+from millrace.protocol import millrace_pb2 as pb
+from millrace.records import scan_headers
+from millrace.schemas import deserialize_schema, parse_schema, serialize_schema, validate_topic_schema
+
+_RESOURCES = {"topic": pb.TOPIC, "broker": pb.BROKER}
+
+
+class Admin:
+    """Creates, describes, changes and deletes topics. Thread safe; close it when done, or use it in ``with``.
+
+    ``config`` is ``bootstrap.servers`` or a mapping of ``ClientConfig``'s options.
+    """
+
+    def __init__(self, config: str | Mapping[str, Any]) -> None:
+        self._config = ClientConfig.of(config)
+        self._connections = Connections(self._config)
+        self._metadata = MetadataCache(self._connections)
+
+    # --- topics ----------------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        schema: Any = None,
+        key_columns: Sequence[str] = (),
+        configs: Mapping[str, Any] | None = None,
+        validate_only: bool = False,
+    ) -> TopicDescription | None:
+        """Create a topic, typed when a ``schema`` is given (anything that ``parse_schema`` takes).
+
+        -1 is the broker's default. Returns the topic as it is now; ``None`` with ``validate_only``, which only checks.
+        Raises ``TopicExistsError``, ``InvalidTopicError``, ``InvalidPartitionsError``, ``InvalidConfigError``,
+        ``SchemaError``.
+        """
+        arrow_schema = b""
+        if schema is not None:
+            parsed = parse_schema(schema)
+            validate_topic_schema(parsed, key_columns)
+            arrow_schema = serialize_schema(parsed)
+        elif key_columns:
+            raise UsageError("key columns belong to a typed topic: give a schema, or no key columns")
+        topic = pb.NewTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            configs={option: _option_text(value) for option, value in (configs or {}).items()},
+            arrow_schema=arrow_schema,
+            key_columns=key_columns,
+        )
+        request = pb.CreateTopicsRequest(
+            topics=[topic], timeout_ms=self._config.request_timeout_ms, validate_only=validate_only
+        )
+        response = self._connections.call(lambda stub: stub.CreateTopics, request, changes=f"create topic {name}")
+        _raise_errors(response.results)
+        return None if validate_only else self._metadata.topic(name, fresh=True)
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics with all their records; raises the first error after having tried all of them."""
+        wanted = list(names)
+        request = pb.DeleteTopicsRequest(names=wanted, timeout_ms=self._config.request_timeout_ms)
+        response = self._connections.call(
+            lambda stub: stub.DeleteTopics, request, changes=f"delete {', '.join(wanted)}"
+        )
+        self._metadata.forget(wanted)
+        _raise_errors(response.results)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all its records; raises ``UnknownTopicOrPartitionError``."""
+        self.delete_topics([name])
+
+    def list_topics(self, *, include_internal: bool = False) -> list[TopicDescription]:
+        """Describe all topics, sorted by name."""
+        topics = [topic for topic in self._metadata.fetch() if include_internal or not topic.is_internal]
+        return sorted(topics, key=lambda topic: topic.name)
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """Describe a topic; raises ``UnknownTopicOrPartitionError``."""
+        return self._metadata.topic(name, fresh=True)
+
+    def describe_cluster(self) -> ClusterDescription:
+        """The cluster's id and brokers."""
+        return self._metadata.cluster()
+
+    def broker_version(self) -> str:
+        """The software version of a broker; also the cheapest way to see that one answers."""
+        response = self._connections.call(
+            lambda stub: stub.ApiVersions, pb.ApiVersionsRequest(client_software_name="millrace")
+        )
+        return response.software_version
+
+    def create_partitions(self, name: str, total: int, *, validate_only: bool = False) -> None:
+        """Raise a topic's number of partitions to ``total``; raises ``InvalidPartitionsError``.
+
+        Records stay where they are: from then on a key may lie in two partitions.
+        """
+        request = pb.CreatePartitionsRequest(
+            topics=[pb.CreatePartitionsRequest.TopicCount(name=name, count=total)],
+            timeout_ms=self._config.request_timeout_ms,
+            validate_only=validate_only,
+        )
+        response = self._connections.call(
+            lambda stub: stub.CreatePartitions, request, changes=f"add partitions to {name}"
+        )
+        self._metadata.forget(name)
+        _raise_errors(response.results)
+
+    # --- schemas ---------------------------------------------------------------------------------------------
+
+    def evolve_schema(self, topic: str, schema: Any) -> TopicSchema:
+        """Make a new version of a typed topic's schema, which may only add nullable columns at the end.
+
+        Raises ``IncompatibleSchemaError`` naming the column.
+        """
+        request = pb.EvolveSchemaRequest(topic=topic, arrow_schema=serialize_schema(parse_schema(schema)))
+        response = self._connections.call(
+            lambda stub: stub.EvolveSchema, request, changes=f"change the schema of {topic}"
+        )
+        self._metadata.forget(topic)
+        return _topic_schema(response.schema)
+
+    def topic_schemas(self, topic: str) -> list[TopicSchema]:
+        """All versions of a topic's schema, oldest first; none for an opaque topic."""
+        response = self._connections.call(lambda stub: stub.GetSchemas, pb.GetSchemasRequest(topic=topic))
+        return sorted(map(_topic_schema, response.schemas), key=lambda schema: schema.version)
+
+    # --- configuration ---------------------------------------------------------------------------------------
+
+    def describe_configs(self, name: str, *, resource: str = "topic") -> dict[str, ConfigValue]:
+        """All options of a topic, or of a broker by its id (``resource="broker"``)."""
+        wanted = pb.ConfigResource(type=_resource_type(resource), name=str(name))
+        response = self._connections.call(
+            lambda stub: stub.DescribeConfigs, pb.DescribeConfigsRequest(resources=[wanted])
+        )
+        _raise_errors(response.results)
+        return {
+            entry.name: ConfigValue(
+                value=entry.value,
+                source=entry.source,
+                is_sensitive=entry.is_sensitive,
+                documentation=entry.documentation,
+            )
+            for result in response.results
+            for entry in result.entries
+        }
+
+    def alter_configs(
+        self,
+        name: str,
+        configs: Mapping[str, Any] | None = None,
+        *,
+        delete: Iterable[str] = (),
+        resource: str = "topic",
+        validate_only: bool = False,
+    ) -> None:
+        """Set options and return others to their defaults; raises ``InvalidConfigError`` and then changes nothing."""
+        alteration = pb.AlterConfigsRequest.Alteration(
+            resource=pb.ConfigResource(type=_resource_type(resource), name=str(name)),
+            set={option: _option_text(value) for option, value in (configs or {}).items()},
+            delete=list(delete),
+        )
+        request = pb.AlterConfigsRequest(alterations=[alteration], validate_only=validate_only)
+        # Repeating it has the same result, so it may be sent again.
+        response = self._connections.call(lambda stub: stub.AlterConfigs, request)
+        _raise_errors(response.results)
+
+    # --- logs ------------------------------------------------------------------------------------------------
+
+    def list_offsets(
+        self,
+        wanted: Mapping[TopicPartition, str | int | datetime],
+        *,
+        isolation_level: str = Isolation.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Look up offsets: ``"earliest"``, ``"latest"``, ``"max-timestamp"``, or the first at or after a time.
+
+        A time is in ms or a ``datetime`` with zone. The offset is -1 where no record is that new.
+        """
+        return list_offsets(self._connections, self._metadata, wanted, isolation_level=isolation_level)
+
+    def locate_range(
+        self,
+        topic: str,
+        partition: int,
+        start_offset: int,
+        end_offset: int = -1,
+        *,
+        split_bytes: int = 0,
+        topic_id: uuid.UUID | None = None,
+        isolation_level: str = Isolation.READ_UNCOMMITTED,
+    ) -> LocatedRange:
+        """Find the extents of segment files that hold a range of offsets, cut to about ``split_bytes`` (0: not cut).
+
+        ``end_offset`` is exclusive, -1 the high watermark (or last stable offset). With ``topic_id`` a topic that was
+        created again raises ``InconsistentTopicIdError``. Raises ``OffsetOutOfRangeError``.
+        """
+        request = pb.LocateRangeRequest(
+            topic=topic,
+            topic_id=topic_id.bytes if topic_id else b"",
+            partition=partition,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            split_bytes=split_bytes,
+            isolation_level=isolation_number(isolation_level),
+        )
+        address = self._metadata.leader_address(TopicPartition(topic, partition))
+        response = self._connections.call(lambda stub: stub.LocateRange, request, address=address)
+        return LocatedRange(
+            topic_id=uuid.UUID(bytes=response.topic_id),
+            log_start_offset=response.log_start_offset,
+            high_watermark=response.high_watermark,
+            last_stable_offset=response.last_stable_offset,
+            extents=tuple(
+                LocatedExtent(
+                    segment_base_offset=extent.segment_base_offset,
+                    start_offset=extent.start_offset,
+                    end_offset=extent.end_offset,
+                    start_position=extent.start_position,
+                    end_position=extent.end_position,
+                    path=extent.path,
+                )
+                for extent in response.extents
+            ),
+        )
+
+    def read_range(
+        self,
+        topic: str,
+        partition: int,
+        start_offset: int,
+        end_offset: int,
+        *,
+        topic_id: uuid.UUID | None = None,
+        isolation_level: str = Isolation.READ_UNCOMMITTED,
+    ) -> Iterator[bytes]:
+        """Stream the batches of a range as chunks of whole batches; the first and last batch may reach beyond it.
+
+        When the connection breaks, the stream goes on after the last batch received; after
+        ``socket.connection.setup.timeout.ms`` without progress it raises ``BrokerUnavailableError``.
+        """
+        attempt = 0
+        position = start_offset
+        while position < end_offset:
+            request = pb.ReadRangeRequest(
+                topic=topic,
+                topic_id=topic_id.bytes if topic_id else b"",
+                partition=partition,
+                start_offset=position,
+                end_offset=end_offset,
+                isolation_level=isolation_number(isolation_level),
+            )
+            address = self._metadata.leader_address(TopicPartition(topic, partition))
+            stream = self._connections.stub(address).ReadRange(request)
+            try:
+                for response in stream:
+                    attempt = 0
+                    yield response.records
+                    position = max(position, _next_offset(response.records))
+                return
+            except grpc.RpcError as error:
+                explained = self._connections.explain(error, address)
+                if not isinstance(explained, BrokerUnavailableError) or self._waited_too_long(attempt):
+                    raise explained from error
+                self._connections.wait(backoff_s(self._config, attempt))
+                attempt += 1
+            finally:
+                stream.cancel()  # type: ignore[no-untyped-call]
+
+    def _waited_too_long(self, attempt: int) -> bool:
+        waited_ms = sum(
+            min(self._config.retry_backoff_ms * (1 << min(step, 30)), self._config.retry_backoff_max_ms)
+            for step in range(attempt)
+        )
+        return waited_ms >= self._config.socket_connection_setup_timeout_ms
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the connections. May be called twice."""
+        self._connections.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _next_offset(records: bytes) -> int:
+    last = 0
+    for _, header in scan_headers(records):
+        last = header.next_offset
+    return last
+
+
+def _resource_type(resource: str) -> pb.ConfigResourceType.ValueType:
+    if resource not in _RESOURCES:
+        raise UsageError(f"resource {resource!r}: it is topic or broker")
+    return _RESOURCES[resource]
+
+
+def _option_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _topic_schema(schema: pb.Schema) -> TopicSchema:
+    return TopicSchema(id=schema.id, version=schema.version, schema=deserialize_schema(schema.arrow_schema))
+
+
+def _raise_errors(results: Iterable[Any]) -> None:
+    errors: list[MillraceError] = [
+        error_of(result.error.code, result.error.message) for result in results if result.error.code
+    ]
+    if errors:
+        if isinstance(errors[0], UnknownServerError) and not errors[0].message:
+            raise UnknownServerError("the broker failed: its log has the reason")
+        raise errors[0]

@@ -1,0 +1,331 @@
+"""Tables to record batches: fitted to the topic, divided among its partitions, cut to size, built.
+
+Everything here is a function of its arguments; who sends the batches is not known. Rows keep their order within a
+partition. An opaque topic takes the columns ``key``, ``value``, ``headers``, ``timestamp`` and ``partition``; a typed
+one its schema's, and beside them ``__timestamp``, ``__headers``, ``__partition`` and ``__tombstone``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+
+from millrace.clients.metadata import check_partition
+from millrace.clients.model import TopicDescription
+from millrace.clients.partitioner import partitions_for_keys
+from millrace.errors import MessageTooLargeError, MillraceError, SchemaMismatchError
+from millrace.records import HEADERS_TYPE, OPAQUE_SCHEMA, Compression, build_columnar_batch
+from millrace.schemas import conform, encode_keys
+
+TIMESTAMP: Final = "__timestamp"
+HEADERS: Final = "__headers"
+PARTITION: Final = "__partition"
+TOMBSTONE: Final = "__tombstone"
+
+Rows = npt.NDArray[np.int64]
+_FILTERED_PARTITIONS_MAX: Final = 16
+"""Up to so many partitions one filter each is faster than sorting rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A table that fits its topic: the schema's columns, and what stands beside them (a column each, or one value)."""
+
+    topic: TopicDescription
+    columns: pa.Table
+    beside: dict[str, pa.ChunkedArray]
+    timestamp_ms: int
+    partition: int | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return int(self.columns.num_rows)
+
+    def slice(self, offset: int, length: int) -> Fitted:
+        """Some rows, without copying."""
+        beside = {name: column.slice(offset, length) for name, column in self.beside.items()}
+        return replace(self, columns=self.columns.slice(offset, length), beside=beside)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltBatch:
+    """A batch ready to be sent. ``rows`` are the numbers of its rows in the table, where they were asked for."""
+
+    partition: int
+    records: bytes
+    num_rows: int
+    timestamp_ms: int
+    rows: Rows | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedRow:
+    """A row that cannot be sent; ``rows`` holds its number, where numbers were asked for."""
+
+    error: MillraceError
+    rows: Rows | None = None
+
+
+# --- fitting -------------------------------------------------------------------------------------------------
+
+
+def fit_table(
+    topic: TopicDescription,
+    table: pa.Table,
+    *,
+    now_ms: int,
+    timestamps: int | str | Any = None,
+    partition: int | str | Any = None,
+) -> Fitted:
+    """Fit a table to a topic; ``timestamps`` and ``partition`` are one for all, a column's name, or one per row.
+
+    Raises ``SchemaMismatchError`` naming column and row, ``UnknownTopicOrPartitionError``.
+    """
+    beside: dict[str, pa.ChunkedArray] = {}
+    timestamp_ms = now_ms
+    if isinstance(timestamps, int):
+        timestamp_ms = timestamps
+    elif timestamps is not None:
+        beside[TIMESTAMP] = _given(table, timestamps, "timestamps")
+    one_partition = None
+    if isinstance(partition, int):
+        check_partition(topic, partition)
+        one_partition = partition
+    elif partition is not None:
+        beside[PARTITION] = _given(table, partition, "partition")
+        if isinstance(partition, str) and topic.schema is None:
+            table = table.drop_columns([partition])
+    if isinstance(timestamps, str) and (topic.schema is None or topic.schema.get_field_index(timestamps) < 0):
+        table = table.drop_columns([timestamps])
+    columns, found = _separate(topic, table)
+    # What is given as an argument counts more than the column of the same meaning.
+    beside = _normalized({**found, **beside}, now_ms)
+    if PARTITION in beside:
+        _check_partitions(topic, beside[PARTITION])
+        if one_partition is not None:
+            del beside[PARTITION]
+    if TIMESTAMP in beside and isinstance(timestamps, int):
+        del beside[TIMESTAMP]
+    return Fitted(topic=topic, columns=columns, beside=beside, timestamp_ms=timestamp_ms, partition=one_partition)
+
+
+def _given(table: pa.Table, source: Any, what: str) -> pa.ChunkedArray:
+    if isinstance(source, str):
+        if source not in table.column_names:
+            raise SchemaMismatchError(
+                f"{what}: the data has no column {source}, it has {', '.join(table.column_names)}"
+            )
+        return table.column(source)
+    array = source if isinstance(source, (pa.Array, pa.ChunkedArray)) else pa.array(source)
+    if len(array) != table.num_rows:
+        raise SchemaMismatchError(f"{what}: {len(array)} values for {table.num_rows} rows")
+    return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
+
+
+def _separate(topic: TopicDescription, table: pa.Table) -> tuple[pa.Table, dict[str, pa.ChunkedArray]]:
+    """Part the schema's columns from those beside them, and fit the former."""
+    if topic.schema is not None:
+        names = {name: name for name in (TIMESTAMP, HEADERS, PARTITION, TOMBSTONE)}
+        schema = topic.schema
+    else:
+        names = {"timestamp": TIMESTAMP, "headers": HEADERS, "partition": PARTITION}
+        has_key = "key" in table.column_names
+        schema = OPAQUE_SCHEMA if has_key else pa.schema([OPAQUE_SCHEMA.field("value")])
+        if "value" not in table.column_names:
+            raise SchemaMismatchError(
+                f"topic {topic.name} is opaque: the data needs a column value, it has {', '.join(table.column_names)}"
+            )
+    found = {meaning: table.column(name) for name, meaning in names.items() if name in table.column_names}
+    rest = table.drop_columns([name for name in names if name in table.column_names])
+    return conform(rest, schema), found
+
+
+def _normalized(beside: dict[str, pa.ChunkedArray], now_ms: int) -> dict[str, pa.ChunkedArray]:
+    normalized = {}
+    for name, column in beside.items():
+        try:
+            if name == TIMESTAMP:
+                normalized[name] = _milliseconds(column, now_ms)
+            elif name == HEADERS:
+                normalized[name] = _headers(column)
+            elif name == PARTITION:
+                normalized[name] = pc.fill_null(column.cast(pa.int32()), -1)
+            else:
+                normalized[name] = pc.fill_null(column.cast(pa.bool_()), False)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SchemaMismatchError(f"column {name.removeprefix('__')}: {error}") from error
+    return normalized
+
+
+def _milliseconds(column: pa.ChunkedArray, now_ms: int) -> pa.ChunkedArray:
+    """Whole numbers are milliseconds already; instants of any unit are cut down to them; null is now."""
+    if pat.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+    elif pat.is_date(column.type):
+        column = column.cast(pa.date64()).cast(pa.int64())
+    elif pat.is_integer(column.type):
+        column = column.cast(pa.int64())
+    elif not pat.is_null(column.type):
+        raise SchemaMismatchError(f"timestamps are milliseconds, timestamps or dates, not {column.type}: cast them")
+    column = pc.fill_null(column.cast(pa.int64()), now_ms)
+    negative = pc.index(pc.less(column, 0), True).as_py()
+    if negative >= 0:
+        raise SchemaMismatchError(
+            f"row {negative}: timestamp {column[negative]} is before 1970, which a log cannot hold"
+        )
+    return column
+
+
+def _headers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pat.is_map(column.type):
+        struct = pa.struct([("key", column.type.key_type), ("value", column.type.item_type)])
+        column = column.cast(pa.list_(struct))
+    return column if column.type == HEADERS_TYPE else column.cast(HEADERS_TYPE)
+
+
+def _check_partitions(topic: TopicDescription, partitions: pa.ChunkedArray) -> None:
+    extremes = pc.min_max(partitions)
+    for extreme in (extremes["min"].as_py(), extremes["max"].as_py()):
+        if extreme is not None and extreme != -1:
+            check_partition(topic, extreme)
+
+
+# --- dividing ------------------------------------------------------------------------------------------------
+
+
+def divide(
+    fitted: Fitted, next_partition: int, batch_bytes: int, *, number_rows: bool
+) -> Iterator[tuple[int, Fitted, Rows | None]]:
+    """Divide rows among partitions and cut them to about ``batch_bytes``: partition, rows, and their numbers.
+
+    Rows that name a partition go there, rows with a key where its hash says, the others in turn, a whole batch each,
+    from ``next_partition`` on.
+    """
+    partitions = _partitions(fitted)
+    if isinstance(partitions, int):
+        for start, count in _cuts(fitted, batch_bytes):
+            target = partitions if partitions >= 0 else next_partition % fitted.topic.num_partitions
+            next_partition += 1
+            numbers = np.arange(start, start + count) if number_rows else None
+            yield target, fitted.slice(start, count), numbers
+        return
+    for partition, part, numbers in _parts(fitted, partitions, number_rows):
+        for start, count in _cuts(part, batch_bytes):
+            target = partition if partition >= 0 else next_partition % fitted.topic.num_partitions
+            next_partition += partition < 0
+            yield target, part.slice(start, count), None if numbers is None else numbers[start : start + count]
+
+
+def _partitions(fitted: Fitted) -> npt.NDArray[np.int32] | int:
+    """Each row's partition; one number where it is the same for all; -1 for any."""
+    topic = fitted.topic
+    if fitted.partition is not None:
+        return fitted.partition
+    explicit = fitted.beside.get(PARTITION)
+    if topic.num_partitions == 1:
+        return 0
+    keys = None
+    if topic.schema is not None and topic.key_columns:
+        keys = encode_keys(fitted.columns, topic.key_columns)
+    elif topic.schema is None and "key" in fitted.columns.column_names:
+        keys = encode_keys(fitted.columns, ["key"])
+    if keys is None or keys.null_count == len(keys):
+        partitions = None
+    else:
+        partitions = partitions_for_keys(keys, topic.num_partitions)
+    if explicit is not None:
+        named: npt.NDArray[np.int32] = explicit.to_numpy()
+        partitions = named if partitions is None else np.where(named >= 0, named, partitions)
+    return -1 if partitions is None else partitions
+
+
+def _parts(
+    fitted: Fitted, partitions: npt.NDArray[np.int32], number_rows: bool
+) -> Iterator[tuple[int, Fitted, Rows | None]]:
+    whole = fitted.columns
+    for name, column in fitted.beside.items():
+        whole = whole.append_column(name, column)
+    distinct = np.unique(partitions).tolist()
+    if len(distinct) == 1:
+        yield distinct[0], fitted, np.arange(len(partitions)) if number_rows else None
+        return
+    order = np.argsort(partitions, kind="stable") if len(distinct) > _FILTERED_PARTITIONS_MAX else None
+    taken = whole.take(pa.array(order)) if order is not None else None
+    start = 0
+    for partition in distinct:
+        mask = partitions == partition
+        if taken is not None and order is not None:
+            count = int(np.count_nonzero(mask))
+            part, numbers = taken.slice(start, count), order[start : start + count] if number_rows else None
+            start += count
+        else:
+            part, numbers = whole.filter(pa.array(mask)), np.flatnonzero(mask) if number_rows else None
+        beside = {name: part.column(name) for name in fitted.beside}
+        yield partition, replace(fitted, columns=part.select(fitted.columns.column_names), beside=beside), numbers
+
+
+def _cuts(fitted: Fitted, batch_bytes: int) -> Iterator[tuple[int, int]]:
+    """Start and length of slices of about ``batch_bytes``, all of the same length."""
+    if not fitted.num_rows:
+        return
+    size_bytes = fitted.columns.nbytes + sum(column.nbytes for column in fitted.beside.values())
+    count = min(max(round(size_bytes / batch_bytes), 1), fitted.num_rows)
+    length = -(-fitted.num_rows // count)
+    for start in range(0, fitted.num_rows, length):
+        yield start, min(length, fitted.num_rows - start)
+
+
+# --- building ------------------------------------------------------------------------------------------------
+
+
+def build_batches(
+    partition: int, part: Fitted, numbers: Rows | None, *, compression: Compression, max_bytes: int
+) -> Iterator[BuiltBatch | RefusedRow]:
+    """Build the batch of a part, or several where one would be above ``max_bytes``; a row that is alone is refused."""
+    records = _build(part, compression)
+    if len(records) <= max_bytes:
+        timestamp_ms = -1 if TIMESTAMP in part.beside else part.timestamp_ms
+        yield BuiltBatch(
+            partition=partition, records=records, num_rows=part.num_rows, timestamp_ms=timestamp_ms, rows=numbers
+        )
+        return
+    if part.num_rows == 1:
+        error = MessageTooLargeError(
+            f"a record for {part.topic.name}-{partition} makes a batch of {len(records)} bytes, max.request.size is "
+            f"{max_bytes}: raise it, and the topic's max.message.bytes, or make the record smaller"
+        )
+        yield RefusedRow(error=error, rows=numbers)
+        return
+    half = part.num_rows // 2
+    for start, count in ((0, half), (half, part.num_rows - half)):
+        rows = None if numbers is None else numbers[start : start + count]
+        yield from build_batches(
+            partition, part.slice(start, count), rows, compression=compression, max_bytes=max_bytes
+        )
+
+
+def _build(part: Fitted, compression: Compression) -> bytes:
+    columns = pa.RecordBatch.from_arrays(
+        [_whole(column) for column in part.columns.columns], schema=part.columns.schema
+    )
+    beside = {name: _whole(column) for name, column in part.beside.items() if name != PARTITION}
+    return build_columnar_batch(
+        columns,
+        schema_id=part.topic.schema_id,
+        timestamps_ms=beside.get(TIMESTAMP, part.timestamp_ms),
+        headers=beside.get(HEADERS),
+        tombstones=beside.get(TOMBSTONE),
+        compression=compression,
+    )
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

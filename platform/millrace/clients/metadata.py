@@ -1,0 +1,137 @@
+"""What a client knows of topics and brokers, fetched when needed and again when old or wrong.
+
+Invariant: a topic's description is replaced as a whole, never edited; what a caller holds stays consistent.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+
+from millrace.clients.connections import Connections
+from millrace.clients.model import (
+    BrokerInfo,
+    ClusterDescription,
+    PartitionInfo,
+    TopicDescription,
+    TopicPartition,
+)
+from millrace.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError, error_of
+from millrace.protocol import millrace_pb2 as pb
+from millrace.schemas import deserialize_schema
+
+
+class MetadataCache:
+    """Topics by name and brokers by id, as one client sees them. Thread safe."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._lock = threading.Lock()
+        self._topics: dict[str, tuple[float, TopicDescription]] = {}
+        self._addresses: dict[int, str] = {}
+
+    def topic(self, name: str, *, fresh: bool = False) -> TopicDescription:
+        """Describe a topic, from memory unless it is older than ``metadata.max.age.ms`` or ``fresh`` is asked for.
+
+        Raises ``UnknownTopicOrPartitionError`` with the remedy when there is none of that name.
+        """
+        known = self._topics.get(name)
+        max_age_s = self._connections.config.metadata_max_age_ms / 1000
+        if known is not None and not fresh and time.monotonic() - known[0] < max_age_s:
+            return known[1]
+        return self.fetch([name])[0]
+
+    def fetch(self, names: Sequence[str] = ()) -> list[TopicDescription]:
+        """Fetch topics anew, all of them when no names are given; raises the first topic's error."""
+        response = self._request(names)
+        topics = []
+        for topic in response.topics:
+            if topic.error.code == UnknownTopicOrPartitionError.code:
+                self.forget(topic.name)
+                raise UnknownTopicOrPartitionError(
+                    f"topic {topic.name} does not exist: create it first (millrace topics create {topic.name})"
+                )
+            if topic.error.code:
+                raise error_of(topic.error.code, topic.error.message)
+            topics.append(_description(topic))
+        now = time.monotonic()
+        with self._lock:
+            self._topics.update((topic.name, (now, topic)) for topic in topics)
+        return topics
+
+    def cluster(self) -> ClusterDescription:
+        """The cluster's brokers, fetched anew."""
+        # A name that no topic can have, so that the response is not the description of all topics.
+        response = self._request(["."])
+        brokers = tuple(
+            BrokerInfo(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in response.brokers
+        )
+        return ClusterDescription(cluster_id=response.cluster_id, controller_id=response.controller_id, brokers=brokers)
+
+    def _request(self, names: Sequence[str]) -> pb.MetadataResponse:
+        request = pb.MetadataRequest(topics=names, include_schemas=True)
+        response = self._connections.call(lambda stub: stub.Metadata, request)
+        with self._lock:
+            self._addresses = {node.node_id: _address(node) for node in response.brokers}
+        return response
+
+    def forget(self, names: str | Iterable[str]) -> None:
+        """Drop topics from memory, so that they are fetched anew when next asked for."""
+        with self._lock:
+            for name in [names] if isinstance(names, str) else names:
+                self._topics.pop(name, None)
+
+    def leader_address(self, partition: TopicPartition) -> str:
+        """Where the leader of a partition listens.
+
+        Raises ``UnknownTopicOrPartitionError`` or, while there is no leader, ``LeaderNotAvailableError``.
+        """
+        topic = self.topic(partition.topic)
+        if not 0 <= partition.partition < topic.num_partitions:
+            topic = self.topic(partition.topic, fresh=True)
+        check_partition(topic, partition.partition)
+        leader = topic.partitions[partition.partition].leader
+        address = self._addresses.get(leader)
+        if address is None:
+            self.forget(partition.topic)
+            raise LeaderNotAvailableError(f"{partition} has no leader now: broker {leader} is not there")
+        return address
+
+
+def check_partition(topic: TopicDescription, partition: int) -> None:
+    """Raise ``UnknownTopicOrPartitionError`` unless the topic has that partition."""
+    if not 0 <= partition < topic.num_partitions:
+        raise UnknownTopicOrPartitionError(
+            f"topic {topic.name} has no partition {partition}: its partitions are 0 to {topic.num_partitions - 1}"
+        )
+
+
+def _address(node: pb.BrokerNode) -> str:
+    host = f"[{node.host}]" if ":" in node.host and not node.host.startswith("[") else node.host
+    return f"{host}:{node.port}"
+
+
+def _description(topic: pb.Topic) -> TopicDescription:
+    partitions = sorted(topic.partitions, key=lambda partition: partition.partition)
+    return TopicDescription(
+        name=topic.name,
+        topic_id=uuid.UUID(bytes=topic.topic_id),
+        partitions=tuple(
+            PartitionInfo(
+                partition=partition.partition,
+                leader=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replicas=tuple(partition.replicas),
+                isr=tuple(partition.isr),
+            )
+            for partition in partitions
+        ),
+        schema_id=topic.schema_id,
+        schema_version=topic.schema.version,
+        schema=deserialize_schema(topic.schema.arrow_schema) if topic.schema_id else None,
+        key_columns=tuple(topic.key_columns),
+        is_internal=topic.is_internal,
+    )

@@ -1,0 +1,168 @@
+"""What clients take and give: topics, partitions, offsets, records. All frozen."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionInfo:
+    """Where a partition is. ``leader`` is a broker's id, -1 while there is none."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A topic as the broker describes it. An opaque topic has ``schema_id`` 0 and no ``schema``."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: tuple[PartitionInfo, ...]
+    schema_id: int = 0
+    schema_version: int = 0
+    schema: pa.Schema | None = None
+    key_columns: tuple[str, ...] = ()
+    is_internal: bool = False
+
+    @property
+    def num_partitions(self) -> int:
+        """How many partitions there are; they are numbered from 0."""
+        return len(self.partitions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSchema:
+    """A version of a typed topic's schema; ``id`` is unique in the cluster, ``version`` counts from 1 in the topic."""
+
+    id: int
+    version: int
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerInfo:
+    """A broker and where it listens."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDescription:
+    """A cluster and its brokers."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: tuple[BrokerInfo, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigValue:
+    """The value of an option, where it comes from (``DEFAULT_CONFIG``, ...), and what it means."""
+
+    value: str
+    source: str
+    is_sensitive: bool = False
+    documentation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetAndTimestamp:
+    """An offset and the timestamp of the record there, in ms; -1 each where there is none."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocatedExtent:
+    """A run of whole batches in one segment file; the first batch may begin before ``start_offset``.
+
+    ``end_offset`` is exclusive, and the last batch may end after it. ``path`` is the file on the broker's host, empty
+    when the broker does not name it.
+    """
+
+    segment_base_offset: int
+    start_offset: int
+    end_offset: int
+    start_position: int
+    end_position: int
+    path: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes between the positions."""
+        return self.end_position - self.start_position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocatedRange:
+    """What a range of offsets is made of, and the partition's bounds at that moment."""
+
+    topic_id: uuid.UUID
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    extents: tuple[LocatedExtent, ...]
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record landed. ``offset`` is -1 with ``acks=0``; ``timestamp_ms`` is the broker's where it sets them."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchMetadata:
+    """Where a batch of a table landed: ``num_records`` offsets from ``base_offset`` (-1 with ``acks=0``)."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    num_records: int
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the batch."""
+        return self.base_offset + self.num_records
+
+
+class ConsumerRecord(NamedTuple):
+    """One record. Of an opaque topic key and value are bytes; of a typed topic, dicts of columns.
+
+    ``value`` is ``None`` for a tombstone; ``key`` holds the key columns of a typed topic, ``None`` without any.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | Mapping[str, Any] | None
+    value: bytes | Mapping[str, Any] | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()

@@ -1,0 +1,396 @@
+"""Sending batches: in the order of each partition, repeated when that is safe, given up in time.
+
+Invariants:
+
+- Of each partition at most one batch is under way, the head of its queue. So the order in the log is the order of
+  the queue whatever is repeated, with or without idempotence.
+- A batch gets its sequence number when it is first sent, and keeps it through all repetitions. A sequence number is
+  used again only when the broker has refused the batch that had it. When that is not known, the producer takes a
+  new id: the old one's numbers are of no further use.
+- Every batch that was queued is completed exactly once, with its place in the log or with an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import grpc
+
+from millrace.clients.batching import BuiltBatch
+from millrace.clients.connections import Connections, backoff_s
+from millrace.clients.metadata import MetadataCache
+from millrace.clients.model import BatchMetadata, TopicPartition
+from millrace.clients.wire import ProducerStamp, encode_produce_request, stamped_parts
+from millrace.config.client import ProducerConfig
+from millrace.errors import (
+    BrokerUnavailableError,
+    ClientClosedError,
+    DuplicateSequenceError,
+    MillraceError,
+    OutOfOrderSequenceError,
+    RequestTimedOutError,
+    UnknownServerError,
+    error_of,
+)
+from millrace.protocol import millrace_pb2 as pb
+
+logger = logging.getLogger(__name__)
+_PRODUCE: Final = "/millrace.v1.Broker/Produce"
+_REQUEST_BYTES: Final = 4 * 2**20
+"""Size up to which batches of several partitions share a request."""
+_SEQUENCE_MAX: Final = 2**31 - 1
+
+Completion = Callable[[BatchMetadata | None, int, MillraceError | None], None]
+"""Called once with where the batch lies, the broker's timestamp (-1: the producer's own stand), or an error."""
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    batch: BuiltBatch
+    partition: TopicPartition
+    completion: Completion
+    deadline: float
+    attempts: int = 0
+    stamp: ProducerStamp | None = None
+    outcome_unknown: bool = False
+    last_error: MillraceError | None = None
+
+
+@dataclass(slots=True)
+class _Queue:
+    waiting: deque[_Outgoing] = field(default_factory=deque)
+    in_flight: bool = False
+    retry_at: float = 0.0
+
+
+class Sender:
+    """Queues of batches and the thread that empties them. ``work`` is called by that thread before each look at them.
+
+    ``work`` returns the seconds after which it wants to be called again, ``None`` if it does not.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        connections: Connections,
+        metadata: MetadataCache,
+        condition: threading.Condition,
+        work: Callable[[], float | None],
+    ) -> None:
+        self._config = config
+        self._connections = connections
+        self._metadata = metadata
+        self._condition = condition
+        self._work = work
+        self._queues: dict[TopicPartition, _Queue] = {}
+        self._outstanding = 0
+        self._requests_in_flight: dict[str, int] = {}
+        self._producer: tuple[int, int] | None = None
+        self._sequences: dict[TopicPartition, int] = {}
+        self._producers: dict[str, grpc.UnaryUnaryMultiCallable[bytes, pb.ProduceResponse]] = {}
+        self._woken = False
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="millrace-producer", daemon=True)
+        self._thread.start()
+
+    # --- called by the producer ------------------------------------------------------------------------------
+
+    def enqueue(self, topic: str, batch: BuiltBatch, completion: Completion) -> None:
+        """Queue a batch behind those of its partition; ``completion`` is called from other threads."""
+        partition = TopicPartition(topic, batch.partition)
+        deadline = time.monotonic() + self._config.delivery_timeout_ms / 1000
+        with self._condition:
+            if self._stopping:
+                raise ClientClosedError("the producer is closed: make a new one")
+            queue = self._queues.setdefault(partition, _Queue())
+            queue.waiting.append(_Outgoing(batch, partition, completion, deadline))
+            self._outstanding += 1
+            self._woken = True
+            self._condition.notify_all()
+
+    def wake(self) -> None:
+        """Have ``work`` called soon."""
+        with self._condition:
+            self._woken = True
+            self._condition.notify_all()
+
+    def is_busy(self, topic: str) -> bool:
+        """Whether batches of a topic wait for one that is under way, so that gathering more costs no time."""
+        with self._condition:
+            return any(
+                queue.in_flight and queue.waiting
+                for partition, queue in self._queues.items()
+                if partition.topic == topic
+            )
+
+    def wait_until_sent(self, timeout_s: float | None) -> bool:
+        """Wait until every batch queued so far is completed; false when that takes longer than ``timeout_s``."""
+        with self._condition:
+            return self._condition.wait_for(lambda: not self._outstanding, timeout_s)
+
+    def stop(self) -> None:
+        """End the thread; batches that are left fail with ``ClientClosedError``."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        self._fail_all(ClientClosedError("the producer was closed before these records were acknowledged"))
+
+    # --- the thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            try:
+                next_work_s = self._work()
+                self._expire()
+                for address, batches in self._take_ready().items():
+                    self._send(address, batches)
+            except Exception as error:
+                # A defect of ours: nothing is lost silently, what is queued fails with it.
+                logger.exception("the producer's sender failed")
+                self._fail_all(UnknownServerError(f"the producer failed: {error!r}"))
+                next_work_s = None
+            with self._condition:
+                if self._stopping:
+                    return
+                if not self._woken:
+                    self._condition.wait(self._wait_s(next_work_s))
+                self._woken = False
+
+    def _wait_s(self, next_work_s: float | None) -> float | None:
+        now = time.monotonic()
+        times = [] if next_work_s is None else [now + next_work_s]
+        for queue in self._queues.values():
+            if queue.waiting and not queue.in_flight:
+                times.append(min(max(queue.retry_at, now + 0.001), queue.waiting[0].deadline))
+        return max(min(times) - now, 0.0) if times else None
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        expired: list[_Outgoing] = []
+        with self._condition:
+            for queue in self._queues.values():
+                while queue.waiting and not queue.in_flight and queue.waiting[0].deadline <= now:
+                    expired.append(queue.waiting.popleft())
+        for outgoing in expired:
+            self._give_up(outgoing)
+
+    def _give_up(self, outgoing: _Outgoing) -> None:
+        """Fail a batch whose time is over, with the reason why it could not be delivered."""
+        reason = outgoing.last_error
+        self._forget_sequence(outgoing, was_refused=not outgoing.outcome_unknown)
+        text = (
+            f"{outgoing.batch.num_rows} records for {outgoing.partition} were not acknowledged within "
+            f"delivery.timeout.ms={self._config.delivery_timeout_ms}"
+        )
+        if outgoing.outcome_unknown:
+            text += "; they may or may not be in the log"
+        kind = BrokerUnavailableError if isinstance(reason, BrokerUnavailableError) else RequestTimedOutError
+        self._complete(outgoing, error=kind(f"{text}: {reason.message}" if reason else text))
+
+    def _take_ready(self) -> dict[str, list[_Outgoing]]:
+        """The heads of queues that may be sent now, by the leaders' addresses, as many as a request takes."""
+        now = time.monotonic()
+        with self._condition:
+            ready = [
+                partition
+                for partition, queue in self._queues.items()
+                if queue.waiting and not queue.in_flight and queue.retry_at <= now
+            ]
+        taken: dict[str, list[_Outgoing]] = {}
+        sizes: dict[str, int] = {}
+        for partition in ready:
+            try:
+                address = self._metadata.leader_address(partition)
+                if self._config.enable_idempotence and self._producer is None:
+                    self._producer = self._new_producer()
+            except MillraceError as error:
+                self._postpone(partition, error)
+                continue
+            if self._requests_in_flight.get(address, 0) >= self._config.max_in_flight_requests_per_connection:
+                continue
+            with self._condition:
+                queue = self._queues[partition]
+                size_bytes = len(queue.waiting[0].batch.records)
+                if taken.get(address) and sizes[address] + size_bytes > _REQUEST_BYTES:
+                    self._woken = True  # what is left goes into the next request
+                    continue
+                queue.in_flight = True
+                taken.setdefault(address, []).append(queue.waiting.popleft())
+                sizes[address] = sizes.get(address, 0) + size_bytes
+                # The next look begins with those that were not taken.
+                self._queues[partition] = self._queues.pop(partition)
+        return taken
+
+    def _postpone(self, partition: TopicPartition, error: MillraceError) -> None:
+        """No leader or no producer id: try again later, or fail all when that is of no use."""
+        with self._condition:
+            queue = self._queues[partition]
+            head = queue.waiting[0]
+            head.last_error = error
+            head.attempts += 1
+            queue.retry_at = time.monotonic() + backoff_s(self._config, head.attempts)
+            hopeless = [] if error.retriable and error.code != 3 else list(queue.waiting)
+            if hopeless:
+                queue.waiting.clear()
+        for outgoing in hopeless:
+            self._complete(outgoing, error=error)
+
+    def _new_producer(self) -> tuple[int, int]:
+        request = pb.InitProducerIdRequest(producer_id=-1, producer_epoch=-1)
+        response = self._connections.call(lambda stub: stub.InitProducerId, request)
+        self._sequences.clear()
+        return response.producer_id, response.producer_epoch
+
+    def _stamp(self, outgoing: _Outgoing) -> ProducerStamp | None:
+        if outgoing.stamp is None and self._producer is not None:
+            sequence = self._sequences.get(outgoing.partition, 0)
+            outgoing.stamp = ProducerStamp(*self._producer, sequence)
+            self._sequences[outgoing.partition] = (sequence + outgoing.batch.num_rows) & _SEQUENCE_MAX
+        return outgoing.stamp
+
+    def _send(self, address: str, batches: list[_Outgoing]) -> None:
+        with self._condition:
+            self._requests_in_flight[address] = self._requests_in_flight.get(address, 0) + 1
+        try:
+            call = self._call(address, batches)
+        except Exception as error:
+            # The channel was closed under us, or a defect of ours: either way these batches have an outcome.
+            logger.debug("a produce request could not be made", exc_info=True)
+            closed = ClientClosedError("the producer was closed before these records were acknowledged")
+            failure = closed if self._connections.is_closed else UnknownServerError(f"the producer failed: {error!r}")
+            self._answered(address, batches, None, failure)
+            return
+        call.add_done_callback(lambda done: self._on_done(address, batches, done))
+
+    def _call(self, address: str, batches: list[_Outgoing]) -> grpc.Future[pb.ProduceResponse]:
+        topics: dict[str, list[tuple[int, list[object]]]] = {}
+        for outgoing in batches:
+            outgoing.attempts += 1
+            pieces = stamped_parts(outgoing.batch.records, self._stamp(outgoing))
+            topics.setdefault(outgoing.partition.topic, []).append((outgoing.partition.partition, pieces))
+        timeout_ms = self._config.request_timeout_ms
+        request = encode_produce_request(self._config.acks.number, timeout_ms, topics.items())
+        return self._produce(address).future(request, timeout=timeout_ms / 1000)
+
+    def _produce(self, address: str) -> grpc.UnaryUnaryMultiCallable[bytes, pb.ProduceResponse]:
+        produce = self._producers.get(address)
+        if produce is None:
+            channel = self._connections.channel(address)
+            produce = self._producers[address] = channel.unary_unary(
+                _PRODUCE, request_serializer=bytes, response_deserializer=pb.ProduceResponse.FromString
+            )
+        return produce
+
+    # --- answers, in a thread of grpc's ----------------------------------------------------------------------
+
+    def _on_done(self, address: str, batches: list[_Outgoing], call: grpc.Future[pb.ProduceResponse]) -> None:
+        try:
+            response = call.result()
+        except grpc.RpcError as error:
+            self._answered(address, batches, None, self._connections.explain(error, address))
+        except (grpc.FutureCancelledError, grpc.FutureTimeoutError):
+            self._answered(address, batches, None, ClientClosedError("the producer was closed during the request"))
+        else:
+            self._answered(address, batches, response, None)
+
+    def _answered(
+        self,
+        address: str,
+        batches: list[_Outgoing],
+        response: pb.ProduceResponse | None,
+        error: MillraceError | None,
+    ) -> None:
+        results: dict[TopicPartition, pb.ProduceResponse.PartitionResult] = {}
+        if response is not None:
+            results = {
+                TopicPartition(topic.name, result.partition): result
+                for topic in response.topics
+                for result in topic.partitions
+            }
+        with self._condition:
+            self._requests_in_flight[address] -= 1
+        for outgoing in batches:
+            result = results.get(outgoing.partition)
+            if error is not None:
+                self._failed(outgoing, error)
+            elif result is None:
+                self._failed(outgoing, UnknownServerError(f"the broker at {address} left out {outgoing.partition}"))
+            elif result.error.code:
+                self._failed(outgoing, error_of(result.error.code, result.error.message))
+            else:
+                self._succeeded(outgoing, result.base_offset, result.log_append_time_ms)
+        self.wake()
+
+    def _succeeded(self, outgoing: _Outgoing, base_offset: int, append_time_ms: int) -> None:
+        with self._condition:
+            self._queues[outgoing.partition].in_flight = False
+        metadata = BatchMetadata(
+            topic=outgoing.partition.topic,
+            partition=outgoing.partition.partition,
+            base_offset=base_offset,
+            num_records=outgoing.batch.num_rows,
+        )
+        self._complete(outgoing, metadata, append_time_ms)
+
+    def _failed(self, outgoing: _Outgoing, error: MillraceError) -> None:
+        if isinstance(error, DuplicateSequenceError):
+            # It is in the log, from an earlier attempt; only its offset is not known any more.
+            self._succeeded(outgoing, -1, -1)
+            return
+        outgoing.last_error = error
+        outgoing.outcome_unknown |= isinstance(error, (BrokerUnavailableError, RequestTimedOutError, ClientClosedError))
+        if error.retriable and not isinstance(error, ClientClosedError) and outgoing.attempts <= self._config.retries:
+            self._metadata.forget(outgoing.partition.topic)
+            self._requeue(outgoing)
+            return
+        with self._condition:
+            self._queues[outgoing.partition].in_flight = False
+        self._forget_sequence(outgoing, was_refused=not outgoing.outcome_unknown)
+        self._complete(outgoing, error=error)
+
+    def _requeue(self, outgoing: _Outgoing) -> None:
+        with self._condition:
+            queue = self._queues[outgoing.partition]
+            queue.in_flight = False
+            queue.waiting.appendleft(outgoing)
+            queue.retry_at = time.monotonic() + backoff_s(self._config, outgoing.attempts - 1)
+
+    def _forget_sequence(self, outgoing: _Outgoing, *, was_refused: bool) -> None:
+        """A batch is given up: its sequence numbers are free again, or the producer id is of no more use."""
+        stamp = outgoing.stamp
+        if stamp is None or self._producer != (stamp.producer_id, stamp.producer_epoch):
+            return
+        if was_refused and not isinstance(outgoing.last_error, OutOfOrderSequenceError):
+            self._sequences[outgoing.partition] = stamp.base_sequence
+        else:
+            self._producer = None
+
+    def _complete(
+        self,
+        outgoing: _Outgoing,
+        metadata: BatchMetadata | None = None,
+        append_time_ms: int = -1,
+        error: MillraceError | None = None,
+    ) -> None:
+        try:
+            outgoing.completion(metadata, append_time_ms, error)
+        finally:
+            with self._condition:
+                self._outstanding -= 1
+                self._condition.notify_all()
+
+    def _fail_all(self, error: MillraceError) -> None:
+        with self._condition:
+            left = [outgoing for queue in self._queues.values() for outgoing in queue.waiting]
+            for queue in self._queues.values():
+                queue.waiting.clear()
+        for outgoing in left:
+            self._complete(outgoing, error=error)

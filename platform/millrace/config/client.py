@@ -1,0 +1,174 @@
+"""What can be configured for clients: Kafka's names, meanings and defaults (Kafka 3.9's producer, consumer and admin).
+
+Where a default is not Kafka's, the field's comment says why. Options that Kafka has and millrace does not are refused
+as unknown, never silently ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Final, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from millrace.config.base import Config
+from millrace.config.topic import Int32, Int64
+
+DEFAULT_PORT: Final = 9092
+
+_KIB: Final = 1024
+_MIB: Final = 1024 * _KIB
+PositiveInt32 = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
+def parse_addresses(text: str) -> tuple[str, ...]:
+    """The addresses of a list ``host:port,host:port``; a missing port is 9092, IPv6 hosts stand in brackets.
+
+    Raises ``ValueError`` naming the part that is none.
+    """
+    addresses = []
+    for part in (part.strip() for part in text.split(",") if part.strip()):
+        host, port = _split_address(part)
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"{part!r} is not host:port")
+        addresses.append(f"{host}:{port}")
+    if not addresses:
+        raise ValueError("expected host:port,host:port,...")
+    return tuple(addresses)
+
+
+def _split_address(text: str) -> tuple[str, str]:
+    if text.startswith("["):
+        host, bracket, rest = text.partition("]")
+        return (host + bracket if len(host) > 1 else ""), (rest.removeprefix(":") or str(DEFAULT_PORT))
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        return text, str(DEFAULT_PORT)
+    return ("" if ":" in host else host), port
+
+
+def _join_list(value: Any) -> Any:
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+class Acks(StrEnum):
+    """Which replicas must have a record before it is acknowledged."""
+
+    NONE = "0"
+    LEADER = "1"
+    ALL = "all"
+
+    @property
+    def number(self) -> int:
+        """As it travels: 0, 1 or -1."""
+        return {"0": 0, "1": 1}.get(self.value, -1)
+
+
+class ProducerCompression(StrEnum):
+    """Compression of columnar batches; gzip and snappy exist for rows only."""
+
+    NONE = "none"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class OffsetReset(StrEnum):
+    """Where a consumer starts when it has no position, or one that is out of range."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    NONE = "none"
+
+
+class Isolation(StrEnum):
+    """Whether a reader sees records of transactions that are still open or were aborted."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+class ClientConfig(Config):
+    """What all clients have in common, and all there is to an admin client."""
+
+    bootstrap_servers: Annotated[str, BeforeValidator(_join_list)] = Field(
+        f"localhost:{DEFAULT_PORT}", description="Brokers to start from, host:port,host:port."
+    )
+    client_id: str = Field("", description="Name of this client in the broker's log.")
+    request_timeout_ms: PositiveInt32 = Field(30_000, description="Time after which a request is given up or retried.")
+    default_api_timeout_ms: PositiveInt32 = Field(60_000, description="Time a call may take with all its retries.")
+    socket_connection_setup_timeout_ms: PositiveInt32 = Field(
+        10_000, description="Time for which a broker that cannot be reached is tried before a call fails."
+    )
+    retry_backoff_ms: Int64 = Field(100, description="Wait before the first retry; doubles with each.")
+    retry_backoff_max_ms: Int64 = Field(1_000, description="Longest wait before a retry.")
+    reconnect_backoff_ms: Int64 = Field(50, description="Wait before a connection is tried again; doubles with each.")
+    reconnect_backoff_max_ms: Int64 = Field(1_000, description="Longest wait before a connection is tried again.")
+    metadata_max_age_ms: Int64 = Field(300_000, description="Age at which a topic's metadata is fetched again.")
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _check_addresses(cls, value: str) -> str:
+        parse_addresses(value)
+        return value
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """``bootstrap.servers`` as ``host:port`` each."""
+        return parse_addresses(self.bootstrap_servers)
+
+    @classmethod
+    def of(cls, config: str | Mapping[str, Any]) -> Self:
+        """Load options from a mapping, or defaults with just ``bootstrap.servers``; raises ``InvalidConfigError``."""
+        return cls.load({"bootstrap.servers": config} if isinstance(config, str) else config)
+
+
+class ProducerConfig(ClientConfig):
+    """Configuration of a producer."""
+
+    acks: Annotated[Acks, BeforeValidator(lambda value: "all" if str(value) == "-1" else str(value))] = Field(
+        Acks.ALL, description="0: none, 1: the leader, all (-1): all replicas in sync."
+    )
+    # Kafka's is 16 KiB, of rows. A columnar batch is decoded at once, and pays from about ten thousand records on.
+    batch_size: PositiveInt32 = Field(
+        _MIB, description="Size to which batches are filled, in bytes before compression."
+    )
+    linger_ms: Int32 = Field(0, description="Time a record waits for others to share its batch.")
+    # Kafka's is 32 MiB. Several batches of 1 MiB for each of some partitions must fit.
+    buffer_memory: PositiveInt32 = Field(64 * _MIB, description="Bytes of records that may wait to be acknowledged.")
+    max_block_ms: Int64 = Field(60_000, description="Time for which send blocks when the buffer is full.")
+    # Kafka's is 1 MiB, where ours is the size of one batch. 16 MiB is what a topic takes by default.
+    max_request_size: PositiveInt32 = Field(16 * _MIB, description="Largest batch, in bytes; the broker has its own.")
+    compression_type: ProducerCompression = Field(ProducerCompression.NONE, description="none, lz4 or zstd.")
+    enable_idempotence: bool = Field(True, description="Whether retries are kept from duplicating records.")
+    max_in_flight_requests_per_connection: PositiveInt32 = Field(
+        5, description="Requests under way at once; of each partition there is never more than one."
+    )
+    retries: Int32 = Field(2**31 - 1, description="Times a batch is sent again after an error that may pass.")
+    delivery_timeout_ms: PositiveInt32 = Field(
+        120_000, description="Time for a record to be acknowledged, with retries."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.enable_idempotence and self.acks is not Acks.ALL:
+            raise ValueError("enable.idempotence=true needs acks=all: set enable.idempotence=false for fewer acks")
+        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
+            raise ValueError("delivery.timeout.ms must be at least linger.ms + request.timeout.ms")
+        if self.batch_size > self.max_request_size:
+            raise ValueError("batch.size must not be above max.request.size")
+        return self
+
+
+class ConsumerConfig(ClientConfig):
+    """Configuration of a consumer."""
+
+    auto_offset_reset: OffsetReset = Field(OffsetReset.LATEST, description="earliest, latest or none (an error).")
+    isolation_level: Isolation = Field(Isolation.READ_UNCOMMITTED, description="read_uncommitted or read_committed.")
+    fetch_min_bytes: Int32 = Field(1, description="Bytes for which the broker waits before it answers a fetch.")
+    fetch_max_wait_ms: Int32 = Field(500, description="Time for which the broker waits for them.")
+    fetch_max_bytes: PositiveInt32 = Field(50 * _MIB, description="Most bytes of one fetch.")
+    # Kafka's is 1 MiB, which a columnar batch fills alone.
+    max_partition_fetch_bytes: PositiveInt32 = Field(8 * _MIB, description="Most bytes of one partition in a fetch.")
+    max_poll_records: PositiveInt32 = Field(500, description="Most records that poll returns (not poll_table).")
+    check_crcs: bool = Field(True, description="Whether checksums are verified.")

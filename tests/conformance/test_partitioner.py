@@ -1,0 +1,41 @@
+"""Keys lie in the partitions where Kafka's producer puts them."""
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from millrace.clients.partitioner import murmur2, murmur2_array, partition_for_key, partitions_for_keys
+
+_ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[1] / "oracles")
+
+
+def _cases() -> list[dict[str, Any]]:
+    path = _ORACLES / "partitioner" / "keys.json"
+    cases: list[dict[str, Any]] = json.loads(path.read_text())["cases"]
+    return cases
+
+
+_CASES = _cases()
+
+
+@pytest.mark.parametrize("case", _CASES, ids=[f"partitioner-keys-{at}" for at in range(len(_CASES))])
+def test_key(case: dict[str, Any]) -> None:
+    key = base64.b64decode(case["key"])
+    assert murmur2(key) == case["murmur2"]
+    for count, partition in case["partitions"].items():
+        assert partition_for_key(key, int(count)) == partition
+
+
+def test_partitioner_whole_column() -> None:
+    keys = pa.array([base64.b64decode(case["key"]) for case in _CASES], pa.large_binary())
+    expected = np.array([case["murmur2"] for case in _CASES], np.int64)
+    assert (murmur2_array(keys) == expected).all()
+    for count in _CASES[0]["partitions"]:
+        partitions = [case["partitions"][count] for case in _CASES]
+        assert partitions_for_keys(keys, int(count)).tolist() == partitions

@@ -1,0 +1,27 @@
+"""The vectorised hash is the same as the hash of each key."""
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.clients.partitioner import murmur2, murmur2_array, partition_for_key, partitions_for_keys
+
+_keys = st.lists(st.binary(max_size=40), max_size=50)
+
+
+@given(_keys, st.integers(0, 10))
+def test_column_and_single_keys_agree(keys: list[bytes], start: int) -> None:
+    column = pa.array(keys, pa.large_binary())
+    assert murmur2_array(column).tolist() == [murmur2(key) for key in keys]
+    assert murmur2_array(column.slice(start)).tolist() == [murmur2(key) for key in keys[start:]]
+
+
+@given(st.lists(st.none() | st.binary(max_size=9)), st.integers(1, 1000))
+def test_null_keys_have_no_partition(keys: list[bytes | None], count: int) -> None:
+    expected = [-1 if key is None else partition_for_key(key, count) for key in keys]
+    assert partitions_for_keys(pa.array(keys, pa.large_binary()), count).tolist() == expected
+
+
+@given(st.lists(st.binary(min_size=7, max_size=7), min_size=1))
+def test_keys_of_one_length(keys: list[bytes]) -> None:
+    assert murmur2_array(pa.array(keys, pa.large_binary())).tolist() == [murmur2(key) for key in keys]
