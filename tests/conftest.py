@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from millrace_broker.embedded import EmbeddedBroker
+
+# Deadlines per example fail on a busy machine; pytest's own time limit stays. A failure prints what replays it.
+settings.register_profile("millrace", deadline=None, print_blob=True)
+settings.load_profile("millrace")
 
 
 @pytest.fixture

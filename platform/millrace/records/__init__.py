@@ -7,7 +7,7 @@
 - ``compression``, ``xxhash32``: the codecs of row batches
 - ``decoding``, ``ipc_message``: both bodies to Arrow columns
 - ``legacy``, ``message_set``: magic 0 and 1, and logs of any magic, as they come from Kafka
-- ``validation``: what a broker checks before it stores a batch
+- ``validation``, ``recompression``: what a broker does to a batch before it stores it
 """
 
 from millrace.records.columnar import (
@@ -56,6 +56,7 @@ from millrace.records.message_set import (
     read_file_entries,
     sound_prefix_bytes,
 )
+from millrace.records.recompression import recompress_batch
 from millrace.records.rows import Headers, Record, build_rows_batch, last_sequence_of, read_rows, sequence_of
 from millrace.records.scan import assign_offsets, crc_matches, scan_headers, stamp_append_time, verify_crc
 from millrace.records.validation import validate_batch
@@ -110,6 +111,7 @@ __all__ = [
     "read_file_entries",
     "read_header",
     "read_rows",
+    "recompress_batch",
     "scan_headers",
     "seal",
     "sequence_of",

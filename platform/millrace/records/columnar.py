@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from millrace.errors import CorruptBatchError
+from millrace.errors import CorruptBatchError, SchemaError
 from millrace.records.header import HEADER_BYTES, BatchHeader, ReadableBuffer
 
 BODY_VERSION: Final = 1
@@ -70,7 +70,7 @@ _RESERVED_FIELDS: Final = {
     ColumnFlags.HEADERS: pa.field(HEADERS_COLUMN, HEADERS_TYPE),
     ColumnFlags.TOMBSTONES: pa.field(TOMBSTONE_COLUMN, pa.bool_(), nullable=False),
 }
-_KNOWN_FLAGS: Final = ColumnFlags.KEY | ColumnFlags.TOMBSTONES | 7
+_UNKNOWN_FLAGS: Final = 0xE0
 
 
 class ColumnsHeader(NamedTuple):
@@ -102,7 +102,7 @@ def read_columns_header(buffer: ReadableBuffer, position: int, header: BatchHead
     columns = ColumnsHeader(*_COLUMNS_HEADER.unpack_from(buffer, position + HEADER_BYTES))
     if columns.version != BODY_VERSION:
         raise _corrupt(header, f"body version {columns.version}, this reader knows {BODY_VERSION}")
-    if columns.flags & ~_KNOWN_FLAGS or columns.reserved:
+    if columns.flags & _UNKNOWN_FLAGS or columns.reserved:
         raise _corrupt(header, f"unknown column flags {columns.flags:#x}, {columns.reserved:#x}")
     if columns.schema_id < OPAQUE_SCHEMA_ID:
         raise _corrupt(header, f"schema id {columns.schema_id}")
@@ -133,7 +133,13 @@ def write_columns_header(flags: ColumnFlags, schema_id: int, message_length: int
 
 @lru_cache(maxsize=256)
 def typed_body_schema(schema: pa.Schema, flags: int) -> pa.Schema:
-    """The schema of a typed body's message: reserved columns, then those of the topic's schema."""
+    """The schema of a typed body's message: reserved columns, then those of the topic's schema.
+
+    Raises ``SchemaError`` for a dictionary-encoded column: its values would need a message of their own.
+    """
+    for field in schema:
+        if _has_dictionary(field.type):
+            raise SchemaError(f"column {field.name}: {field.type} cannot be stored, cast it to its value type")
     return pa.schema(_reserved_fields(flags) + list(schema))
 
 
@@ -142,6 +148,12 @@ def opaque_body_schema(flags: int) -> pa.Schema:
     """The schema of an opaque body's message: reserved columns, then the key if there is one, then the value."""
     columns = list(OPAQUE_SCHEMA) if flags & ColumnFlags.KEY else [OPAQUE_SCHEMA.field("value")]
     return pa.schema(_reserved_fields(flags) + columns)
+
+
+def _has_dictionary(type_: pa.DataType) -> bool:
+    if pa.types.is_dictionary(type_):
+        return True
+    return any(_has_dictionary(type_.field(index).type) for index in range(type_.num_fields))
 
 
 def _reserved_fields(flags: int) -> list[pa.Field]:

@@ -87,8 +87,9 @@ class Compression(IntEnum):
 def compress(data: bytes, compression: Compression, *, level: int | None = None, magic: int = 2) -> bytes:
     """Compress the records of a batch.
 
-    ``level`` is the codec's own (gzip 1-9, lz4 1-12, zstd 1-22), by default Kafka's. ``magic`` 0 gives the lz4 frame
-    that readers of magic 0 expect. Raises ``UnsupportedCompressionError`` for a level that the codec does not have.
+    ``level`` is the codec's own (gzip 1-9, lz4 1-12, zstd 1-22; zstd takes the nearest it has), by default Kafka's.
+    ``magic`` 0 gives the lz4 frame that readers of magic 0 expect. Raises ``UnsupportedCompressionError`` for a level
+    that the codec does not have.
     """
     try:
         if compression is Compression.NONE:

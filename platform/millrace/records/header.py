@@ -56,7 +56,7 @@ ATTRIBUTES_POSITION: Final = 21
 CHECKED_FROM: Final = 21
 """First byte that the checksum covers."""
 
-_COMPRESSION_MASK: Final = 0x07
+COMPRESSION_MASK: Final = 0x07
 TIMESTAMP_TYPE_BIT: Final = 0x08
 _TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
@@ -108,7 +108,7 @@ class BatchHeader:
     @property
     def compression(self) -> int:
         """Compression number: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
-        return self.attributes & _COMPRESSION_MASK
+        return self.attributes & COMPRESSION_MASK
 
     @property
     def timestamp_type(self) -> TimestampType:

@@ -1,0 +1,59 @@
+"""Give a batch another compression, for topics whose ``compression.type`` is not the producer's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from millrace.records.columnar_writing import build_columnar_batch
+from millrace.records.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
+from millrace.records.decoding import SchemaOf, decode_batch
+from millrace.records.header import (
+    COMPRESSION_MASK,
+    HEADER_BYTES,
+    BatchHeader,
+    ReadableBuffer,
+    as_arrow_buffer,
+    seal,
+)
+
+
+def recompress_batch(
+    buffer: ReadableBuffer,
+    position: int,
+    header: BatchHeader,
+    schema_of: SchemaOf,
+    compression: Compression,
+    *,
+    max_bytes: int = DECOMPRESSED_BYTES_MAX,
+) -> bytes:
+    """Write the batch at ``position``, whose checksum has been verified, again with ``compression``.
+
+    Records, offsets and everything else stay as they are. Raises ``CorruptBatchError``, and
+    ``UnsupportedCompressionError`` for gzip and snappy on a columnar batch.
+    """
+    whole = as_arrow_buffer(buffer)
+    if not header.is_columnar:
+        body = whole.slice(position + HEADER_BYTES, header.size_bytes - HEADER_BYTES).to_pybytes()
+        if body or header.count:
+            plain = decompress(body, Compression.of(header.compression), max_bytes=max_bytes)
+            body = compress(plain, compression)
+        return seal(replace(header, attributes=header.attributes & ~COMPRESSION_MASK | compression), body)
+    batch = decode_batch(whole, position, header, schema_of, max_bytes=max_bytes)
+    return build_columnar_batch(
+        batch.columns,
+        schema_id=batch.schema_id,
+        timestamps_ms=batch.timestamps_ms(),
+        headers=batch.headers,
+        tombstones=batch.tombstones,
+        offsets=batch.offsets(),
+        last_offset_delta=header.last_offset_delta,
+        compression=compression,
+        timestamp_type=header.timestamp_type,
+        delete_horizon_ms=header.base_timestamp if header.has_delete_horizon else None,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        is_transactional=header.is_transactional,
+        base_offset=header.base_offset,
+        leader_epoch=header.partition_leader_epoch,
+    )

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import struct
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.errors import CorruptBatchError, UnsupportedCompressionError
+from millrace.records.compression import Compression, compress, decompress, decompressed_chunks
+
+REAL = [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
+TEXT = b"the quick brown fox jumps over the lazy dog " * 5_000  # several blocks of each codec
+
+
+def drain(chunks: Iterator[bytes], into: bytearray) -> None:
+    for chunk in chunks:
+        into += chunk
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+@given(data=st.binary(max_size=200))
+def test_decompressing_gives_back_what_was_compressed(compression: Compression, data: bytes) -> None:
+    if data or compression is not Compression.SNAPPY:
+        assert decompress(compress(data, compression), compression) == data
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_bodies_of_many_blocks_survive(compression: Compression, magic: int) -> None:
+    noise = random.Random(7).randbytes(200_000)
+    for data in (TEXT, noise):
+        assert decompress(compress(data, compression, magic=magic), compression, magic=magic) == data
+
+
+@pytest.mark.parametrize("compression", REAL)
+def test_output_beyond_the_limit_is_refused_before_it_is_held(compression: Compression) -> None:
+    compressed = compress(bytes(50_000_000), compression)
+    held = bytearray()
+    with pytest.raises(CorruptBatchError, match=r"1000000|larger"):
+        drain(decompressed_chunks(compressed, compression, max_bytes=1_000_000), held)
+    assert len(held) <= 1_000_000
+
+
+@pytest.mark.parametrize("compression", REAL)
+@given(junk=st.binary(max_size=60))
+def test_any_bytes_give_data_or_an_error(compression: Compression, junk: bytes) -> None:
+    try:
+        decompress(junk, compression, max_bytes=100_000)
+    except CorruptBatchError:
+        return
+
+
+@pytest.mark.parametrize("compression", REAL)
+@given(position=st.integers(0, 10_000), value=st.integers(0, 255))
+def test_damaged_bytes_give_data_or_an_error(compression: Compression, position: int, value: int) -> None:
+    damaged = bytearray(compress(TEXT[:3_000] + os.urandom(50), compression))
+    damaged[position % len(damaged)] = value
+    try:
+        decompress(bytes(damaged), compression, max_bytes=1_000_000)
+    except CorruptBatchError:
+        return
+
+
+@pytest.mark.parametrize("compression", REAL)
+def test_a_body_that_is_cut_off_is_corrupt(compression: Compression) -> None:
+    compressed = compress(TEXT, compression)
+    with pytest.raises(CorruptBatchError):
+        decompress(compressed[: len(compressed) * 2 // 3], compression)
+
+
+@pytest.mark.parametrize("compression", [Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
+def test_blocks_before_the_damage_are_handed_out(compression: Compression) -> None:
+    noise = random.Random(3).randbytes(400_000)
+    compressed = compress(noise, compression)[:-1000]
+    got = bytearray()
+    with pytest.raises(CorruptBatchError):
+        drain(decompressed_chunks(compressed, compression), got)
+    assert 100_000 < len(got) < len(noise)
+    assert noise.startswith(got)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("lz4", Compression.LZ4), ("ZSTD", 4), ("uncompressed", 0), ("none", 0)]
+)
+def test_names_are_those_of_the_configuration(name: str, expected: int) -> None:
+    assert Compression.parse(name) == expected
+
+
+def test_unknown_names_and_numbers_are_refused_with_what_there_is() -> None:
+    with pytest.raises(UnsupportedCompressionError, match="choose one of none, gzip, snappy, lz4, zstd"):
+        Compression.parse("brotli")
+    with pytest.raises(UnsupportedCompressionError, match="number 5"):
+        Compression.of(5)
+
+
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
+def test_levels_trade_time_for_size(compression: Compression) -> None:
+    compressed = compress(TEXT, compression, level=9)
+    assert len(compressed) <= len(compress(TEXT, compression))
+    assert decompress(compressed, compression) == TEXT
+
+
+def test_a_level_that_gzip_does_not_have_is_refused() -> None:
+    with pytest.raises(UnsupportedCompressionError, match="gzip level 1000"):
+        compress(TEXT, Compression.GZIP, level=1000)
+
+
+# --- each codec's framing, as Kafka's readers take it --------------------------------------------------------
+
+
+def test_gzip_members_follow_one_another_and_what_follows_them_is_ignored() -> None:
+    two = gzip.compress(b"one,") + gzip.compress(b"two")
+    assert decompress(two, Compression.GZIP) == b"one,two"
+    assert decompress(two + bytes(10), Compression.GZIP) == b"one,two"
+
+
+def test_gzip_headers_may_have_every_optional_part() -> None:
+    plain = gzip.compress(b"data", mtime=0)
+    extra = (
+        b"\x1f\x8b\x08\x1c" + plain[4:10] + struct.pack("<H", 3) + b"abc" + b"name\x00" + b"comment\x00" + plain[10:]
+    )
+    assert decompress(extra, Compression.GZIP) == b"data"
+
+
+def test_a_wrong_gzip_trailer_is_noticed_after_the_data() -> None:
+    damaged = bytearray(gzip.compress(b"data"))
+    damaged[-1] ^= 1
+    chunks = decompressed_chunks(bytes(damaged), Compression.GZIP)
+    assert next(chunks) == b"data"
+    with pytest.raises(CorruptBatchError, match="wrong checksum"):
+        list(chunks)
+
+
+def test_snappy_is_read_with_and_without_framing() -> None:
+    raw = pa.compress(b"data" * 100, codec="snappy", asbytes=True)
+    framed = compress(b"data" * 100, Compression.SNAPPY)
+    assert framed.startswith(b"\x82SNAPPY\x00")
+    assert decompress(raw, Compression.SNAPPY) == decompress(framed, Compression.SNAPPY) == b"data" * 100
+    assert decompress(framed + framed, Compression.SNAPPY) == b"data" * 200
+
+
+def test_a_snappy_block_may_not_declare_more_than_allowed() -> None:
+    with pytest.raises(CorruptBatchError, match="declares 4294967295 bytes"):
+        decompress(b"\xff\xff\xff\xff\x0f" + bytes(20), Compression.SNAPPY)
+
+
+def test_lz4_blocks_are_independent_and_arrow_reads_them() -> None:
+    compressed = compress(TEXT, Compression.LZ4)
+    assert compressed[4] & 0x20
+    assert pa.CompressedInputStream(pa.BufferReader(compressed), "lz4").read() == TEXT
+
+
+def test_lz4_with_linked_blocks_is_refused_as_kafka_refuses_it() -> None:
+    linked = pa.compress(TEXT, codec="lz4", asbytes=True)
+    if linked[4] & 0x20:
+        pytest.skip("this Arrow writes independent blocks")
+    with pytest.raises(CorruptBatchError, match="linked blocks"):
+        decompress(linked, Compression.LZ4)
+
+
+def test_lz4_header_checksum_counts_from_magic_1_on() -> None:
+    old, new = (compress(b"data" * 9, Compression.LZ4, magic=magic) for magic in (0, 1))
+    assert old[:6] == new[:6]
+    assert old[6] != new[6]
+    assert decompress(old, Compression.LZ4, magic=0) == decompress(new, Compression.LZ4, magic=0) == b"data" * 9
+    with pytest.raises(CorruptBatchError, match="fails its checksum"):
+        decompress(old, Compression.LZ4, magic=1)
+
+
+def test_what_follows_the_lz4_frame_is_ignored() -> None:
+    assert decompress(compress(b"data" * 9, Compression.LZ4) + b"more", Compression.LZ4) == b"data" * 9
