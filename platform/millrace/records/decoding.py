@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millrace.errors import CorruptBatchError
 from millrace.records.columnar import (
@@ -75,7 +76,7 @@ class DecodedBatch:
         if deltas is None:
             start = self.header.base_offset + self._first_row
             return pa.arange(start, start + self.num_rows)
-        return pa.compute.add(deltas.cast(pa.int64()), pa.scalar(self.header.base_offset, pa.int64()))
+        return pc.add(deltas.cast(pa.int64()), pa.scalar(self.header.base_offset, pa.int64()))
 
     def timestamps_ms(self) -> pa.Int64Array:
         """Timestamp of each record, in milliseconds; -1 where there is none."""
