@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_OURS: Final = re.compile(r"^\s*(?:[\w.]*: )*millrace\.errors\.(\w+): (?P<message>.*)$", re.MULTILINE)
+_OURS: Final = re.compile(r"^\s*(?:[\w.]*: )*millrace(?:_streams)?\.errors\.(\w+): (?P<message>.*)$", re.MULTILINE)
 _END: Final = re.compile(r"\n(?:\s*at |\tat |SQLSTATE|\s*Traceback|\s*During handling|JVM stacktrace)")
 
 

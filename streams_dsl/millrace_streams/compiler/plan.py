@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from millrace_streams.compiler.check import CheckedTopology, check
 from millrace_streams.compiler.rewrite import rewrite
 from millrace_streams.errors import UnsupportedTopologyError
-from millrace_streams.graph import AggregateNode, SinkNode, SourceNode, Topology
+from millrace_streams.graph import AggregateNode, DeltaSinkNode, SinkNode, SourceNode, Topology
 from millrace_streams.layout import Layout, TopicShape
 from millrace_streams.steps.stateless import STATELESS, Operator
 
@@ -59,6 +59,11 @@ class Plan:
     def sinks(self) -> tuple[SinkNode, ...]:
         """Where results go."""
         return self.topology.sinks
+
+    @property
+    def delta_sinks(self) -> tuple[DeltaSinkNode, ...]:
+        """The Delta tables among the sinks."""
+        return tuple(sink for sink in self.topology.sinks if isinstance(sink, DeltaSinkNode))
 
     @property
     def stateful(self) -> bool:

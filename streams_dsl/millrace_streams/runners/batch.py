@@ -6,13 +6,14 @@ state in memory, and a table's final rows replace the Delta table in one commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from millrace_streams.compiler import explain
 from millrace_streams.graph import Topology
 from millrace_streams.runners.delta import overwrite
-from millrace_streams.runners.output import limit_worker_threads, unpacked
+from millrace_streams.runners.output import count_outputs, limit_worker_threads, unpacked
 from millrace_streams.runners.packing import OUTPUT_DDL
 from millrace_streams.runners.source import Inputs, Job, table_paths
 from millrace_streams.runners.worker import BoundedRun, Program
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """What a batch run wrote: rows by Delta table, and records dropped because they were late or had no key."""
+    """What a batch run did: records read, rows written by Delta table, records dropped as late or without a key."""
 
+    records: int
     rows: Mapping[str, int]
     dropped: int
 
@@ -37,6 +39,7 @@ def run_batch(
     bootstrap_servers: str | None = None,
     inputs: Mapping[str, DataFrame] | None = None,
     options: Mapping[str, Any] | None = None,
+    on_plan: Callable[[str], None] | None = None,
 ) -> BatchResult:
     """Run a topology over the retained records of its topics and overwrite its Delta tables.
 
@@ -49,6 +52,8 @@ def run_batch(
         topology,
         Inputs(bootstrap_servers=bootstrap_servers, frames=inputs or {}, options=options or {}),
     )
+    if on_plan is not None:
+        on_plan(explain(job.plan))
     paths = table_paths(job.plan, tables)
     limit_worker_threads(spark)
     packed = job.packed(spark, streaming=False, defaults={"startingOffsets": "earliest", "endingOffsets": "latest"})
@@ -56,13 +61,9 @@ def run_batch(
     in_order = packed.repartition(buckets, "bucket").sortWithinPartitions("bucket", "sequence")
     results = in_order.mapInArrow(BoundedRun(Program.of(job.plan)), OUTPUT_DDL).persist()
     try:
-        counted = results.groupBy("sink").agg({"rows": "sum", "dropped": "sum"}).collect()
-        for sink in job.plan.sinks:
+        counts = count_outputs(results, job.plan)
+        for sink in job.plan.delta_sinks:
             overwrite(unpacked(results, sink.name, job.plan.sink_layout(sink)), paths[sink.name])
     finally:
         results.unpersist()
-    rows = {row["sink"]: row["sum(rows)"] for row in counted}
-    return BatchResult(
-        rows={sink.table: rows.get(sink.name, 0) for sink in job.plan.sinks if hasattr(sink, "table")},
-        dropped=sum(row["sum(dropped)"] for row in counted),
-    )
+    return BatchResult(records=counts.records, rows=counts.rows, dropped=counts.dropped)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
+from millrace_streams.compiler import Plan
 from millrace_streams.layout import Layout
 from millrace_streams.runners.packing import Unpacker
 
@@ -31,6 +34,26 @@ def unpacked(results: DataFrame, sink: str, layout: Layout) -> DataFrame:
     arrow = cast("pa.Schema", to_arrow_schema(schema, timezone="UTC"))
     of_sink = results.where(results["sink"] == sink).select("payload")
     return of_sink.mapInArrow(Unpacker(arrow), schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Records that went in, rows that came out by Delta table, records dropped."""
+
+    records: int
+    rows: Mapping[str, int]
+    dropped: int
+
+
+def count_outputs(results: DataFrame, plan: Plan) -> Counts:
+    """Add up packed outputs. Reads all partitions, which a stateful query must be sure of in every micro-batch."""
+    counted = results.groupBy("sink").agg({"rows": "sum", "records": "sum", "dropped": "sum"}).collect()
+    rows = {row["sink"]: row["sum(rows)"] for row in counted}
+    return Counts(
+        records=sum(row["sum(records)"] for row in counted),
+        rows={sink.table: rows.get(sink.name, 0) for sink in plan.delta_sinks},
+        dropped=sum(row["sum(dropped)"] for row in counted),
+    )
 
 
 def limit_worker_threads(spark: SparkSession) -> None:

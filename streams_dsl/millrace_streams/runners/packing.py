@@ -1,8 +1,10 @@
 """Packed rows: the form in which batches cross Spark, one Spark row for many records.
 
-Spark hands rows to Python one by one where state is kept, which no vectorised step survives. So a run of records of one
-bucket travels as one row: ``bucket`` (the source partition), ``sequence`` (the run's first offset) and ``payload`` (an
-Arrow IPC stream of the records). What a task gives travels alike: ``sink``, ``rows``, ``dropped`` and ``payload``.
+Spark hands rows to Python one by one where state is kept, which no vectorised step survives. So a run of records of
+one bucket travels as one row: ``bucket`` (the source partition), ``sequence`` (the run's first offset), ``records``
+(how many were read for it) and ``payload`` (an Arrow IPC stream of what the reader's part of the plan left of them).
+What a task gives travels alike: ``sink``, ``rows``, ``payload``, and in one row without a sink ``records`` and
+``dropped``.
 """
 
 from __future__ import annotations
@@ -19,12 +21,20 @@ from millrace_streams.steps.evaluation import to_arrow
 from millrace_streams.steps.reader import Reader
 from millrace_streams.steps.records import OFFSET, PARTITION, TIMESTAMP
 
-PACKED_DDL: Final = "bucket INT, sequence BIGINT, payload BINARY"
-_PACKED: Final = pa.schema([("bucket", pa.int32()), ("sequence", pa.int64()), ("payload", pa.binary())])
+PACKED_DDL: Final = "bucket INT, sequence BIGINT, records BIGINT, payload BINARY"
+_PACKED: Final = pa.schema(
+    [("bucket", pa.int32()), ("sequence", pa.int64()), ("records", pa.int64()), ("payload", pa.binary())]
+)
 
-OUTPUT_DDL: Final = "sink STRING, rows BIGINT, dropped BIGINT, payload BINARY"
+OUTPUT_DDL: Final = "sink STRING, rows BIGINT, records BIGINT, dropped BIGINT, payload BINARY"
 OUTPUT: Final = pa.schema(
-    [("sink", pa.string()), ("rows", pa.int64()), ("dropped", pa.int64()), ("payload", pa.binary())]
+    [
+        ("sink", pa.string()),
+        ("rows", pa.int64()),
+        ("records", pa.int64()),
+        ("dropped", pa.int64()),
+        ("payload", pa.binary()),
+    ]
 )
 
 ROWS_PER_PAYLOAD: Final = 262_144
@@ -63,11 +73,14 @@ class Packer:
         decoded = decoded.with_columns(pl.col(TIMESTAMP).dt.timestamp("ms"))
         for (partition,), run in decoded.partition_by(PARTITION, as_dict=True, maintain_order=True).items():
             records = self.reader.run(run, partition)
-            if records.height:
-                row = [[partition], [run[OFFSET][0]], [pack_frame(records)]]
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array(value, field.type) for value, field in zip(row, _PACKED, strict=True)], schema=_PACKED
-                )
+            # A run of which nothing is left goes on as well: its records are counted.
+            yield packed_row(_PACKED, partition, run[OFFSET][0], run.height, pack_frame(records))
+
+
+def packed_row(schema: pa.Schema, *values: object) -> pa.RecordBatch:
+    """One row as a batch; a batch per row, because payloads are large and Arrow's binary ends at 2 GiB."""
+    columns = [pa.array([value], field.type) for value, field in zip(values, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def unpack_run(payloads: Iterable[tuple[int, bytes]]) -> pl.DataFrame:

@@ -53,8 +53,8 @@ class Inputs:
         with Admin({"bootstrap.servers": self.bootstrap_servers}) as admin:
             found = admin.describe_topic(topic)
         if found.schema is None:
-            return OPAQUE_SHAPE, _partition_count(found)
-        return TopicShape(schema=found.schema, key_columns=tuple(found.key_columns)), _partition_count(found)
+            return OPAQUE_SHAPE, found.num_partitions
+        return TopicShape(schema=found.schema, key_columns=found.key_columns), found.num_partitions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,11 +108,6 @@ class Job:
         }
         reader = spark.readStream if streaming else spark.read
         return reader.format("millrace").options(**options).load()
-
-
-def _partition_count(description: Any) -> int:
-    count = description.partitions
-    return count if isinstance(count, int) else len(count)
 
 
 def _frame_shape(frame: DataFrame, declared_key: tuple[str, ...] | None) -> TopicShape:

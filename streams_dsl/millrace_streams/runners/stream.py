@@ -11,19 +11,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from millrace.errors import UsageError
+from millrace_streams.compiler import explain
 from millrace_streams.graph import Topology
 from millrace_streams.runners.delta import Transaction, append, ensure_table, upsert
-from millrace_streams.runners.output import limit_worker_threads, spark_schema, unpacked
+from millrace_streams.runners.output import count_outputs, limit_worker_threads, spark_schema, unpacked
 from millrace_streams.runners.packing import OUTPUT_DDL, unpack_run
 from millrace_streams.runners.source import Inputs, Job, table_paths
-from millrace_streams.runners.worker import Program, StatelessRun, table_key, total_dropped
+from millrace_streams.runners.worker import OutputRow, Program, StatelessRun, table_key, total_dropped
 from millrace_streams.steps.chunks import load_store, save_delta
 
 if TYPE_CHECKING:
@@ -33,13 +34,19 @@ if TYPE_CHECKING:
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _QUERY_ID: Final = "sql.streaming.queryId"
 _PARTITIONS_UNKNOWN: Final = 8
+_SOURCE_DEFAULTS: Final = {
+    "startingOffsets": "earliest",
+    # A bucket's share of a micro-batch is in a worker's memory at once.
+    "maxOffsetsPerTrigger": "2000000",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """What a micro-batch gave: rows by Delta table, and records dropped because they were late or had no key."""
+    """What a micro-batch did: records read, rows written by Delta table, records dropped as late or without a key."""
 
     batch_id: int
+    records: int
     rows: Mapping[str, int]
     dropped: int
 
@@ -57,13 +64,14 @@ def run_stream(
     interval: str | None = None,
     name: str | None = None,
     on_batch: Callable[[BatchReport], None] | None = None,
+    on_plan: Callable[[str], None] | None = None,
 ) -> StreamingQuery:
     """Start a topology as a streaming query; it reads its topics from the earliest offset, then goes on.
 
-    ``tables`` says where each Delta table lies (one path will do for one table). With ``available_now`` the query
-    ends when it has read what was there at its start; else it runs every ``interval`` ("10 seconds"), by default
-    without pause. ``inputs`` gives streaming DataFrames in the place of topics. ``on_batch`` is called after each
-    micro-batch.
+    ``tables`` says where each Delta table lies (one path will do for one table). With ``available_now`` the query ends
+    when it has read what was there at its start; else it runs every ``interval`` ("10 seconds"), by default without
+    pause. ``inputs`` gives streaming DataFrames in the place of topics, ``options`` are further ones of the source.
+    ``on_batch`` is called after each micro-batch, ``on_plan`` with the explained plan before the start.
 
     Raises ``TopologyError`` and its kind for a topology that cannot be run, before anything starts.
     """
@@ -73,11 +81,13 @@ def run_stream(
         topology,
         Inputs(bootstrap_servers=bootstrap_servers, frames=inputs or {}, options=options or {}),
     )
+    if on_plan is not None:
+        on_plan(explain(job.plan))
     paths = table_paths(job.plan, tables)
     for sink in job.plan.sinks:
         ensure_table(spark, paths[sink.name], spark_schema(job.plan.sink_layout(sink)))
     limit_worker_threads(spark)
-    packed = job.packed(spark, streaming=True, defaults={"startingOffsets": "earliest"})
+    packed = job.packed(spark, streaming=True, defaults=_SOURCE_DEFAULTS)
     program = Program.of(job.plan)
     if job.plan.stateful:
         results = packed.groupBy("bucket").transformWithState(
@@ -112,7 +122,8 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Run a bucket's part of a micro-batch. Argument names are Spark's: it passes them by keyword."""
-        records = unpack_run((row.sequence, row.payload) for row in rows)
+        runs = [(row.sequence, row.payload, row.records) for row in rows]
+        records = unpack_run((sequence, payload) for sequence, payload, _ in runs)
         specs = {spec.name: spec for spec in self._program.steps.stores()}
         chunks = {name: [bytes(row[0]) for row in state.get()] for name, state in self._states.items()}
         stores = {name: load_store(spec, chunks[name]) for name, spec in specs.items()}
@@ -124,8 +135,9 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
                 self._states[name].put(values)
             else:
                 self._states[name].appendList(values)
-        for output in self._program.pack(dict(result.outputs), total_dropped(result)):
-            yield Row(sink=output.sink, rows=output.rows, dropped=output.dropped, payload=output.payload)
+        counts = OutputRow(records=sum(count for _, _, count in runs), dropped=total_dropped(result))
+        for output in (*self._program.pack(result.outputs), counts):
+            yield Row(**asdict(output))
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -148,24 +160,16 @@ class _Writer:
         # The task must run once, and whole, whatever the sinks read of it: its state is committed by that run.
         results = results.persist()
         try:
-            counted = results.groupBy("sink").agg({"rows": "sum", "dropped": "sum"}).collect()
-            rows = {row["sink"]: row["sum(rows)"] for row in counted if row["sink"]}
-            for sink_name in rows:
-                self._write(results, sink_name, batch_id)
+            counts = count_outputs(results, self._job.plan)
+            for sink in self._job.plan.delta_sinks:
+                if counts.rows[sink.table]:
+                    self._write(results, sink.name, batch_id)
         finally:
             results.unpersist()
-        tables = {sink.name: sink.table for sink in self._job.plan.sinks if hasattr(sink, "table")}
-        self._on_batch(
-            BatchReport(
-                batch_id=batch_id,
-                rows={tables[name]: count for name, count in rows.items()},
-                dropped=sum(row["sum(dropped)"] for row in counted),
-            )
-        )
+        self._on_batch(BatchReport(batch_id=batch_id, records=counts.records, rows=counts.rows, dropped=counts.dropped))
 
     def _write(self, results: DataFrame, sink_name: str, batch_id: int) -> None:
-        [sink] = [sink for sink in self._job.plan.sinks if sink.name == sink_name]
-        layout = self._job.plan.sink_layout(sink)
+        layout = self._job.plan.layouts[sink_name]
         query_id = results.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         transaction = Transaction(application=f"{query_id}/{sink_name}", version=batch_id)
         rows = unpacked(results, sink_name, layout)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from millrace_streams.compiler import Plan
 from millrace_streams.graph import SinkNode
 from millrace_streams.layout import WINDOW_START, Layout
-from millrace_streams.runners.packing import OUTPUT, unpack_run
+from millrace_streams.runners.packing import OUTPUT, packed_row, unpack_run
 from millrace_streams.steps.chunks import pack_frame
 from millrace_streams.steps.stateless import Operator
 from millrace_streams.steps.store import Store
@@ -21,12 +21,13 @@ from millrace_streams.steps.task import StatefulSteps, Task, TaskResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRow:
-    """A packed output; ``sink`` is empty in a row that only carries the number of dropped records."""
+    """A packed output; ``sink`` is empty in a row that carries the numbers of records read and dropped."""
 
-    sink: str
-    rows: int
-    dropped: int
-    payload: bytes
+    sink: str = ""
+    rows: int = 0
+    records: int = 0
+    dropped: int = 0
+    payload: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,12 @@ class Program:
         """A task for one bucket, with its stores or with empty ones."""
         return Task(self.head, self.operators, self.steps, stores or {})
 
-    def pack(self, outputs: dict[str, pl.DataFrame], dropped: int) -> Iterator[OutputRow]:
+    def pack(self, outputs: Mapping[str, pl.DataFrame]) -> Iterator[OutputRow]:
         """Pack what a task gave. Of a table's rows only the newest of each key goes out."""
         for sink, layout in self.sinks:
             frame = newest_rows(outputs[sink.name].select(layout.names), layout)
             if frame.height:
-                yield OutputRow(sink=sink.name, rows=frame.height, dropped=0, payload=pack_frame(frame))
-        if dropped:
-            yield OutputRow(sink="", rows=0, dropped=dropped, payload=b"")
+                yield OutputRow(sink=sink.name, rows=frame.height, payload=pack_frame(frame))
 
 
 def newest_rows(frame: pl.DataFrame, layout: Layout) -> pl.DataFrame:
@@ -93,12 +92,12 @@ class BoundedRun:
         bucket = _Bucket(self.program)
         current: int | None = None
         for batch in batches:
-            for number, payload in zip(batch.column("bucket"), batch.column("payload"), strict=True):
-                if current is not None and number.as_py() != current:
+            for number, records, payload in _runs(batch):
+                if current is not None and number != current:
                     yield from _arrow(bucket.finish())
                     bucket = _Bucket(self.program)
-                current = number.as_py()
-                yield from _arrow(bucket.run(unpack_run([(0, payload.as_py())])))
+                current = number
+                yield from _arrow(bucket.run(payload, records))
         yield from _arrow(bucket.finish())
 
 
@@ -111,16 +110,18 @@ class _Bucket:
         self._tables: dict[str, list[pl.DataFrame]] = {sink.name: [] for sink, layout in program.sinks if layout.table}
         self._compacted_rows = 0
         self._dropped = 0
+        self._records = 0
 
-    def run(self, records: pl.DataFrame) -> Iterator[OutputRow]:
-        result = self._task.run(records)
+    def run(self, payload: bytes, records: int) -> Iterator[OutputRow]:
+        result = self._task.run(unpack_run([(0, payload)]))
+        self._records += records
         self._dropped += total_dropped(result)
         for name, parts in self._tables.items():
             parts.append(result.outputs[name])
         if sum(part.height for parts in self._tables.values() for part in parts) > 2 * self._compacted_rows + 100_000:
             self._compact()
         streams = {name: frame.clear() if name in self._tables else frame for name, frame in result.outputs.items()}
-        return self._program.pack(streams, 0)
+        return self._program.pack(streams)
 
     def finish(self) -> Iterator[OutputRow]:
         self._compact()
@@ -128,9 +129,8 @@ class _Bucket:
         tables = {name: parts[0] for name, parts in self._tables.items() if parts}
         for name, frame in tables.items():
             payload = pack_frame(frame.select(layouts[name].names))
-            yield OutputRow(sink=name, rows=frame.height, dropped=0, payload=payload)
-        if self._dropped:
-            yield OutputRow(sink="", rows=0, dropped=self._dropped, payload=b"")
+            yield OutputRow(sink=name, rows=frame.height, payload=payload)
+        yield OutputRow(records=self._records, dropped=self._dropped)
 
     def _compact(self) -> None:
         layouts = {sink.name: layout for sink, layout in self._program.sinks}
@@ -150,14 +150,18 @@ class StatelessRun:
         """Run a Spark task's rows."""
         task = self.program.task()
         for batch in batches:
-            for payload in batch.column("payload"):
-                result = task.run(unpack_run([(0, payload.as_py())]))
-                yield from _arrow(self.program.pack(dict(result.outputs), 0))
+            for _, records, payload in _runs(batch):
+                result = task.run(unpack_run([(0, payload)]))
+                yield from _arrow(self.program.pack(result.outputs))
+                yield from _arrow(iter([OutputRow(records=records)]))
 
 
 def _arrow(rows: Iterator[OutputRow]) -> Iterator[pa.RecordBatch]:
     for row in rows:
-        values = [[row.sink], [row.rows], [row.dropped], [row.payload]]
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(value, field.type) for value, field in zip(values, OUTPUT, strict=True)], schema=OUTPUT
-        )
+        yield packed_row(OUTPUT, row.sink, row.rows, row.records, row.dropped, row.payload)
+
+
+def _runs(batch: pa.RecordBatch) -> Iterator[tuple[int, int, bytes]]:
+    columns = (batch.column(name) for name in ("bucket", "records", "payload"))
+    for bucket, records, payload in zip(*columns, strict=True):
+        yield bucket.as_py(), records.as_py(), payload.as_py()

@@ -157,9 +157,9 @@ class AggregateStep:
 
     def _fold_every(self, lifted: pl.DataFrame) -> pl.DataFrame:
         """One row per record: the group's fold up to and including it."""
-        running = [_running_fold(accumulator).over(self._group) for accumulator in self._accumulators]
-        time = pl.col(TIMESTAMP).cum_max().over(self._group)
-        return lifted.with_columns(*running, time).filter(pl.col(_ROW) != _STATE_ROW)
+        running = {each.name: _running_fold(each).over(self._group) for each in self._accumulators}
+        running[TIMESTAMP] = pl.col(TIMESTAMP).cum_max().over(self._group)
+        return lifted.with_columns(**running).filter(pl.col(_ROW) != _STATE_ROW)
 
     def _results(self, folded: pl.DataFrame) -> pl.DataFrame:
         columns: list[pl.Expr] = [pl.col(name) for name in self.given.key]

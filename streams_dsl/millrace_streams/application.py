@@ -1,0 +1,294 @@
+"""The frame of jobs that run a topology: command line, progress, signals, exit codes.
+
+A job is a file with a function that builds a topology; ``stream_main`` makes a streaming job of it, ``batch_main``
+runs a topology named on the command line over what is retained. Exit codes: 0 done or stopped, 1 failed (the reason
+is on standard error), 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from threading import Event
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.errors import MillraceError, UsageError
+from millrace_streams.graph import Topology
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+    from millrace_streams.runners.stream import BatchReport
+
+_DEFAULT_FUNCTION: Final = "topology"
+_POLL_SECONDS: Final = 0.2
+
+TopologyFactory = Callable[[], Topology]
+
+
+def load_topology(spec: str) -> Topology:
+    """Build the topology that ``module:function`` or ``path/file.py[:function]`` names; the function is ``topology`` if
+    it is not said.
+
+    Raises ``UsageError`` when there is no such thing, and what the function raises.
+    """
+    place, _, function_name = spec.partition(":")
+    function_name = function_name or _DEFAULT_FUNCTION
+    module = _load_file(Path(place)) if place.endswith(".py") else _import(place)
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise UsageError(f"{place} has no function {function_name}: name it as {place}:<function>")
+    topology = function()
+    if not isinstance(topology, Topology):
+        raise UsageError(f"{spec} gave {type(topology).__name__}, not a Topology: end it with builder.build()")
+    return topology
+
+
+def stream_main(factory: TopologyFactory | None, arguments: Sequence[str], *, name: str, description: str) -> int:
+    """Run a topology as a streaming job and return its exit code; without ``factory`` the command line names it."""
+    parser = _parser(name, description, topology=factory is None)
+    add = parser.add_argument
+    add("--checkpoint", metavar="PATH", help="where the progress and state are kept (default: beside the table)")
+    add("--max-offsets-per-trigger", type=int, metavar="N", help="most records in a micro-batch (default: 2,000,000)")
+    add("--continuous", action="store_true", help="go on until stopped, instead of ending with what is there")
+    add("--trigger-interval", metavar="TIME", help="time between micro-batches with --continuous (default: no pause)")
+    add("--profile", default="default", choices=["default", "low-latency"], help="session profile (default: default)")
+    parsed = parser.parse_args(arguments)
+    if parsed.trigger_interval and not parsed.continuous:
+        parser.error("--trigger-interval goes with --continuous")
+    return _guarded(lambda stopping: _stream(factory or (lambda: load_topology(parsed.topology)), parsed, stopping))
+
+
+def batch_main(arguments: Sequence[str], *, name: str, description: str) -> int:
+    """Run a topology named on the command line over the retained records and return the exit code."""
+    parser = _parser(name, description, topology=True)
+    add = parser.add_argument
+    add("--from", dest="start", metavar="TIME", help="only records from this time on (ISO 8601, UTC)")
+    add("--to", dest="end", metavar="TIME", help="only records before this time (ISO 8601, UTC)")
+    parsed = parser.parse_args(arguments)
+    return _guarded(lambda stopping: _batch(parsed))
+
+
+def _parser(name: str, description: str, *, topology: bool) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    if topology:
+        add("--topology", required=True, metavar="WHERE", help="module:function, or path/file.py[:function]")
+    add(
+        "--table",
+        required=True,
+        action="append",
+        metavar="[NAME=]PATH",
+        help="where the topology's Delta table lies; NAME= says which if it writes several",
+    )
+    add(
+        "--bootstrap-servers",
+        default=os.environ.get("MILLRACE_BOOTSTRAP_SERVERS", "localhost:9092"),
+        metavar="HOST:PORT,...",
+        help="brokers (default: MILLRACE_BOOTSTRAP_SERVERS, else localhost:9092)",
+    )
+    add("--option", action="append", default=[], metavar="NAME=VALUE", help="further option of the source; repeatable")
+    add("--explain", action="store_true", help="print the compiled plan before running it")
+    return parser
+
+
+def _stream(factory: TopologyFactory, parsed: argparse.Namespace, stopping: Event) -> None:
+    from millrace_streams.runners.stream import run_stream
+    from pyspark_millrace import session
+
+    topology = factory()
+    tables = _tables(parsed.table, topology)
+    options = _options(parsed.option)
+    if parsed.max_offsets_per_trigger is not None:
+        options["maxOffsetsPerTrigger"] = str(parsed.max_offsets_per_trigger)
+    checkpoint = parsed.checkpoint or f"{next(iter(tables.values())).rstrip('/')}-checkpoint"
+    spark = session(
+        f"stream {', '.join(tables)}", profile=parsed.profile, checkpoint_root=os.path.dirname(checkpoint) or "."
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    say(f"{_topics(topology)} at {parsed.bootstrap_servers} -> {_places(tables)} (checkpoint {checkpoint})")
+    total = _Total()
+    query = run_stream(
+        topology,
+        spark,
+        checkpoint=checkpoint,
+        tables=tables,
+        bootstrap_servers=parsed.bootstrap_servers,
+        options=options,
+        available_now=not parsed.continuous,
+        interval=parsed.trigger_interval,
+        on_batch=total.report,
+        on_plan=say if parsed.explain else None,
+    )
+    _follow(query, stopping)
+    total.finish()
+
+
+def _batch(parsed: argparse.Namespace) -> None:
+    from millrace_streams.runners.batch import run_batch
+    from pyspark_millrace import session
+
+    topology = load_topology(parsed.topology)
+    tables = _tables(parsed.table, topology)
+    options = _options(parsed.option)
+    for text, option in ((parsed.start, "startingTimestamp"), (parsed.end, "endingTimestamp")):
+        if text is not None:
+            options[option] = str(_milliseconds(text))
+    spark = session(f"backfill {', '.join(tables)}")
+    spark.sparkContext.setLogLevel("ERROR")
+    say(f"{_topics(topology)} at {parsed.bootstrap_servers} -> {_places(tables)} (whole tables are replaced)")
+    started = time.monotonic()
+    result = run_batch(
+        topology,
+        spark,
+        tables=tables,
+        bootstrap_servers=parsed.bootstrap_servers,
+        options=options,
+        on_plan=say if parsed.explain else None,
+    )
+    _say_total(result.records, result.dropped, time.monotonic() - started)
+    for name, rows in result.rows.items():
+        say(f"{name}: {rows:,} rows -> {tables[name]}")
+
+
+class _Total:
+    """Prints a line for each micro-batch, and the sum at the end."""
+
+    def __init__(self) -> None:
+        self._started = self._before = time.monotonic()
+        self._records = self._dropped = 0
+
+    def report(self, batch: BatchReport) -> None:
+        now = time.monotonic()
+        self._records += batch.records
+        self._dropped += batch.dropped
+        rows = ", ".join(f"{count:,} rows of {table}" for table, count in batch.rows.items())
+        dropped = f", {batch.dropped:,} dropped" if batch.dropped else ""
+        say(f"batch {batch.batch_id}: {batch.records:,} records -> {rows}{dropped} in {now - self._before:.1f} s")
+        self._before = now
+
+    def finish(self) -> None:
+        _say_total(self._records, self._dropped, time.monotonic() - self._started)
+
+
+def _say_total(records: int, dropped: int, seconds: float) -> None:
+    late = f", {dropped:,} of them dropped (late, or without a key)" if dropped else ""
+    say(f"{records:,} records in {seconds:.1f} s ({records / seconds:,.0f} records/s){late}")
+
+
+def _follow(query: StreamingQuery, stopping: Event) -> None:
+    """Wait for the query's end, or for the signal to stop it. Raises what the query failed with."""
+    while query.isActive and not stopping.is_set():
+        stopping.wait(_POLL_SECONDS)
+    if stopping.is_set() and query.isActive:
+        say("stopping: what is not committed yet is read again by the next run")
+        query.stop()
+    else:
+        query.awaitTermination()
+
+
+def _guarded(run: Callable[[Event], None]) -> int:
+    """Run with signals caught and errors turned into a sentence and an exit code."""
+    stopping = Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        run(stopping)
+    except MillraceError as error:
+        complain(error.message)
+        return 1
+    except Exception as error:  # noqa: BLE001 - whatever Spark raises is told in a sentence, and the exit code says it
+        if stopping.is_set():
+            # The signal stopped Spark as well, in the middle of a call. What is committed is committed.
+            return 0
+        from pyspark_millrace.spark_errors import explain
+
+        complain(explain(error))
+        return 1
+    return 0
+
+
+def say(text: str) -> None:
+    """Print a line at once, so that it shows in a pipe as well."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def complain(reason: str) -> None:
+    """Tell why the job failed."""
+    sys.stderr.write(f"error: {reason}\n")
+
+
+def _tables(given: Sequence[str], topology: Topology) -> dict[str, str]:
+    names = topology.tables
+    if len(given) == 1 and len(names) == 1:
+        name, separator, path = given[0].partition("=")
+        return {names[0]: path if separator and name == names[0] else given[0]}
+    for text in given:
+        if "=" not in text:
+            raise UsageError(f"--table {text}: the topology writes {', '.join(names)}; say which as NAME=PATH")
+    return dict(text.split("=", 1) for text in given)
+
+
+def _options(given: Sequence[str]) -> dict[str, Any]:
+    for text in given:
+        if "=" not in text:
+            raise UsageError(f"--option {text}: expected NAME=VALUE")
+    return dict(text.split("=", 1) for text in given)
+
+
+def _topics(topology: Topology) -> str:
+    return ", ".join(source.topic for source in topology.sources)
+
+
+def _places(tables: Mapping[str, str]) -> str:
+    return ", ".join(tables.values())
+
+
+def _milliseconds(text: str) -> int:
+    from datetime import UTC, datetime
+
+    try:
+        time_given = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no time: write it as 2013-01-31T12:00") from error
+    if time_given.tzinfo is None:
+        time_given = time_given.replace(tzinfo=UTC)
+    return round(time_given.timestamp() * 1000)
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"no module {name} ({error}): give path/file.py, or set PYTHONPATH") from error
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"millrace_topology_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} cannot be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    # Workers cannot import it by that name: functions that it defines travel by value.
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)
+    return module
