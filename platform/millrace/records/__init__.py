@@ -2,7 +2,7 @@
 
 - ``header``: the 61 bytes that every batch begins with, and its checksum
 - ``scan``: finding, checking and placing batches without looking into them
-- ``columnar``, ``columnar_writing``: the native body's layout, and building it
+- ``columnar``, ``columnar_writing``, ``arrays``: the native body's layout, and building it
 - ``rows``, ``varint``, ``control``: Kafka's own body, and the transaction markers within it
 - ``compression``, ``xxhash32``: the codecs of row batches
 - ``decoding``, ``ipc_message``: both bodies to Arrow columns
@@ -10,6 +10,7 @@
 - ``validation``, ``recompression``: what a broker does to a batch before it stores it
 """
 
+from millrace.records.arrays import headers_array
 from millrace.records.columnar import (
     ALIGNMENT_BYTES,
     HEADERS_TYPE,
@@ -29,7 +30,7 @@ from millrace.records.control import (
     read_control_type,
     read_end_marker,
 )
-from millrace.records.decoding import DecodedBatch, SchemaOf, decode_batch, decode_range, headers_array
+from millrace.records.decoding import DecodedBatch, SchemaOf, decode_batch, decode_range
 from millrace.records.header import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.errors import InvalidRecordError, InvalidTimestampError, SchemaMismatchError, UnsupportedCompressionError
+from millrace.records.arrays import int64_scalar, repeated_int64
 from millrace.records.columnar import (
     ALIGNMENT_BYTES,
     HEADERS_TYPE,
@@ -142,7 +143,7 @@ class _ReservedColumns:
         """Add ``__offset`` unless the offsets are what they would be without it."""
         if offsets is None or not self._row_count:
             return
-        deltas = pc.subtract(offsets, pa.scalar(base_offset, pa.int64()))
+        deltas = pc.subtract(offsets, int64_scalar(base_offset))
         first, last = deltas[0].as_py(), deltas[-1].as_py()
         if first < 0 or last > 2**31 - 1 or not pc.all(pc.greater(deltas[1:], deltas[:-1]), min_count=0).as_py():
             raise InvalidRecordError(
@@ -156,7 +157,7 @@ class _ReservedColumns:
         """Add ``__timestamp`` unless all are the same; ``keep`` adds it even then, for the header has no room."""
         if isinstance(timestamps_ms, int):
             low = high = timestamps_ms
-            timestamps = pa.repeat(pa.scalar(low, pa.int64()), self._row_count) if keep else None
+            timestamps = repeated_int64(low, self._row_count) if keep else None
         else:
             timestamps = _as_milliseconds(timestamps_ms)
             if not self._row_count:

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.errors import CorruptBatchError
+from millrace.records.arrays import int64_scalar, repeated_int64, without_columns
 from millrace.records.columnar import (
     HEADERS_COLUMN,
-    HEADERS_TYPE,
     OFFSET_COLUMN,
     OPAQUE_SCHEMA,
     OPAQUE_SCHEMA_ID,
@@ -76,13 +76,13 @@ class DecodedBatch:
         if deltas is None:
             start = self.header.base_offset + self._first_row
             return pa.arange(start, start + self.num_rows)
-        return pc.add(deltas.cast(pa.int64()), pa.scalar(self.header.base_offset, pa.int64()))
+        return pc.add(deltas.cast(pa.int64()), int64_scalar(self.header.base_offset))
 
     def timestamps_ms(self) -> pa.Int64Array:
         """Timestamp of each record, in milliseconds; -1 where there is none."""
         constant = self._beside.constant_timestamp
         if constant is not None:
-            return pa.repeat(pa.scalar(constant, pa.int64()), self.num_rows)
+            return repeated_int64(constant, self.num_rows)
         return self._reserved(TIMESTAMP_COLUMN)
 
     @property
@@ -238,18 +238,11 @@ def _decode_rows(
     rows = rows_to_columns(buffer, position, header, max_bytes=max_bytes)
     names = [name for name in OPAQUE_SCHEMA.names if columns is None or name in columns]
     arrays = [rows.key if name == "key" else rows.value for name in names]
-    body = pa.RecordBatch.from_struct_array(_struct_of(arrays, names, header.count))
+    body = pa.RecordBatch.from_arrays(arrays, names=names) if arrays else without_columns(header.count)
     reserved: dict[str, pa.Array | None] = {OFFSET_COLUMN: rows.offset_deltas, TIMESTAMP_COLUMN: rows.timestamps_ms}
     if rows.headers is not None:
         reserved[HEADERS_COLUMN] = rows.headers
     return DecodedBatch(header, OPAQUE_SCHEMA_ID, body, _Beside(None, reserved))
-
-
-def _struct_of(arrays: list[pa.Array], names: list[str], row_count: int) -> pa.StructArray:
-    """A struct, because a record batch without columns would forget how many rows it has."""
-    if not arrays:
-        return pa.array([{}] * row_count, pa.struct([]))
-    return pa.StructArray.from_arrays(arrays, names)
 
 
 def _constant_timestamp(header: BatchHeader, layout: ColumnsHeader) -> int | None:
@@ -318,7 +311,7 @@ class _Message:
 
     def _read_some(self, selected: list[int]) -> pa.RecordBatch:
         if not selected:
-            return pa.RecordBatch.from_struct_array(_struct_of([], [], self._header.count))
+            return without_columns(self._header.count)
         options = pa.ipc.IpcReadOptions(included_fields=selected)
         source = pa.PythonFile(_TwoMessages(self._schema.serialize(), self._message), "r")
         return pa.ipc.open_stream(source, options=options).read_next_batch()
@@ -358,9 +351,3 @@ class _TwoMessages:
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-def headers_array(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.ListArray:
-    """Turn the headers of records, a sequence of (key, value) for each, into the array that batches are built from."""
-    entries: list[Any] = [[{"key": key, "value": value} for key, value in record] for record in headers]
-    return pa.array(entries, HEADERS_TYPE)

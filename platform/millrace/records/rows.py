@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from millrace.errors import CorruptBatchError, InvalidRecordError, InvalidTimestampError
-from millrace.records.columnar import HEADERS_TYPE
+from millrace.records.arrays import binary_array, headers_array, int32_array, int64_array, repeated_int64
 from millrace.records.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompressed_chunks
 from millrace.records.header import (
     HEADER_BYTES,
@@ -180,7 +180,7 @@ def read_rows(
         yield Record(
             key=raw.key,
             value=raw.value,
-            headers=tuple((key.decode("utf-8", "replace"), value) for key, value in raw.headers),
+            headers=_decoded(raw.headers),
             timestamp_ms=timestamp,
             offset=_wrapped(header.base_offset + raw.offset_delta),
             size_bytes=raw.size_bytes,
@@ -219,29 +219,33 @@ def rows_to_columns(
     """Read all records of the rows batch at ``position`` into columns; raises what ``read_rows`` does."""
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
-    timestamps: list[int] = []
+    timestamp_deltas: list[int] = []
     offset_deltas: list[int] = []
-    headers: dict[int, list[dict[str, str | bytes | None]]] = {}
+    headers: dict[int, Headers] = {}
     for row, raw in enumerate(_read_raw(buffer, position, header, max_bytes)):
         keys.append(raw.key)
         values.append(raw.value)
-        timestamps.append(raw.timestamp_delta)
+        timestamp_deltas.append(raw.timestamp_delta)
         offset_deltas.append(raw.offset_delta)
         if raw.headers:
-            headers[row] = [{"key": key.decode("utf-8", "replace"), "value": value} for key, value in raw.headers]
+            headers[row] = _decoded(raw.headers)
     append_time = _append_time(header)
     count = len(keys)
     if append_time is None:
-        timestamps_ms = pa.array([_wrapped(header.base_timestamp + delta) for delta in timestamps], pa.int64())
+        timestamps_ms = int64_array([_wrapped(header.base_timestamp + delta) for delta in timestamp_deltas])
     else:
-        timestamps_ms = pa.repeat(pa.scalar(append_time, pa.int64()), count)
+        timestamps_ms = repeated_int64(append_time, count)
     return RowColumns(
-        key=pa.array(keys, pa.binary()),
-        value=pa.array(values, pa.binary()),
-        offset_deltas=pa.array(offset_deltas, pa.int32()),
+        key=binary_array(keys),
+        value=binary_array(values),
+        offset_deltas=int32_array(offset_deltas),
         timestamps_ms=timestamps_ms,
-        headers=pa.array([headers.get(row, []) for row in range(count)], HEADERS_TYPE) if headers else None,
+        headers=headers_array([headers.get(row, ()) for row in range(count)]) if headers else None,
     )
+
+
+def _decoded(headers: Sequence[tuple[bytes, bytes | None]]) -> Headers:
+    return tuple((key.decode("utf-8", "replace"), value) for key, value in headers)
 
 
 def _append_time(header: BatchHeader) -> int | None:

@@ -82,6 +82,6 @@ def _check_nulls(batch: DecodedBatch) -> None:
         nulls = batch.columns.column(column.name).is_null()
         if tombstones is not None:  # a deletion has its key columns only
             nulls = pc.and_not(nulls, tombstones)
-        row = pc.index(nulls, pa.scalar(True)).as_py()
-        if row >= 0:
+        if pc.any(nulls).as_py():
+            row = nulls.to_pylist().index(True)
             raise SchemaMismatchError(f"row {row}, column {column.name}: null, the schema says not null")

@@ -11,10 +11,13 @@ from millrace.errors import CorruptBatchError
 
 _VARINT_SHIFT_MAX = 28
 _VARLONG_SHIFT_MAX = 63
+_ONE_BYTE = [bytes(((value << 1) ^ (value >> 63),)) for value in range(-64, 64)]
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """Read a 32-bit signed integer; return it and the position after it. Raises ``CorruptBatchError``."""
+    if position < len(data) and (raw := data[position]) < 0x80:  # nearly all of them
+        return (raw >> 1) ^ -(raw & 1), position + 1
     raw, position = _read_unsigned(data, position, _VARINT_SHIFT_MAX)
     raw &= 0xFFFF_FFFF
     return (raw >> 1) ^ -(raw & 1), position
@@ -43,6 +46,8 @@ def _read_unsigned(data: bytes, position: int, shift_max: int) -> tuple[int, int
 
 def write_varint(value: int) -> bytes:
     """Write a signed integer of up to 64 bits in as few bytes as it takes; 32-bit values come out as varints."""
+    if -64 <= value <= 63:
+        return _ONE_BYTE[value + 64]
     raw = (value << 1) ^ (value >> 63)
     out = bytearray()
     while raw > 0x7F:
@@ -54,5 +59,7 @@ def write_varint(value: int) -> bytes:
 
 def varint_size(value: int) -> int:
     """Size in bytes of what ``write_varint`` writes."""
+    if -64 <= value <= 63:
+        return 1
     raw = (value << 1) ^ (value >> 63)
     return max(1, (raw.bit_length() + 6) // 7)

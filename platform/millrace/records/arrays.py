@@ -1,0 +1,71 @@
+"""Arrow arrays from Python values, built from their buffers.
+
+``pa.array`` and ``pa.scalar`` would do the same, but they look whether they were given something of pandas', and import
+pandas for that when it is installed: half a second and tens of megabytes, in a broker that has no other use for it. For
+bytes this is also faster.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+
+import pyarrow as pa
+
+from millrace.records.columnar import HEADERS_TYPE
+
+
+def binary_array(values: Sequence[bytes | None]) -> pa.BinaryArray:
+    """Build a binary array; raises ``OverflowError`` above 2 GiB in all."""
+    return _variable_length(pa.binary(), values)
+
+
+def int64_array(values: Sequence[int]) -> pa.Int64Array:
+    """Build an array of 64-bit integers; raises ``OverflowError`` for larger ones."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(array("q", values))])
+
+
+def int32_array(values: Sequence[int]) -> pa.Int32Array:
+    """Build an array of 32-bit integers; raises ``OverflowError`` for larger ones."""
+    return pa.Array.from_buffers(pa.int32(), len(values), [None, pa.py_buffer(array("i", values))])
+
+
+def int64_scalar(value: int) -> pa.Int64Scalar:
+    """Build a 64-bit integer for Arrow's functions; raises ``OverflowError`` for larger ones."""
+    return int64_array((value,))[0]
+
+
+def repeated_int64(value: int, count: int) -> pa.Int64Array:
+    """Build an array of one value ``count`` times."""
+    return pa.repeat(int64_scalar(value), count)
+
+
+def headers_array(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.ListArray:
+    """Turn the headers of records, a sequence of (key, value) for each, into the array that batches are built from."""
+    entries = [entry for record in headers for entry in record]
+    keys = _variable_length(pa.string(), [key.encode() for key, _ in entries])
+    values = binary_array([value for _, value in entries])
+    struct = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
+    offsets = array("i", accumulate(map(len, headers), initial=0))
+    return pa.Array.from_buffers(HEADERS_TYPE, len(headers), [None, pa.py_buffer(offsets)], children=[struct])
+
+
+def without_columns(row_count: int) -> pa.RecordBatch:
+    """A record batch that has rows and nothing in them."""
+    return pa.RecordBatch.from_arrays([pa.nulls(row_count)], names=[""]).select([])
+
+
+def _variable_length(type_: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:
+    offsets = array("i", accumulate((0 if value is None else len(value) for value in values), initial=0))
+    data = b"".join(value for value in values if value is not None)
+    null_count = sum(value is None for value in values)
+    validity = _bitmap(values) if null_count else None
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(type_, len(values), buffers, null_count)
+
+
+def _bitmap(values: Sequence[bytes | None]) -> pa.Buffer:
+    """One bit for each value that is there, lowest first."""
+    bits = "".join("0" if value is None else "1" for value in reversed(values))
+    return pa.py_buffer(int(bits, 2).to_bytes((len(values) + 7) // 8, "little"))
