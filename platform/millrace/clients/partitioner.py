@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millrace.schemas import encode_keys
+
 _SEED: Final = 0x9747B28C
 _M: Final = 0x5BD1E995
 _R: Final = 24
@@ -91,3 +93,8 @@ def partitions_for_keys(keys: pa.LargeBinaryArray, num_partitions: int) -> npt.N
         is_null: Any = keys.is_null().to_numpy(zero_copy_only=False)
         partitions[is_null] = -1
     return partitions
+
+
+def partitions_of(keys: pa.Table, num_partitions: int) -> npt.NDArray[np.int32]:
+    """Where rows of a typed topic go, from a table of just its key columns in the topic's order; -1 without a key."""
+    return partitions_for_keys(encode_keys(keys, keys.column_names), num_partitions)

@@ -295,6 +295,10 @@ class Producer:
         self._turns[topic.name] = turn + 1
         return turn
 
+    def describe_topic(self, topic: str) -> TopicDescription:
+        """Describe a topic as this producer knows it; raises ``UnknownTopicOrPartitionError``."""
+        return self._topic(topic)
+
     def partitions_for(self, topic: str) -> int:
         """How many partitions a topic has."""
         return self._topic(topic).num_partitions

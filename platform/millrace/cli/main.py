@@ -1,0 +1,147 @@
+"""The frame of the ``millrace`` command.
+
+Invariant: ``millrace --help`` and the start of one sub-command import no other one. What the overview says about a
+sub-command is the first line of its docstring, read from the source without running it.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+import typer.main
+from typer.core import TyperCommand, TyperGroup
+
+from millrace.errors import EnvironmentProblemError, MillraceError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ENTRY_POINT_GROUP: Final = "millrace.commands"
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+_OWN_COMMANDS: Final = {"paths": "millrace.cli.paths:paths"}
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are entry points, imported when they are run."""
+
+    _is_running = False
+
+    @cached_property
+    def _entries(self) -> dict[str, EntryPoint]:
+        found = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+        own = {name: EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in _OWN_COMMANDS.items()}
+        return dict(sorted({**own, **found}.items()))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of all commands."""
+        return list(self._entries)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that is run, and import it."""
+        self._is_running = True
+        try:
+            return super().resolve_command(ctx, args)
+        finally:
+            self._is_running = False
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name: the real one when it is run, otherwise only what the overview shows of it."""
+        entry = self._entries.get(cmd_name)
+        if entry is None:
+            return None
+        return _load(entry) if self._is_running else TyperCommand(cmd_name, help=_summary(entry))
+
+
+def _load(entry: EntryPoint) -> Any:
+    try:
+        loaded = entry.load()
+    except ModuleNotFoundError as error:
+        raise EnvironmentProblemError(
+            f"millrace {entry.name} needs the Python package {error.name}, which is not installed: install millrace "
+            "with the extras that bring it ('millrace[spark]', say)"
+        ) from error
+    if not isinstance(loaded, typer.Typer):
+        single = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+        single.command(entry.name)(loaded)
+        loaded = single
+    command = typer.main.get_command(loaded)
+    command.name = entry.name
+    return command
+
+
+def _summary(entry: EntryPoint) -> str:
+    """The first line of the docstring of a command's function, or else of its module."""
+    package, _, inner = entry.module.partition(".")
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return "(not installed)"
+    path = Path(spec.submodule_search_locations[0], *inner.split("."))
+    source = path.with_suffix(".py") if not path.is_dir() else path / "__init__.py"
+    if not source.is_file():
+        return "(not installed)"
+    module = ast.parse(source.read_text(encoding="utf-8"))
+    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    documented: ast.FunctionDef | ast.Module = functions.get(entry.attr, module)
+    return (ast.get_docstring(documented) or "").partition("\n")[0]
+
+
+app: Final = typer.Typer(
+    cls=LazyGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"millrace {version('millrace')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """The log made for Spark: topics of Arrow record batches that PySpark reads directly.
+
+    Start a broker with *millrace broker*, see all of it work with *millrace demo*.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; errors that millrace knows are one line on standard error."""
+    try:
+        outcome = typer.main.get_command(app).main(
+            args=None if arguments is None else list(arguments), prog_name="millrace"
+        )
+    except UsageError as error:
+        return _fail(error, EXIT_USAGE)
+    except MillraceError as error:
+        return _fail(error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _fail(error: MillraceError, code: int) -> int:
+    typer.echo(f"millrace: {error.message}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

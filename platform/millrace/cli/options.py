@@ -1,0 +1,89 @@
+"""Options that several commands share, and the client configuration that they make up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from millrace.config.base import Config, read_properties
+from millrace.errors import UsageError
+
+BOOTSTRAP_VARIABLE: Final = "MILLRACE_BOOTSTRAP_SERVERS"
+
+BootstrapServer = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT",
+        envvar=BOOTSTRAP_VARIABLE,
+        show_envvar=True,
+        help="Brokers to connect to; localhost:9092 if nothing says otherwise.",
+    ),
+]
+ClientConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--client-config",
+        metavar="FILE",
+        help="Properties file of the client; without it the client.properties that came with millrace.",
+    ),
+]
+ClientOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", metavar="NAME=VALUE", help="Any option of the client, overriding the file."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def name_value(text: str, option: str) -> tuple[str, str]:
+    """Part ``name=value``; raises ``UsageError`` that names the command's option."""
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip():
+        raise UsageError(f"{option} {text}: expected NAME=VALUE")
+    return name.strip(), value.strip()
+
+
+def client_config(
+    kind: type[Config],
+    bootstrap: str | None,
+    file: Path | None,
+    options: Sequence[str] | None = None,
+    **defaults: Any,
+) -> dict[str, Any]:
+    """Put a client's options together: the command's own, the file, ``-o``, ``--bootstrap-server``.
+
+    The file may hold options of all kinds of clients; those that ``kind`` does not have are for the others, and left
+    out. One that no client has is refused when the file is read.
+    """
+    known = set(kind.option_names())
+    values: dict[str, Any] = {name.replace("_", "."): value for name, value in defaults.items()}
+    values.update((name, value) for name, value in _file_options(file).items() if name in known)
+    values.update(name_value(text, "-o") for text in options or ())
+    if bootstrap:
+        values["bootstrap.servers"] = bootstrap
+    return values
+
+
+def _file_options(file: Path | None) -> dict[str, str]:
+    from millrace.cli.paths import conf_dir
+    from millrace.config.client import ConsumerConfig, ProducerConfig
+
+    path = file or conf_dir() / "client.properties"
+    values = read_properties(path)
+    known = {*ProducerConfig.option_names(), *ConsumerConfig.option_names()}
+    for name in values:
+        if name not in known:
+            raise UsageError(f"{path}: no client has the option {name}")
+    return values
+
+
+def admin_client(bootstrap: str | None, file: Path | None) -> Any:
+    """An ``Admin`` from the command's options."""
+    from millrace.clients import Admin
+    from millrace.config.client import ClientConfig
+
+    return Admin(client_config(ClientConfig, bootstrap, file))

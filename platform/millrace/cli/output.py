@@ -1,0 +1,98 @@
+"""How commands print: tables for people, JSON for programs, progress on standard error."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+_PIPED_WIDTH: Final = 240
+"""Columns of a table that no terminal limits."""
+
+
+def console() -> Console:
+    """Standard output: as wide as the terminal, and wide enough where there is none."""
+    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
+    """Print rows as a table; numbers are aligned at the right."""
+    body = [list(row) for row in rows]
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for position, column in enumerate(columns):
+        is_number = bool(body) and all(isinstance(row[position], (int, float, type(None))) for row in body)
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    for row in body:
+        table.add_row(*("" if cell is None else _cell(cell) for cell in row))
+    console().print(table)
+
+
+def _cell(value: Any) -> str:
+    from rich.markup import escape
+
+    return escape(value if isinstance(value, str) else text_of(value))
+
+
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON."""
+    typer.echo(json.dumps(value, indent=2, default=json_value, ensure_ascii=False))
+
+
+def json_line(value: Any) -> str:
+    """A value as JSON on one line."""
+    return json.dumps(value, default=json_value, ensure_ascii=False)
+
+
+def json_value(value: Any) -> Any:
+    """What JSON has no type for: instants in ISO 8601, decimals as text, durations in seconds, bytes as base64."""
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, (Decimal, UUID)):
+        return str(value)
+    if isinstance(value, (bytes, bytearray)):
+        return base64.b64encode(value).decode()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def text_of(value: Any) -> str:
+    """A value for a table's cell."""
+    if isinstance(value, bytes):
+        text = printable(value)
+        return text if text is not None else "0x" + value.hex()
+    return str(value) if not isinstance(value, (dict, list)) else json_line(value)
+
+
+def printable(value: bytes) -> str | None:
+    """Bytes as text, ``None`` when they are not UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def progress() -> AbstractContextManager[Progress]:
+    """A progress bar on standard error, shown only at a terminal."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+        transient=True,
+    )

@@ -1,0 +1,267 @@
+"""``millrace produce``: lines, JSON, CSV, Parquet and Arrow into a topic."""
+
+from __future__ import annotations
+
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from millrace.cli.options import BootstrapServer, ClientConfigFile, ClientOptions, client_config
+from millrace.errors import SchemaMismatchError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from millrace.clients import Producer, TopicDescription
+
+
+class InputFormat(StrEnum):
+    """What the input is."""
+
+    LINES = "lines"
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+
+
+_BY_SUFFIX = {
+    ".json": InputFormat.JSON,
+    ".jsonl": InputFormat.JSON,
+    ".ndjson": InputFormat.JSON,
+    ".csv": InputFormat.CSV,
+    ".parquet": InputFormat.PARQUET,
+    ".arrow": InputFormat.ARROW,
+    ".feather": InputFormat.ARROW,
+    ".ipc": InputFormat.ARROW,
+}
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to send to; it must exist.")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="File to read; standard input without one.")
+    ] = None,
+    input_format: Annotated[
+        InputFormat | None,
+        typer.Option("--format", "-f", help="By default the file's suffix decides; else lines, or JSON if typed."),
+    ] = None,
+    key_separator: Annotated[str | None, typer.Option(metavar="TEXT", help="Lines are KEY, this text, VALUE.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", "-k", metavar="COLUMN", help="Tables into an opaque topic: the column that is the key."),
+    ] = None,
+    timestamp: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column with the records' timestamps; by default they are now.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", help="Send everything to this one.")] = None,
+    compression: Annotated[str | None, typer.Option(help="none, lz4 or zstd.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing when done.")] = False,
+    option: ClientOptions = None,
+    bootstrap_server: BootstrapServer = None,
+    client_config_file: ClientConfigFile = None,
+) -> None:
+    """Send lines, JSON lines, CSV, Parquet or Arrow data to a topic.
+
+    Into a typed topic go tables and JSON objects with its columns. Into an opaque one go lines as values, JSON objects
+    and tables with the columns key, value, headers and timestamp; tables without a value column are sent as JSON.
+
+    Examples:
+
+      seq 1000 | millrace produce numbers
+
+      millrace produce orders orders.parquet --timestamp ordered_at
+
+      echo '{"id": 1, "city": "Oslo"}' | millrace produce orders
+
+      echo 'k1:hello' | millrace produce greetings --key-separator :
+    """
+    from millrace.clients import Producer
+    from millrace.config.client import ProducerConfig
+
+    options = [*(option or ()), *([f"compression.type={compression}"] if compression else ())]
+    config = client_config(ProducerConfig, bootstrap_server, client_config_file, options)
+    with Producer(config) as producer, _open(file) as source:
+        description = producer.describe_topic(topic)
+        chosen = input_format or _default_format(file, description)
+        if chosen is InputFormat.LINES and description.schema is not None:
+            raise UsageError(f"topic {topic} is typed, and lines have no columns: give JSON, CSV, Parquet or Arrow")
+        reader = _Reader(description, chosen, key_separator=key_separator, key=key)
+        started = time.monotonic()
+        count = _send_all(producer, topic, reader.tables(source, file), partition=partition, timestamps=timestamp)
+    if not quiet:
+        seconds = max(time.monotonic() - started, 1e-6)
+        typer.echo(f"{count:,} records sent to {topic} in {seconds:.1f} s ({count / seconds:,.0f} records/s)", err=True)
+
+
+def _open(file: Path | None) -> BinaryIO:
+    if file is None:
+        return sys.stdin.buffer
+    try:
+        return file.open("rb")
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _default_format(file: Path | None, topic: TopicDescription) -> InputFormat:
+    plain = InputFormat.LINES if topic.schema is None else InputFormat.JSON
+    return plain if file is None else _BY_SUFFIX.get(file.suffix.lower(), plain)
+
+
+def _send_all(
+    producer: Producer, topic: str, tables: Iterator[pa.Table], *, partition: int | None, timestamps: str | None
+) -> int:
+    """Send tables as they come, showing how far it is; raises the first error that a batch met."""
+    from millrace.cli.output import progress
+
+    count = 0
+    started = time.monotonic()
+    last = None
+    with progress() as bar:
+        task = bar.add_task(f"sending to {topic}", total=None, rate="")
+        for table in tables:
+            try:
+                last = producer.send_table(topic, table, partition=partition, timestamps=timestamps)
+            except SchemaMismatchError as error:
+                raise SchemaMismatchError(f"after {count} records: {error.message}") from error
+            if last.done():
+                last.result()
+            count += table.num_rows
+            rate = f"{count / max(time.monotonic() - started, 1e-6):,.0f}/s"
+            bar.update(task, completed=count, rate=rate)
+        producer.flush()
+    if last is not None:
+        last.result()
+    return count
+
+
+class _Reader:
+    """Reads one input as tables that the topic takes."""
+
+    def __init__(
+        self, topic: TopicDescription, input_format: InputFormat, *, key_separator: str | None, key: str | None
+    ) -> None:
+        self._topic = topic
+        self._format = input_format
+        self._separator = key_separator.encode() if key_separator else None
+        self._key = key
+        if key_separator and input_format is not InputFormat.LINES:
+            raise UsageError("--key-separator is for lines: use --key COLUMN")
+        if key and topic.schema is not None:
+            raise UsageError(f"--key is for opaque topics: the key of {topic.name} is in its key columns")
+
+    def tables(self, source: BinaryIO, file: Path | None) -> Iterator[pa.Table]:
+        """The input's tables, one after another. Raises ``SchemaMismatchError`` for input that cannot be read."""
+        import pyarrow as pa
+
+        try:
+            for table in self._raw(source):
+                yield table if self._topic.schema is not None else self._opaque(table)
+        except (pa.ArrowException, OSError) as error:
+            name = file or "standard input"
+            raise SchemaMismatchError(f"{name} is not readable as {self._format.value}: {error}") from error
+
+    def _raw(self, source: BinaryIO) -> Iterator[pa.Table]:
+        import pyarrow as pa
+
+        if self._format is InputFormat.LINES:
+            yield from map(self._lines, _line_chunks(source))
+        elif self._format is InputFormat.JSON:
+            yield from self._json(source)
+        elif self._format is InputFormat.CSV:
+            from pyarrow import csv
+
+            types = {field.name: field.type for field in self._topic.schema or ()}
+            convert = csv.ConvertOptions(column_types=types, strings_can_be_null=True)
+            for batch in csv.open_csv(source, convert_options=convert):
+                yield pa.Table.from_batches([batch])
+        elif self._format is InputFormat.PARQUET:
+            import pyarrow.parquet as pq
+
+            for batch in pq.ParquetFile(source).iter_batches():
+                yield pa.Table.from_batches([batch])
+        else:
+            for batch in _arrow_batches(source):
+                yield pa.Table.from_batches([batch])
+
+    def _lines(self, chunk: tuple[int, bytes]) -> pa.Table:
+        import pyarrow as pa
+
+        first_line, data = chunk
+        lines = data.split(b"\n")
+        if lines[-1] == b"":
+            lines.pop()
+        if self._separator is None:
+            return pa.table({"value": pa.array(lines, pa.binary())})
+        pairs = [line.partition(self._separator) for line in lines]
+        for number, (_, separator, _) in enumerate(pairs, start=first_line):
+            if not separator:
+                raise SchemaMismatchError(f"line {number} has no key separator {self._separator.decode()!r}")
+        return pa.table(
+            {
+                "key": pa.array([pair[0] for pair in pairs], pa.binary()),
+                "value": pa.array([pair[2] for pair in pairs], pa.binary()),
+            }
+        )
+
+    def _json(self, source: BinaryIO) -> Iterator[pa.Table]:
+        from millrace.cli.json_input import opaque_json_table, typed_json_table
+
+        for first_line, data in _line_chunks(source):
+            if self._topic.schema is not None:
+                yield typed_json_table(data, self._topic.schema, first_line)
+            else:
+                yield opaque_json_table(data, first_line)
+
+    def _opaque(self, table: pa.Table) -> pa.Table:
+        """A table without a value column becomes JSON values, with the column of ``--key`` as their key."""
+        import pyarrow as pa
+
+        if "value" in table.column_names:
+            return table if self._key is None else table.rename_columns({self._key: "key"})
+        from millrace.cli.output import json_line
+
+        columns = {"value": pa.array([json_line(row) for row in table.to_pylist()], pa.string())}
+        if self._key is not None:
+            if self._key not in table.column_names:
+                raise UsageError(f"--key {self._key}: the data has the columns {', '.join(table.column_names)}")
+            columns["key"] = table.column(self._key).cast(pa.string())
+        return pa.table(columns)
+
+
+_CHUNK_BYTES = 4 * 2**20
+
+
+def _line_chunks(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Whole lines as they arrive, with the number of the first; what is typed is sent at once."""
+    rest, number = b"", 1
+    read = getattr(source, "read1", source.read)
+    while data := read(_CHUNK_BYTES):
+        whole, newline, rest_now = data.rpartition(b"\n")
+        if not newline:
+            rest += data
+            continue
+        chunk, rest = rest + whole + newline, rest_now
+        yield number, chunk
+        number += chunk.count(b"\n")
+    if rest:
+        yield number, rest
+
+
+def _arrow_batches(source: BinaryIO) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    if source.seekable():
+        is_file_format = source.read(6) == b"ARROW1"
+        source.seek(0)
+        if is_file_format:
+            reader = pa.ipc.open_file(source)
+            yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+            return
+    yield from pa.ipc.open_stream(source)

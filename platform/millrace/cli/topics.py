@@ -1,0 +1,329 @@
+"""Create, list, describe, change and delete topics."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_value
+from millrace.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from millrace.clients import Admin, TopicDescription
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Create, list and change topics."
+)
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+SchemaFile = Annotated[
+    Path | None, typer.Option("--schema", metavar="FILE", help="Schema file: .ddl, .sql, .json, .parquet or .arrow.")
+]
+SchemaDdl = Annotated[
+    str | None, typer.Option("--ddl", metavar="TEXT", help="Schema as DDL: 'id BIGINT NOT NULL, name STRING'.")
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="An option of the topic; repeatable.")
+]
+
+
+@app.command("list")
+def list_topics(
+    internal: Annotated[bool, typer.Option(help="Show internal topics too.")] = False,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """List topics.
+
+    Examples:
+
+      millrace topics list
+
+      millrace topics list --json | jq '.[].name'
+    """
+    from millrace.cli.output import print_json, print_table
+
+    with admin_client(bootstrap_server, client_config) as admin:
+        topics = admin.list_topics(include_internal=internal)
+    if as_json:
+        print_json([_summary(topic) for topic in topics])
+    else:
+        rows = [(topic.name, topic.num_partitions, _kind(topic), ", ".join(topic.key_columns)) for topic in topics]
+        print_table(["TOPIC", "PARTITIONS", "SCHEMA", "KEY"], rows)
+
+
+def _kind(topic: TopicDescription) -> str:
+    if topic.schema is None:
+        return "opaque"
+    return f"{len(topic.schema)} columns, version {topic.schema_version}"
+
+
+def _summary(topic: TopicDescription) -> dict[str, Any]:
+    from millrace.schemas import to_ddl
+
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "partitions": topic.num_partitions,
+        "schema_id": topic.schema_id,
+        "schema_version": topic.schema_version,
+        "schema": None if topic.schema is None else to_ddl(topic.schema),
+        "key_columns": list(topic.key_columns),
+        "is_internal": topic.is_internal,
+    }
+
+
+@app.command()
+def create(
+    name: Name,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", help="How many; -1: the broker's default.")] = -1,
+    schema: SchemaFile = None,
+    ddl: SchemaDdl = None,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", "-k", metavar="COLUMN", help="A key column; repeatable.")
+    ] = None,
+    config: Settings = None,
+    replication_factor: Annotated[int, typer.Option(help="Replicas of each partition; -1: the broker's default.")] = -1,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed if it is there already.")] = False,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """Create a topic: typed with a schema, opaque (key and value are bytes) without one.
+
+    Examples:
+
+      millrace topics create clicks --partitions 4
+
+      millrace topics create orders --ddl 'id BIGINT NOT NULL, city STRING, price DECIMAL(10,2)' --key id
+
+      millrace topics create flights --schema flights.parquet -c retention.ms=-1
+    """
+    from millrace.errors import TopicExistsError
+
+    with admin_client(bootstrap_server, client_config) as admin:
+        try:
+            topic = admin.create_topic(
+                name,
+                partitions=partitions,
+                replication_factor=replication_factor,
+                schema=_schema(schema, ddl),
+                key_columns=key or (),
+                configs=dict(name_value(text, "--config") for text in config or ()),
+            )
+        except TopicExistsError:
+            if not if_not_exists:
+                raise
+            typer.echo(f"topic {name} exists already")
+            return
+    typer.echo(f"created topic {name}: {topic.num_partitions} partitions, {_kind(topic)}")
+
+
+def _schema(file: Path | None, ddl: str | None) -> pa.Schema | None:
+    from millrace.schemas import parse_ddl, parse_schema
+
+    if file is not None and ddl is not None:
+        raise UsageError("--schema and --ddl: give one of them")
+    if ddl is not None:
+        return parse_ddl(ddl)
+    return None if file is None else parse_schema(file)
+
+
+@app.command()
+def describe(
+    name: Name,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """Describe a topic: its schema, configuration and partitions with their offsets.
+
+    Examples:
+
+      millrace topics describe orders
+    """
+    with admin_client(bootstrap_server, client_config) as admin:
+        described = _describe(admin, name)
+    if as_json:
+        from millrace.cli.output import print_json
+
+        print_json(described)
+    else:
+        _print_description(described)
+
+
+def _describe(admin: Admin, name: str) -> dict[str, Any]:
+    from millrace.clients import TopicPartition
+
+    topic = admin.describe_topic(name)
+    numbers = [TopicPartition(name, info.partition) for info in topic.partitions]
+    first = admin.list_offsets(dict.fromkeys(numbers, "earliest"))
+    end = admin.list_offsets(dict.fromkeys(numbers, "latest"))
+    configs = admin.describe_configs(name)
+    partitions = [
+        {
+            "partition": info.partition,
+            "leader": info.leader,
+            "replicas": list(info.replicas),
+            "isr": list(info.isr),
+            "first_offset": first[number].offset,
+            "end_offset": end[number].offset,
+            "records": end[number].offset - first[number].offset,
+        }
+        for number, info in zip(numbers, topic.partitions, strict=True)
+    ]
+    return {
+        **_summary(topic),
+        "columns": [] if topic.schema is None else _columns(topic),
+        "configs": {option: value.value for option, value in configs.items() if "TOPIC" in value.source},
+        "partitions": partitions,
+    }
+
+
+def _columns(topic: TopicDescription) -> list[dict[str, Any]]:
+    from millrace.schemas import spark_name
+
+    return [
+        {
+            "name": field.name,
+            "type": spark_name(field.type),
+            "nullable": field.nullable,
+            "is_key": field.name in topic.key_columns,
+            "comment": ((field.metadata or {}).get(b"comment") or b"").decode() or None,
+        }
+        for field in topic.schema or ()
+    ]
+
+
+def _print_description(described: dict[str, Any]) -> None:
+    from millrace.cli.output import print_table
+
+    typer.echo(f"{described['name']}  id {described['topic_id']}")
+    if described["columns"]:
+        typer.echo(f"\nSchema {described['schema_id']}, version {described['schema_version']}")
+        print_table(
+            ["COLUMN", "TYPE", "NULL", "KEY", "COMMENT"],
+            [
+                (
+                    column["name"],
+                    column["type"],
+                    "" if column["nullable"] else "NOT NULL",
+                    "key" if column["is_key"] else "",
+                    column["comment"],
+                )
+                for column in described["columns"]
+            ],
+        )
+    else:
+        typer.echo("Opaque: key and value are bytes")
+    if described["configs"]:
+        typer.echo("\nConfiguration")
+        print_table(["OPTION", "VALUE"], sorted(described["configs"].items()))
+    typer.echo("\nPartitions")
+    print_table(
+        ["PARTITION", "LEADER", "REPLICAS", "FIRST OFFSET", "END OFFSET", "RECORDS"],
+        [
+            (
+                row["partition"],
+                row["leader"],
+                ",".join(map(str, row["replicas"])),
+                row["first_offset"],
+                row["end_offset"],
+                row["records"],
+            )
+            for row in described["partitions"]
+        ],
+    )
+
+
+@app.command()
+def alter(
+    name: Name,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", help="New number of partitions, more than now.")
+    ] = None,
+    config: Settings = None,
+    delete_config: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="An option to return to its default; repeatable.")
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """Add partitions to a topic, or change its configuration.
+
+    Examples:
+
+      millrace topics alter orders --partitions 8
+
+      millrace topics alter orders -c retention.ms=86400000 --delete-config segment.bytes
+    """
+    if partitions is None and not config and not delete_config:
+        raise UsageError("nothing to change: give --partitions, --config or --delete-config")
+    with admin_client(bootstrap_server, client_config) as admin:
+        if config or delete_config:
+            settings = dict(name_value(text, "--config") for text in config or ())
+            admin.alter_configs(name, settings, delete=delete_config or ())
+            typer.echo(f"changed the configuration of {name}: {', '.join([*settings, *(delete_config or ())])}")
+        if partitions is not None:
+            admin.create_partitions(name, partitions)
+            typer.echo(f"{name} has {partitions} partitions now")
+
+
+@app.command()
+def evolve(
+    name: Name,
+    schema: SchemaFile = None,
+    ddl: SchemaDdl = None,
+    add: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only the new columns, as DDL: 'tip DOUBLE, note STRING'.")
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """Add nullable columns to a typed topic's schema; older records have nulls in them.
+
+    Examples:
+
+      millrace topics evolve orders --add 'tip DOUBLE'
+    """
+    from millrace.schemas import parse_ddl
+
+    if sum(source is not None for source in (schema, ddl, add)) != 1:
+        raise UsageError("give one of --add, --ddl and --schema")
+    with admin_client(bootstrap_server, client_config) as admin:
+        new = _schema(schema, ddl)
+        if add is not None:
+            now = admin.describe_topic(name).schema
+            if now is None:
+                raise UsageError(f"topic {name} is opaque: it has no schema that could evolve")
+            import pyarrow as pa
+
+            new = pa.schema([*now, *parse_ddl(add)])
+        version = admin.evolve_schema(name, new)
+    typer.echo(f"{name} has version {version.version} of its schema now (id {version.id})")
+
+
+@app.command()
+def delete(
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of the topics.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, as a terminal otherwise does.")] = False,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """Delete topics with all their records.
+
+    Examples:
+
+      millrace topics delete clicks --yes
+    """
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"Delete {', '.join(names)} with all records?", abort=True)
+    with admin_client(bootstrap_server, client_config) as admin:
+        admin.delete_topics(names)
+    for name in names:
+        typer.echo(f"deleted topic {name}")
