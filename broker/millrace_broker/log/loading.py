@@ -21,35 +21,25 @@ from typing import Final
 
 from millrace.config.topic import TopicConfig
 from millrace.errors import CorruptBatchError, StorageError
-from millrace.records import (
-    HEADER_BYTES,
-    NO_PRODUCER_ID,
-    BatchHeader,
-    crc_matches,
-    read_end_marker,
-    read_header,
-    read_rows,
-)
-from millrace.records.control import ControlType
+from millrace.records import HEADER_BYTES, BatchHeader, crc_matches, read_header
 from millrace.segments.names import (
     CLEANED,
     DELETED,
     LOG,
     SEGMENT_SUFFIXES,
-    SNAPSHOT,
     SWAP,
     parse_segment_file_name,
     segment_file_name,
 )
 from millrace_broker.environment import Clock
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
-from millrace_broker.log.files import Files, replace_file
+from millrace_broker.log.files import Files
 from millrace_broker.log.index_building import IndexBuilder
 from millrace_broker.log.leader_epochs import LeaderEpochs
 from millrace_broker.log.open_segments import OpenSegments
-from millrace_broker.log.producers import Origin, ProducerStates, end_transaction
+from millrace_broker.log.producer_loading import load_producers
+from millrace_broker.log.producers import ProducerStates
 from millrace_broker.log.segment import Segment
-from millrace_broker.log.snapshots import read_snapshot, write_snapshot
 
 _LOG: Final = logging.getLogger(__name__)
 _TEMPORARY: Final = ".tmp"
@@ -95,7 +85,7 @@ class LogDirectory:
             self._remove_segments(segments)
             segments, log_end_offset = [self.create_segment(log_start_offset)], log_start_offset
         epochs = self._load_epochs(segments, log_start_offset, log_end_offset)
-        producers = self._load_producers(segments, log_end_offset)
+        producers = load_producers(self.files, self.directory, segments, log_end_offset, self.clock.now_ms())
         return LoadedLog(
             segments=segments,
             log_start_offset=log_start_offset,
@@ -265,36 +255,6 @@ class LogDirectory:
             write_epochs(self.files, self.directory / LEADER_EPOCHS, epochs.entries)
         return epochs
 
-    def _load_producers(self, segments: list[Segment], log_end_offset: int) -> ProducerStates:
-        """Take the newest good snapshot and the batches after it; snapshots beyond the log's end or damaged go."""
-        now_ms = self.clock.now_ms()
-        producers = ProducerStates()
-        start_offset = segments[0].base_offset
-        for offset in sorted(snapshot_offsets(self.files, self.directory), reverse=True):
-            path = self.directory / segment_file_name(offset, SNAPSHOT)
-            if offset > log_end_offset:
-                self.files.remove(path)
-                continue
-            try:
-                entries = read_snapshot(self.files.read_bytes(path) or b"")
-            except StorageError as error:
-                _LOG.warning("%s: %s; reading the log instead", path, error.message)
-                self.files.remove(path)
-                continue
-            for entry in entries:
-                producers.update(entry, now_ms)
-            start_offset = offset
-            break
-        for number, segment in enumerate(segments):
-            if number + 1 < len(segments) and segments[number + 1].base_offset <= start_offset:
-                continue
-            if number > 0 and segment.base_offset > start_offset:
-                write_snapshot_file(self.files, self.directory, segment.base_offset, producers)
-            found = segment.find(start_offset) if start_offset < log_end_offset else None
-            for position, header in segment.batches(found[0]) if found else ():
-                _replay(producers, segment, position, header, now_ms)
-        return producers
-
 
 def _problem(
     content: memoryview, position: int, header: BatchHeader, expected: int, following: int | None, recovery_point: int
@@ -321,36 +281,3 @@ def _end_offset(segment: Segment) -> int:
     for _, header in segment.batches(start[0] if start else 0):
         end_offset = header.next_offset
     return end_offset
-
-
-def _replay(producers: ProducerStates, segment: Segment, position: int, header: BatchHeader, now_ms: int) -> None:
-    if header.producer_id == NO_PRODUCER_ID:
-        return
-    if not header.is_control:
-        producers.replay(header, now_ms)
-        return
-    batch = segment.read(position, header.size_bytes)
-    for record in read_rows(batch, 0, header):
-        marker = read_end_marker(record)
-        entry, _ = end_transaction(
-            producers.get(header.producer_id),
-            epoch=header.producer_epoch,
-            coordinator_epoch=marker.coordinator_epoch,
-            is_aborted=marker.type is ControlType.ABORT,
-            offset=header.base_offset,
-            timestamp_ms=header.max_timestamp,
-            origin=Origin.REPLICATION,
-        )
-        producers.update(entry, now_ms)
-
-
-def write_snapshot_file(files: Files, directory: Path, offset: int, producers: ProducerStates) -> None:
-    """Write the producers as they are at ``offset``. At the start of a log there is nothing to write."""
-    if offset > 0:
-        replace_file(files, directory / segment_file_name(offset, SNAPSHOT), write_snapshot(producers))
-
-
-def snapshot_offsets(files: Files, directory: Path) -> list[int]:
-    """Return the offsets of the producer snapshots in a partition directory."""
-    parsed = (parse_segment_file_name(name) for name in files.names(directory))
-    return sorted(found[0] for found in parsed if found is not None and found[1] == SNAPSHOT)

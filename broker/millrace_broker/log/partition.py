@@ -42,9 +42,10 @@ from millrace_broker.log.appender import SegmentAppender
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
 from millrace_broker.log.extents import Extent, cut
 from millrace_broker.log.files import Files, Part
-from millrace_broker.log.loading import LoadedLog, LogDirectory, snapshot_offsets, write_snapshot_file
+from millrace_broker.log.loading import LoadedLog, LogDirectory
 from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.placing import Placed, place, stamp
+from millrace_broker.log.producer_loading import snapshot_offsets, write_snapshot_file
 from millrace_broker.log.producers import ProducerEntry, append_batch
 from millrace_broker.log.reading import find_time, floor, read_batches
 from millrace_broker.log.retention import SegmentFacts, count_deletable

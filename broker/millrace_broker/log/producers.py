@@ -111,6 +111,16 @@ def decrement_sequence(sequence: int, count: int) -> int:
     return (sequence - count) & _SEQUENCE_MAX
 
 
+def produced_batch(header: BatchHeader) -> ProducedBatch:
+    """Say where a batch of the log lies."""
+    return ProducedBatch(
+        last_sequence=last_sequence_of(header),
+        last_offset=header.last_offset,
+        offset_delta=header.last_offset_delta,
+        timestamp_ms=header.max_timestamp,
+    )
+
+
 def append_batch(
     entry: ProducerEntry,
     header: BatchHeader,
@@ -133,12 +143,7 @@ def append_batch(
             f"producer {entry.producer_id} has an open transaction and sent a batch outside it: "
             "commit or abort the transaction first"
         )
-    batch = ProducedBatch(
-        last_sequence=last_sequence_of(header),
-        last_offset=header.last_offset,
-        offset_delta=header.last_offset_delta,
-        timestamp_ms=header.max_timestamp,
-    )
+    batch = produced_batch(header)
     earlier = entry.batches if header.producer_epoch == entry.epoch else ()
     transaction = entry.open_transaction_offset
     if transaction is None and header.is_transactional:

@@ -1,0 +1,128 @@
+"""Bring a partition's producers back at start: from the newest good snapshot and the batches after it.
+
+A snapshot keeps only the last batch of each producer, but a producer whose acknowledgements were lost with the broker
+may send its last five again. So the batches shortly before the snapshot are looked at too, as far as that is cheap.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from millrace.errors import StorageError
+from millrace.records import NO_PRODUCER_ID, BatchHeader, ControlType, read_end_marker, read_rows
+from millrace.segments.names import SNAPSHOT, parse_segment_file_name, segment_file_name
+from millrace_broker.log.files import Files, replace_file
+from millrace_broker.log.producers import (
+    BATCHES_KEPT,
+    Origin,
+    ProducedBatch,
+    ProducerStates,
+    end_transaction,
+    produced_batch,
+)
+from millrace_broker.log.segment import Segment
+from millrace_broker.log.snapshots import read_snapshot, write_snapshot
+
+_LOG: Final = logging.getLogger(__name__)
+_RECALLED_INDEX_ENTRIES: Final = 32
+_RECALLED_SEGMENTS: Final = 2
+
+
+def load_producers(
+    files: Files, directory: Path, segments: Sequence[Segment], log_end_offset: int, now_ms: int
+) -> ProducerStates:
+    """Return what is known of a log's producers at its end; damaged snapshots and those beyond the end are removed.
+
+    Missing snapshots at the beginnings of segments that had to be read are written.
+    """
+    producers, start_offset = _load_snapshot(files, directory, segments[0].base_offset, log_end_offset, now_ms)
+    _recall(producers, segments, start_offset, now_ms)
+    for number, segment in enumerate(segments):
+        if number + 1 < len(segments) and segments[number + 1].base_offset <= start_offset:
+            continue
+        if number > 0 and segment.base_offset > start_offset:
+            write_snapshot_file(files, directory, segment.base_offset, producers)
+        found = segment.find(start_offset) if start_offset < log_end_offset else None
+        for position, header in segment.batches(found[0]) if found else ():
+            _replay(producers, segment, position, header, now_ms)
+    return producers
+
+
+def _load_snapshot(
+    files: Files, directory: Path, first_offset: int, log_end_offset: int, now_ms: int
+) -> tuple[ProducerStates, int]:
+    """Read the newest good snapshot: the producers, and the offset from which the log has to be read."""
+    producers = ProducerStates()
+    for offset in sorted(snapshot_offsets(files, directory), reverse=True):
+        path = directory / segment_file_name(offset, SNAPSHOT)
+        if offset > log_end_offset:
+            files.remove(path)
+            continue
+        try:
+            entries = read_snapshot(files.read_bytes(path) or b"")
+        except StorageError as error:
+            _LOG.warning("%s: %s; reading the log instead", path, error.message)
+            files.remove(path)
+            continue
+        for entry in entries:
+            producers.update(entry, now_ms)
+        return producers, offset
+    return producers, first_offset
+
+
+def _recall(producers: ProducerStates, segments: Sequence[Segment], offset: int, now_ms: int) -> None:
+    """Add to each producer's last batch the ones before it, if they lie shortly before ``offset``."""
+    if not len(producers):
+        return
+    recalled: dict[int, list[ProducedBatch]] = defaultdict(list)
+    for segment in [segment for segment in segments if segment.base_offset < offset][-_RECALLED_SEGMENTS:]:
+        offset_index, _ = segment.indexes()
+        first = max(len(offset_index) - _RECALLED_INDEX_ENTRIES, 0)
+        start = segment.find(offset_index[first].offset if first else segment.base_offset)
+        for _, header in segment.batches(start[0]) if start else ():
+            if header.next_offset > offset:
+                break
+            is_data = header.producer_id != NO_PRODUCER_ID and not header.is_control
+            if is_data and header.producer_epoch == producers.get(header.producer_id).epoch:
+                recalled[header.producer_id].append(produced_batch(header))
+    for producer_id, batches in recalled.items():
+        entry = producers.get(producer_id)
+        if entry.batches and batches[-1].last_offset == entry.last_offset:
+            producers.update(replace(entry, batches=tuple(batches[-BATCHES_KEPT:])), now_ms)
+
+
+def _replay(producers: ProducerStates, segment: Segment, position: int, header: BatchHeader, now_ms: int) -> None:
+    if header.producer_id == NO_PRODUCER_ID:
+        return
+    if not header.is_control:
+        producers.replay(header, now_ms)
+        return
+    for record in read_rows(segment.read(position, header.size_bytes), 0, header):
+        marker = read_end_marker(record)
+        entry, _ = end_transaction(
+            producers.get(header.producer_id),
+            epoch=header.producer_epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            is_aborted=marker.type is ControlType.ABORT,
+            offset=header.base_offset,
+            timestamp_ms=header.max_timestamp,
+            origin=Origin.REPLICATION,
+        )
+        producers.update(entry, now_ms)
+
+
+def write_snapshot_file(files: Files, directory: Path, offset: int, producers: ProducerStates) -> None:
+    """Write the producers as they are at ``offset``. At the start of a log there is nothing to write."""
+    if offset > 0:
+        replace_file(files, directory / segment_file_name(offset, SNAPSHOT), write_snapshot(producers))
+
+
+def snapshot_offsets(files: Files, directory: Path) -> list[int]:
+    """Return the offsets of the producer snapshots in a partition directory."""
+    parsed = (parse_segment_file_name(name) for name in files.names(directory))
+    return sorted(found[0] for found in parsed if found is not None and found[1] == SNAPSHOT)
