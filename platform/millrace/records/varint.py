@@ -7,41 +7,47 @@ than needed and drops bits beyond the type's width, but not a sixth (eleventh) b
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from millrace.errors import CorruptBatchError
 
-_VARINT_SHIFT_MAX = 28
-_VARLONG_SHIFT_MAX = 63
 _ONE_BYTE = [bytes(((value << 1) ^ (value >> 63),)) for value in range(-64, 64)]
 
 
-def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Read a 32-bit signed integer; return it and the position after it. Raises ``CorruptBatchError``."""
-    if position < len(data) and (raw := data[position]) < 0x80:  # nearly all of them
-        return (raw >> 1) ^ -(raw & 1), position + 1
-    raw, position = _read_unsigned(data, position, _VARINT_SHIFT_MAX)
-    raw &= 0xFFFF_FFFF
-    return (raw >> 1) ^ -(raw & 1), position
+def _reader(bits: int) -> Callable[[bytes, int], tuple[int, int]]:
+    """Make the function that reads integers of so many bits; one or two bytes, nearly all there are, go fast."""
+    mask = 2**bits - 1
+    shift_max = (bits - 1) // 7 * 7
+
+    def read(data: bytes, position: int) -> tuple[int, int]:
+        try:
+            raw = data[position]
+            if raw < 0x80:
+                return (raw >> 1) ^ -(raw & 1), position + 1
+            byte = data[position + 1]
+            raw = raw & 0x7F | (byte & 0x7F) << 7
+            position += 2
+            shift = 7
+            while byte >= 0x80:
+                shift += 7
+                if shift > shift_max:
+                    raise CorruptBatchError(f"integer before byte {position} of the records is too long")
+                byte = data[position]
+                raw |= (byte & 0x7F) << shift
+                position += 1
+        except IndexError:
+            raise CorruptBatchError("the records end within an integer") from None
+        raw &= mask
+        return (raw >> 1) ^ -(raw & 1), position
+
+    return read
 
 
-def read_varlong(data: bytes, position: int) -> tuple[int, int]:
-    """Read a 64-bit signed integer; return it and the position after it. Raises ``CorruptBatchError``."""
-    raw, position = _read_unsigned(data, position, _VARLONG_SHIFT_MAX)
-    raw &= 0xFFFF_FFFF_FFFF_FFFF
-    return (raw >> 1) ^ -(raw & 1), position
+read_varint = _reader(32)
+"""Read a 32-bit signed integer; return it and the position after it. Raises ``CorruptBatchError``."""
 
-
-def _read_unsigned(data: bytes, position: int, shift_max: int) -> tuple[int, int]:
-    value = shift = 0
-    try:
-        while (byte := data[position]) >= 0x80:
-            value |= (byte & 0x7F) << shift
-            position += 1
-            shift += 7
-            if shift > shift_max:
-                raise CorruptBatchError(f"integer at byte {position} of the records is too long")
-    except IndexError:
-        raise CorruptBatchError("the records end within an integer") from None
-    return value | byte << shift, position + 1
+read_varlong = _reader(64)
+"""Read a 64-bit signed integer; return it and the position after it. Raises ``CorruptBatchError``."""
 
 
 def write_varint(value: int) -> bytes:
