@@ -5,13 +5,18 @@ from __future__ import annotations
 import base64
 import io
 import json
-from typing import Any
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.types as pat
 from pyarrow import json as arrow_json
 
 from millrace.errors import SchemaMismatchError
 from millrace.records import headers_array
+from millrace.schemas import spark_name
 
 _RECORD_FIELDS = {"key", "value", "headers", "timestamp", "partition"}
 _PRINTED_FIELDS = {"topic", "offset"}
@@ -19,25 +24,128 @@ _PRINTED_FIELDS = {"topic", "offset"}
 
 
 def typed_json_table(data: bytes, schema: pa.Schema, first_line: int) -> pa.Table:
-    """Parse objects with the columns of ``schema``; raises ``SchemaMismatchError`` for others."""
-    options = arrow_json.ParseOptions(explicit_schema=_readable(schema), unexpected_field_behavior="error")
+    """Parse objects with the columns of ``schema``; raises ``SchemaMismatchError`` naming line and column.
+
+    Arrow's parser takes what it can. What it cannot (maps, binary, intervals), or will not, goes through Python, which
+    knows lines.
+    """
+    if all(_arrow_reads(field.type) for field in schema):
+        try:
+            return _read_with_arrow(data, schema)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            # Its message names neither column nor line: the other parser finds them.
+            pass
+    return _read_with_python(data, schema, first_line)
+
+
+def _arrow_reads(data_type: pa.DataType) -> bool:
+    return not (pat.is_nested(data_type) or pat.is_binary(data_type) or pat.is_duration(data_type))
+
+
+def _read_with_arrow(data: bytes, schema: pa.Schema) -> pa.Table:
+    as_text = pa.schema([pa.field(field.name, _text_type(field.type)) for field in schema])
+    table = arrow_json.read_json(
+        io.BytesIO(data),
+        parse_options=arrow_json.ParseOptions(explicit_schema=as_text, unexpected_field_behavior="error"),
+        read_options=arrow_json.ReadOptions(block_size=max(len(data), 1)),
+    )
+    return table.cast(pa.schema([pa.field(field.name, field.type) for field in schema]))
+
+
+def _text_type(data_type: pa.DataType) -> pa.DataType:
+    return pa.string() if pat.is_date(data_type) or pat.is_time(data_type) else data_type
+
+
+def _read_with_python(data: bytes, schema: pa.Schema, first_line: int) -> pa.Table:
+    columns: dict[str, list[Any]] = {field.name: [] for field in schema}
+    numbers: list[int] = []
+    for number, line in enumerate(data.splitlines(), start=first_line):
+        if not line.strip():
+            continue
+        fields = _object(line, number)
+        for name in fields:
+            if name not in columns:
+                raise SchemaMismatchError(
+                    f"line {number}: column {name} is not in the topic's schema: its columns are {', '.join(columns)}"
+                )
+        for field in schema:
+            columns[field.name].append(_converted(fields.get(field.name), field.type, f"line {number}: {field.name}"))
+        numbers.append(number)
+    arrays = [_column(field, columns[field.name], numbers) for field in schema]
+    return pa.Table.from_arrays(arrays, names=schema.names)
+
+
+def _object(line: bytes, number: int) -> dict[str, Any]:
     try:
-        table = arrow_json.read_json(
-            io.BytesIO(data), parse_options=options, read_options=arrow_json.ReadOptions(block_size=max(len(data), 1))
-        )
-        return table.cast(pa.schema([_field(schema, name) for name in table.column_names]))
-    except pa.ArrowInvalid as error:
-        raise SchemaMismatchError(f"in the lines from {first_line} on (rows count from 0): {error}") from error
+        fields = json.loads(line, parse_float=Decimal)
+    except ValueError as error:
+        raise SchemaMismatchError(f"line {number} is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise SchemaMismatchError(f"line {number}: a record of a typed topic is an object with its columns")
+    return fields
 
 
-def _field(schema: pa.Schema, name: str) -> pa.Field:
-    # Nullable here: a missing value is found, and its row named, when the table is fitted to the topic.
-    return schema.field(name).with_nullable(True)
+def _column(field: pa.Field, values: list[Any], numbers: list[int]) -> pa.Array:
+    try:
+        return pa.array(values, field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        for value, number in zip(values, numbers, strict=True):
+            try:
+                pa.array([value], field.type)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                raise SchemaMismatchError(
+                    f"line {number}: column {field.name}: {value!r} is no {spark_name(field.type)}: {error}"
+                ) from error
+        raise
 
 
-def _readable(schema: pa.Schema) -> pa.Schema:
-    """Arrow reads JSON text into neither binary nor zoned nor 64-bit times of every unit: those are cast afterwards."""
-    return pa.schema([_field(schema, name) for name in schema.names])
+def _converted(value: Any, data_type: pa.DataType, where: str) -> Any:
+    """A JSON value as Python's for an Arrow type: the inverse of what ``consume`` prints."""
+    if value is None:
+        return None
+    try:
+        if pat.is_struct(data_type):
+            return {field.name: _converted(value.get(field.name), field.type, where) for field in data_type}
+        if pat.is_list(data_type):
+            return [_converted(item, data_type.value_type, where) for item in value]
+        if pat.is_map(data_type):
+            pairs = value.items() if isinstance(value, dict) else value
+            return [
+                (_converted(key, data_type.key_type, where), _converted(item, data_type.item_type, where))
+                for key, item in pairs
+            ]
+        return _scalar(value, data_type)
+    except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
+        raise SchemaMismatchError(f"{where}: {value!r} is no {spark_name(data_type)}: {error}") from error
+
+
+def _scalar(value: Any, data_type: pa.DataType) -> Any:
+    for matches, convert in _CONVERSIONS:
+        if matches(data_type):
+            return convert(value)
+    if isinstance(value, Decimal):
+        return float(value) if pat.is_floating(data_type) else int(value) if value == int(value) else _refuse(value)
+    return value
+
+
+def _refuse(value: Any) -> Any:
+    raise ValueError(f"{value} is not a whole number")
+
+
+def _instant(value: str) -> datetime:
+    when = datetime.fromisoformat(value)
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+_CONVERSIONS: Final[list[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]]]] = [
+    (lambda data_type: pat.is_timestamp(data_type) and data_type.tz is not None, _instant),
+    (pat.is_timestamp, datetime.fromisoformat),
+    (pat.is_date, date.fromisoformat),
+    (pat.is_time, time.fromisoformat),
+    (pat.is_duration, lambda value: timedelta(seconds=float(value))),
+    (pat.is_decimal, lambda value: Decimal(str(value))),
+    (pat.is_binary, lambda value: base64.b64decode(value, validate=True)),
+]
 
 
 def opaque_json_table(data: bytes, first_line: int) -> pa.Table:

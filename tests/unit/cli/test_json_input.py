@@ -1,0 +1,81 @@
+"""JSON lines become tables of the topic's types, or errors that name line and column."""
+
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from millrace.cli.json_input import opaque_json_table, typed_json_table
+from millrace.errors import SchemaMismatchError
+from millrace.schemas import parse_schema
+
+
+@pytest.mark.parametrize(
+    ("ddl", "text", "expected"),
+    [
+        ("TIMESTAMP", '"2024-01-01T02:00:00.123456+02:00"', datetime(2024, 1, 1, 0, 0, 0, 123456, UTC)),
+        ("TIMESTAMP", '"2024-01-01T00:00:00"', datetime(2024, 1, 1, tzinfo=UTC)),
+        ("TIMESTAMP_NTZ", '"2024-01-01T00:00:00"', datetime(2024, 1, 1)),
+        ("DATE", '"2024-02-29"', date(2024, 2, 29)),
+        ("TIME", '"12:30:00"', time(12, 30)),
+        ("DECIMAL(5,2)", '"1.25"', Decimal("1.25")),
+        ("DECIMAL(5,2)", "1.25", Decimal("1.25")),
+        ("BINARY", '"aGk="', b"hi"),
+        ("INTERVAL DAY TO SECOND", "1.5", timedelta(seconds=1.5)),
+        ("STRUCT<x: INT, d: DATE>", '{"x": 1, "d": "2024-01-01"}', {"x": 1, "d": date(2024, 1, 1)}),
+        ("ARRAY<DATE>", '["2024-01-01"]', [date(2024, 1, 1)]),
+        ("MAP<STRING, DOUBLE>", '{"x": 1.5}', [("x", 1.5)]),
+        ("TINYINT", "3", 3),
+        ("DOUBLE", "3", 3.0),
+        ("BOOLEAN", "true", True),
+        ("STRING", '"é"', "é"),
+    ],
+)
+def test_types(ddl: str, text: str, expected: Any) -> None:
+    schema = parse_schema(f"a {ddl}, b INT")
+    table = typed_json_table(f'{{"a": {text}, "b": 1}}\n{{"b": 2}}\n'.encode(), schema, 1)
+    assert table.column("a").to_pylist() == [expected, None]
+    assert table.column("b").to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "text", "message"),
+    [
+        ("TINYINT", "300", "line 8: column a: 300 is no TINYINT"),
+        ("BIGINT", "3.5", "line 8: a: Decimal.*BIGINT"),
+        ("STRING", "3", "line 8: column a: 3 is no STRING"),
+        ("DATE", '"soon"', "line 8: a: 'soon' is no DATE"),
+        ("BINARY", '"?"', "line 8: a: '\\?' is no BINARY"),
+        ("STRUCT<x: INT>", "3", "line 8: a: 3 is no STRUCT"),
+    ],
+)
+def test_misfits_name_line_and_column(ddl: str, text: str, message: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=message):
+        typed_json_table(f'{{"a": null}}\n{{"a": {text}}}\n'.encode(), parse_schema(f"a {ddl}"), 7)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"b": 1}', "line 1: column b is not in the topic's schema"),
+        ("{", "line 1 is not JSON"),
+        ("[1]", "line 1: a record"),
+    ],
+)
+def test_other_objects(line: str, message: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=message):
+        typed_json_table(line.encode(), parse_schema("a INT"), 1)
+
+
+def test_records_of_an_opaque_topic() -> None:
+    lines = b'{"key": "k", "value": "v", "timestamp": 5, "headers": {"h": "x"}}\n'
+    lines += b'{"value": {"base64": "AP8="}, "offset": 3}\n'
+    assert opaque_json_table(lines, 1).to_pylist() == [
+        {"key": b"k", "value": b"v", "timestamp": 5, "headers": [{"key": "h", "value": b"x"}]},
+        {"key": None, "value": b"\x00\xff", "timestamp": None, "headers": []},
+    ]
+    with pytest.raises(SchemaMismatchError, match="line 4: a record of an opaque topic"):
+        opaque_json_table(b'{"id": 1}', 4)
+    with pytest.raises(SchemaMismatchError, match="line 1: unknown field vale"):
+        opaque_json_table(b'{"value": 1, "vale": 1}', 1)
