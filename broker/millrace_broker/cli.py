@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millrace.errors import UsageError
+from millrace_broker.memory import limit_arenas
 
 if TYPE_CHECKING:
     from millrace.config.broker import BrokerConfig
@@ -51,6 +52,7 @@ def broker(
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         raise UsageError(f"--log-level {log_level}: expected DEBUG, INFO, WARNING or ERROR")
+    limit_arenas()
     logging.basicConfig(level=level, format=_LOG_FORMAT, stream=sys.stderr)
     asyncio.run(_run(load_config(config, data_dir=data_dir, listen=listen, options=option or [])))
 

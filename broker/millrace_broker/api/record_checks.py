@@ -1,4 +1,4 @@
-"""What a producer's batches must be for their topic, and bringing them to the topic's compression.
+"""What a producer's batches must be for their topic; and bringing them to the topic's compression.
 
 The log checks headers, checksums and sequence numbers; this looks into the bodies, which takes the topic's schema.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from millrace import records as codec
 from millrace.config.topic import CompressionType
-from millrace.errors import InvalidRecordError, SchemaMismatchError, UnknownSchemaError, UnsupportedCompressionError
+from millrace.errors import SchemaMismatchError, UnknownSchemaError
 from millrace.records import BatchHeader, Compression
 from millrace_broker.metadata import TopicInfo
 
@@ -34,19 +34,19 @@ def prepare_records(topic: TopicInfo, data: bytes) -> bytes:
     """
     target = _TARGET.get(topic.config.compression_type)
     parts: list[bytes] = []
-    end = 0
-    is_rewritten = False
+    kept = 0
+
+    def schema_of(schema_id: int) -> pa.Schema:
+        return _schema(topic, schema_id)
+
     for position, header in codec.scan_headers(data):
         codec.verify_crc(data, position, header)
         _check_kind(topic, data, position, header)
-        batch = codec.validate_batch(data, position, header, lambda schema_id: _schema(topic, schema_id))
-        end = position + header.size_bytes
-        if target is None or header.compression == target:
-            parts.append(data[position:end] if target is not None else b"")
-        else:
-            is_rewritten = True
-            parts.append(_compress(topic, data, position, batch, target))
-    return b"".join([*parts, data[end:]]) if is_rewritten else data
+        codec.validate_batch(data, position, header, schema_of)
+        if target is not None and header.compression != target:
+            parts += [data[kept:position], codec.recompress_batch(data, position, header, schema_of, target)]
+            kept = position + header.size_bytes
+    return b"".join([*parts, data[kept:]]) if parts else data
 
 
 def _check_kind(topic: TopicInfo, data: bytes, position: int, header: BatchHeader) -> None:
@@ -66,35 +66,3 @@ def _schema(topic: TopicInfo, schema_id: int) -> pa.Schema:
         ids = ", ".join(str(version.id) for version in topic.schemas)
         raise UnknownSchemaError(f"schema {schema_id} is none of topic {topic.name}'s ({ids}): fetch the metadata anew")
     return schema
-
-
-def _compress(topic: TopicInfo, data: bytes, position: int, batch: codec.DecodedBatch, target: Compression) -> bytes:
-    header = batch.header
-    if not header.is_columnar:
-        return codec.build_rows_batch(
-            list(codec.read_rows(data, position, header)),
-            compression=target,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-        )
-    if target in (Compression.GZIP, Compression.SNAPPY):
-        raise UnsupportedCompressionError(
-            f"topic {topic.name} stores {target.name.lower()}, which is for rows only, and this batch is columnar: "
-            "set compression.type to producer, uncompressed, lz4 or zstd"
-        )
-    if header.count != batch.num_rows:
-        raise InvalidRecordError(f"a batch of {batch.num_rows} records that counts {header.count}")
-    return bytes(
-        codec.build_columnar_batch(
-            batch.columns,
-            schema_id=batch.schema_id,
-            timestamps_ms=batch.timestamps_ms(),
-            headers=batch.headers,
-            tombstones=batch.tombstones,
-            compression=target,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-        )
-    )
