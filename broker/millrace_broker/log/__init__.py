@@ -4,7 +4,7 @@
 ``partition``           one partition: append, read, look up, locate, flush, retention
 ``reading``             reads and look-ups across segments
 ``segment``, ``appender``  one segment, read and written; ``index_building`` decides which batches get index entries
-``loading``, ``producer_loading``  what is done at start: leftovers, recovery, rebuilding
+``loading``, ``recovery``, ``producer_loading``  what is done at start: leftovers, recovery, rebuilding
 ``validation``, ``placing``  checks of what producers send, and giving it offsets
 ``producers``, ``snapshots``, ``leader_epochs``  what is remembered of producers and leaders, and the files of it
 ``retention``, ``extents``   which segments may go; how a range is cut for parallel reading

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from millrace.config.topic import TopicConfig
-from millrace.errors import CorruptBatchError, StorageError
-from millrace.records import HEADER_BYTES, BatchHeader, crc_matches, read_header
+from millrace.errors import StorageError
+from millrace.records import read_header
 from millrace.segments.names import (
     CLEANED,
     DELETED,
@@ -39,6 +39,7 @@ from millrace_broker.log.leader_epochs import LeaderEpochs
 from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.producer_loading import load_producers
 from millrace_broker.log.producers import ProducerStates
+from millrace_broker.log.recovery import check_segment
 from millrace_broker.log.segment import Segment
 
 _LOG: Final = logging.getLogger(__name__)
@@ -190,36 +191,25 @@ class LogDirectory:
 
     def _recover_segment(self, segment: Segment, recovery_point: int, following: int | None) -> bool:
         """Check a segment's batches, cut it before the first bad one, build its indexes; returns whether it was cut."""
-        builder = IndexBuilder(segment.base_offset, segment.index_interval_bytes)
-        problem, is_incomplete, position = None, False, 0
-        expected = segment.base_offset
         content = self.files.map(segment.path) or memoryview(b"")
-        while position < len(content):
-            try:
-                header = read_header(content, position)
-                problem = _problem(content, position, header, expected, following, recovery_point)
-                is_incomplete = header.base_offset == expected and position + header.size_bytes > len(content)
-            except CorruptBatchError as error:
-                problem, is_incomplete = error.message, len(content) - position < HEADER_BYTES
-            if problem is not None:
-                break
-            builder.add(position, header)
-            expected, position = header.next_offset, position + header.size_bytes
         size_bytes = len(content)
+        builder = IndexBuilder(segment.base_offset, segment.index_interval_bytes)
+        sound = check_segment(content, builder, recovery_point, following)
         del content
-        if problem is not None:
-            if expected < recovery_point:
+        if sound.problem is not None:
+            if sound.end_offset < recovery_point:
                 raise StorageError(
-                    f"{segment.path} is damaged at position {position}, offset {expected}, which had been synced up to "
-                    f"offset {recovery_point} ({problem}): restore the file from a copy, or delete the partition"
+                    f"{segment.path} is damaged at position {sound.size_bytes}, offset {sound.end_offset}, which had "
+                    f"been synced up to offset {recovery_point} ({sound.problem}): restore the file from a copy, or "
+                    "delete the partition"
                 )
-            _LOG.warning("%s: cut from %d to %d bytes (%s)", segment.path, size_bytes, position, problem)
-            self._cut(segment, position, in_place=is_incomplete)
-        segment.size_bytes = position
+            _LOG.warning("%s: cut from %d to %d bytes (%s)", segment.path, size_bytes, sound.size_bytes, sound.problem)
+            self._cut(segment, sound.size_bytes, in_place=sound.is_incomplete)
+        segment.size_bytes = sound.size_bytes
         builder.finish()
         builder.write(self.files, segment.offset_index_path, segment.time_index_path)
         self._sync(segment)
-        return problem is not None
+        return sound.problem is not None
 
     def _cut(self, segment: Segment, size_bytes: int, *, in_place: bool) -> None:
         file = self.files.open(segment.path)
@@ -254,21 +244,6 @@ class LogDirectory:
         if epochs.truncate_start(log_start_offset) or was_cut:
             write_epochs(self.files, self.directory / LEADER_EPOCHS, epochs.entries)
         return epochs
-
-
-def _problem(
-    content: memoryview, position: int, header: BatchHeader, expected: int, following: int | None, recovery_point: int
-) -> str | None:
-    """Say why the batch at ``position`` cannot stay; None when it can."""
-    if header.base_offset < expected or header.last_offset_delta < 0:
-        return f"offsets {header.base_offset}..{header.last_offset} do not follow {expected - 1}"
-    if position + header.size_bytes > len(content):
-        return f"the last batch has {len(content) - position} of {header.size_bytes} bytes"
-    if following is not None and header.last_offset >= following:
-        return f"offset {header.last_offset} belongs to the next segment, {following}"
-    if header.next_offset > recovery_point and not crc_matches(content, position, header):
-        return f"the batch of offset {header.base_offset} fails its checksum"
-    return None
 
 
 def _end_offset(segment: Segment) -> int:

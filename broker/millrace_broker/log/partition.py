@@ -94,7 +94,7 @@ class PartitionLog:
         self._config = config
         self._files: Final = files
         self._clock: Final = clock
-        self._open_segments: Final = open_segments or OpenSegments()
+        self._open_segments: Final = OpenSegments() if open_segments is None else open_segments
         self._lock: Final = threading.RLock()
         loaded = self._loader().load(
             recovery_point=recovery_point, log_start_offset=log_start_offset, was_clean=was_clean

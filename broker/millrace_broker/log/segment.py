@@ -213,7 +213,7 @@ class Segment:
 
     def _checked_time_entry(self, timestamp_ms: int) -> TimeEntry:
         entry = self.indexes()[1].lookup(timestamp_ms)
-        if entry.timestamp_ms < 0 or self._has_time(entry):
+        if entry.offset == self.base_offset or self._has_time(entry):
             return entry
         return self.rebuild_indexes(f"entry {tuple(entry)} names no batch")[1].lookup(timestamp_ms)
 
@@ -224,7 +224,7 @@ class Segment:
     def largest_timestamp(self) -> TimeEntry:
         """Return the largest timestamp of a sealed segment and the last offset of its batch; (-1, base) if none."""
         entry = self.indexes()[1].last()
-        if entry.timestamp_ms >= 0 and not self._has_time(entry):
+        if entry != (-1, self.base_offset) and not self._has_time(entry):
             entry = self.rebuild_indexes(f"entry {tuple(entry)} names no batch")[1].last()
         return entry
 

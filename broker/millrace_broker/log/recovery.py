@@ -1,0 +1,75 @@
+"""How much of a segment can be believed after a crash: a decision over its bytes.
+
+The offsets of batches lie outside their checksums. They must rise, and a gap between two batches (compaction leaves
+some) is believed only if what comes after the gap goes on from there: otherwise the batch behind it is the damaged one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millrace.errors import CorruptBatchError
+from millrace.records import HEADER_BYTES, BatchHeader, crc_matches, read_header
+from millrace_broker.log.appender import RELATIVE_OFFSET_MAX
+from millrace_broker.log.index_building import IndexBuilder, Mark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoundPart:
+    """The beginning of a segment that is sound: its size, and the offset that follows it.
+
+    ``problem`` says why the rest is not, None when there is no rest. ``is_incomplete``: the rest is the beginning of
+    the batch that was being written.
+    """
+
+    size_bytes: int
+    end_offset: int
+    problem: str | None = None
+    is_incomplete: bool = False
+
+
+def check_segment(content: memoryview, builder: IndexBuilder, recovery_point: int, following: int | None) -> SoundPart:
+    """Walk a segment's batches up to the first bad one, adding the sound ones to ``builder``.
+
+    Checksums are verified from ``recovery_point`` on. ``following`` is the base offset of the next segment, None for
+    the last one.
+    """
+    position, expected = 0, builder.base_offset
+    before_gap: tuple[SoundPart, Mark] | None = None
+    problem, is_incomplete = None, False
+    while position < len(content) and problem is None:
+        try:
+            header = read_header(content, position)
+        except CorruptBatchError as error:
+            problem, is_incomplete = error.message, len(content) - position < HEADER_BYTES
+            break
+        problem = _problem(content, position, header, expected, builder.base_offset, following)
+        is_incomplete = header.base_offset == expected and position + header.size_bytes > len(content)
+        if problem is None and header.next_offset > recovery_point and not crc_matches(content, position, header):
+            problem = f"the batch of offset {header.base_offset} fails its checksum"
+        if problem is None:
+            is_after_gap = header.base_offset > expected
+            gap = f"offset {header.base_offset} follows {expected - 1}, and nothing goes on from there"
+            sound = SoundPart(size_bytes=position, end_offset=expected, problem=gap)
+            before_gap = (sound, builder.mark()) if is_after_gap else None
+            builder.add(position, header)
+            position, expected = position + header.size_bytes, header.next_offset
+    if before_gap is not None and (problem is not None or following is None):
+        builder.reset(before_gap[1])
+        return before_gap[0]
+    return SoundPart(size_bytes=position, end_offset=expected, problem=problem, is_incomplete=is_incomplete)
+
+
+def _problem(
+    content: memoryview, position: int, header: BatchHeader, expected: int, base_offset: int, following: int | None
+) -> str | None:
+    """Say why the batch at ``position`` cannot be here, by its header alone; None when it can."""
+    if header.base_offset < expected or header.last_offset_delta < 0:
+        return f"offsets {header.base_offset}..{header.last_offset} do not follow {expected - 1}"
+    if header.last_offset - base_offset > RELATIVE_OFFSET_MAX:
+        return f"offset {header.last_offset} is too far from the segment's first, {base_offset}"
+    if following is not None and header.last_offset >= following:
+        return f"offset {header.last_offset} belongs to the next segment, {following}"
+    if position + header.size_bytes > len(content):
+        return f"the last batch has {len(content) - position} of {header.size_bytes} bytes"
+    return None

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millrace.errors import StorageError
+from millrace_broker.log import OsFiles
+from millrace_broker.log.checkpoints import read_epochs, read_offsets, write_epochs, write_offsets
+
+partitions = st.tuples(st.text("abc._-", min_size=1), st.integers(0, 2**31 - 1))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None)
+@given(offsets=st.dictionaries(partitions, st.integers(0, 2**63 - 1), max_size=5))
+def test_offsets_written_and_read_again(tmp_path: Path, offsets: dict[tuple[str, int], int]) -> None:
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    write_offsets(OsFiles(), path, offsets)
+    assert read_offsets(OsFiles(), path) == offsets
+    assert [name.name for name in tmp_path.iterdir()] == [path.name]
+
+
+def test_format_is_kafkas(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    write_offsets(OsFiles(), path, {("b", 1): 7, ("a", 0): 3})
+    assert path.read_text() == "0\n2\na 0 3\nb 1 7\n"
+    write_epochs(OsFiles(), path, [(0, 0), (3, 120)])
+    assert path.read_text() == "0\n2\n0 0\n3 120\n"
+    assert read_epochs(OsFiles(), path) == [(0, 0), (3, 120)]
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_no_file_and_an_empty_one_hold_nothing(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "checkpoint"
+    if content is not None:
+        path.write_text(content)
+    assert read_offsets(OsFiles(), path) == {}
+    assert read_epochs(OsFiles(), path) == []
+
+
+@pytest.mark.parametrize("content", ["0\n", "1\n0\n", "0\n2\na 0 1\n", "0\n1\na 0\n", "0\n1\na b 1\n", "\xff\n0\n"])
+def test_damage_is_noticed(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_text(content, encoding="latin-1")
+    with pytest.raises(StorageError, match=r"checkpoint is damaged: .*; restore it, or remove it"):
+        read_offsets(OsFiles(), path)

@@ -1,0 +1,223 @@
+"""What a crash, or a damaged disk, leaves behind, and what becomes of it at the next start."""
+
+from __future__ import annotations
+
+import mmap
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millrace.errors import CorruptBatchError, MillraceError, StorageError
+from millrace.records import scan_headers
+from millrace_broker.log import PartitionLog
+
+Open = Callable[..., PartitionLog]
+Batch = Callable[..., bytes]
+FIRST = "00000000000000000000"
+OPTIONS = {"index.interval.bytes": 0, "segment.bytes": 700}
+
+
+@pytest.fixture
+def filled(open_log: Open, batch: Batch) -> int:
+    """Fill two segments and a bit, leave them as a crash does, and return the size of a batch."""
+    log = open_log(OPTIONS)
+    for n in range(20):
+        log.append(batch([1000 + n]), leader_epoch=n // 8)
+    assert log.segment_count > 2
+    log.release()
+    return len(batch([1000]))
+
+
+def offsets(log: PartitionLog) -> list[int]:
+    found: list[int] = []
+    while (at := found[-1] + 1 if found else log.log_start_offset) < log.log_end_offset:
+        found += [header.base_offset for _, header in scan_headers(log.read(at, 10_000))]
+    return found
+
+
+def last_log(directory: Path) -> Path:
+    return max(directory.glob("*.log"))
+
+
+def test_complete_log_is_kept(open_log: Open, filled: int) -> None:
+    log = open_log(OPTIONS)
+    assert offsets(log) == list(range(20))
+    assert log.leader_epochs == ((0, 0), (1, 8), (2, 16))
+    assert log.recovery_point == 20
+
+
+@pytest.mark.parametrize("tail", [b"\x00", bytes(500), b"\xff" * 30, b"\xff" * 300])
+def test_what_is_no_batch_is_cut_off(open_log: Open, filled: int, tmp_path: Path, tail: bytes) -> None:
+    path = last_log(tmp_path)
+    sound = path.read_bytes()
+    path.write_bytes(sound + tail)
+    log = open_log(OPTIONS)
+    assert log.log_end_offset == 20
+    assert path.read_bytes() == sound
+
+
+def test_incomplete_batch_is_cut_off_in_place(open_log: Open, filled: int, batch: Batch, tmp_path: Path) -> None:
+    path = last_log(tmp_path)
+    inode = path.stat().st_ino
+    with path.open("ab") as file:
+        file.write(batch([1020], base_offset=20)[:-1])
+    assert open_log(OPTIONS).log_end_offset == 20
+    assert path.stat().st_ino == inode
+
+
+def test_bad_checksum_ends_the_log_and_swaps_in_a_new_file(open_log: Open, filled: int, tmp_path: Path) -> None:
+    first = tmp_path / f"{FIRST}.log"
+    with first.open("r+b") as file:
+        file.seek(3 * filled - 1)
+        file.write(b"!")
+    with first.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        log = open_log(OPTIONS)
+        assert len(mapped[:]) >= 7 * filled, "a reader's mapping keeps all its pages"
+    assert offsets(log) == [0, 1]
+    assert first.stat().st_size == 2 * filled
+    assert [path.name for path in tmp_path.glob("*.log")] == [first.name]
+    assert log.leader_epochs == ((0, 0),)
+
+
+def test_damage_below_the_recovery_point_is_not_cut(open_log: Open, filled: int, tmp_path: Path) -> None:
+    first = tmp_path / f"{FIRST}.log"
+    before = first.read_bytes()
+    with first.open("r+b") as file:
+        file.seek(2 * filled + 16)
+        file.write(b"\x07")  # the magic of the third batch
+    with pytest.raises(StorageError, match=r"offset 2, which had been synced up to offset 6.*restore the file"):
+        open_log(OPTIONS, recovery_point=6)
+    assert first.stat().st_size == len(before)
+
+
+def test_offsets_that_go_back_end_the_log(open_log: Open, filled: int, tmp_path: Path) -> None:
+    first = tmp_path / f"{FIRST}.log"
+    with first.open("r+b") as file:
+        file.seek(4 * filled + 7)
+        file.write(b"\x02")
+    assert offsets(open_log(OPTIONS)) == [0, 1, 2, 3]
+
+
+def test_offsets_of_the_next_segment_end_the_log(open_log: Open, filled: int, tmp_path: Path) -> None:
+    first = tmp_path / f"{FIRST}.log"
+    with first.open("r+b") as file:
+        file.seek(4 * filled + 6)
+        file.write(b"\x01")
+    assert offsets(open_log(OPTIONS)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", ["missing", "short", "noise", "empty"])
+@pytest.mark.parametrize("was_clean", [True, False])
+def test_damaged_indexes_never_give_wrong_answers(
+    open_log: Open, filled: int, tmp_path: Path, suffix: str, damage: str, was_clean: bool
+) -> None:
+    open_log(OPTIONS).close()
+    for path in tmp_path.glob(f"*{suffix}"):
+        content = path.read_bytes()
+        match damage:
+            case "missing":
+                path.unlink()
+            case "short":
+                path.write_bytes(content[:-3])
+            case "noise":
+                path.write_bytes(random.Random(3).randbytes(len(content)))
+            case "empty":
+                path.write_bytes(b"")
+    log = open_log(OPTIONS, was_clean=was_clean)
+    for n in range(20):
+        assert next(scan_headers(log.read(n, 1)))[1].base_offset == n
+        assert log.offset_for_time(1000 + n) == (n, 1000 + n)
+    assert log.max_timestamp_offset() == (19, 1019)
+    assert log.offset_for_time(1020) is None
+
+
+def test_every_bit_of_an_index_may_flip(open_log: Open, filled: int, tmp_path: Path) -> None:
+    open_log(OPTIONS).close()
+    for suffix in (".index", ".timeindex"):
+        path = tmp_path / f"{FIRST}{suffix}"
+        sound = path.read_bytes()
+        for bit in range(8 * len(sound)):
+            damaged = bytearray(sound)
+            damaged[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(damaged)
+            log = open_log(OPTIONS, was_clean=True)
+            for n in range(0, 9, 2):
+                assert next(scan_headers(log.read(n, 1)))[1].base_offset == n
+                assert log.offset_for_time(1000 + n) == (n, 1000 + n)
+            log.release()
+
+
+def test_damaged_log_is_told_when_it_is_read(open_log: Open, filled: int, tmp_path: Path) -> None:
+    open_log(OPTIONS).close()
+    with (tmp_path / f"{FIRST}.log").open("r+b") as file:
+        file.seek(3 * filled + 16)
+        file.write(b"\x07")
+    log = open_log(OPTIONS, was_clean=True)
+    with pytest.raises(CorruptBatchError, match=r"00\.log"):
+        log.read(3, 1)
+
+
+def test_leftovers_are_removed(open_log: Open, filled: int, tmp_path: Path) -> None:
+    leftovers = [f"{FIRST}.log.deleted", f"{FIRST}.log.cleaned", f"{FIRST}.index.tmp", "00000000000000009999.index"]
+    for name in leftovers:
+        (tmp_path / name).write_bytes(b"rest")
+    assert offsets(open_log(OPTIONS)) == list(range(20))
+    assert not [name for name in leftovers if (tmp_path / name).exists()]
+
+
+def test_finished_swap_replaces_its_predecessors(open_log: Open, filled: int, tmp_path: Path) -> None:
+    logs = sorted(tmp_path.glob("*.log"))
+    merged = logs[0].read_bytes() + logs[1].read_bytes()
+    (tmp_path / f"{FIRST}.log.swap").write_bytes(merged)
+    log = open_log(OPTIONS)
+    assert offsets(log) == list(range(20))
+    assert sorted(tmp_path.glob("*.log")) == [logs[0], *logs[2:]]
+    assert logs[0].read_bytes() == merged
+
+
+def test_unfinished_swap_is_dropped(open_log: Open, filled: int, tmp_path: Path) -> None:
+    (tmp_path / f"{FIRST}.log.swap").write_bytes(b"")
+    (tmp_path / f"{FIRST}.log.cleaned").write_bytes(b"")
+    assert offsets(open_log(OPTIONS)) == list(range(20))
+
+
+def test_lost_epochs_are_read_from_the_batches(open_log: Open, filled: int, tmp_path: Path) -> None:
+    (tmp_path / "leader-epoch-checkpoint").unlink()
+    assert open_log(OPTIONS).leader_epochs == ((0, 0), (1, 8), (2, 16))
+
+
+def test_lost_end_of_the_log_below_its_start(open_log: Open, filled: int, tmp_path: Path) -> None:
+    for path in tmp_path.glob("*.log"):
+        path.write_bytes(b"")
+    log = open_log(OPTIONS, log_start_offset=15)
+    assert (log.log_start_offset, log.log_end_offset) == (15, 15)
+    assert [path.name for path in tmp_path.glob("*.log")] == ["00000000000000000015.log"]
+
+
+def test_log_start_inside_a_segment_is_kept(open_log: Open, filled: int) -> None:
+    log = open_log(OPTIONS, log_start_offset=5)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 20)
+    assert log.offset_for_time(0) == (5, 1005)
+    with pytest.raises(MillraceError):
+        log.read(4, 1)
+
+
+def test_any_bit_of_the_log_may_flip_in_a_crash(open_log: Open, filled: int, batch: Batch, tmp_path: Path) -> None:
+    """Recovery keeps a prefix of what was there: nothing is changed, nothing invented."""
+    path = last_log(tmp_path)
+    sound, first = path.read_bytes(), int(path.name[:20])
+    choose = random.Random(5)
+    for _ in range(60):
+        bit = choose.randrange(8 * len(sound))
+        damaged = bytearray(sound)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        log = open_log(OPTIONS, recovery_point=first)
+        kept = log.log_end_offset - first
+        in_epoch = 12 <= bit // 8 % filled < 16  # the leader epoch is outside the checksum
+        assert kept == (bit // 8 // filled if not in_epoch else (len(sound) // filled))
+        log.release()
+        path.write_bytes(sound)

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from millrace.config.topic import TopicConfig
+from millrace.errors import (
+    EnvironmentProblemError,
+    InconsistentTopicIdError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from millrace_broker.log import LogManager, read_meta_properties
+from millrace_broker.log.files import OsFiles
+
+Batch = Callable[..., bytes]
+TOPIC_ID = UUID("52e46c13-8679-4c34-b236-e151f67f4bc9")
+
+
+@pytest.fixture
+def open_manager(tmp_path: Path, clock: Any) -> Iterator[Callable[..., LogManager]]:
+    opened: list[LogManager] = []
+
+    def _open(*names: str, options: dict[str, Any] | None = None, **arguments: Any) -> LogManager:
+        manager = LogManager.open(
+            [tmp_path / name for name in names or ("data",)],
+            defaults=TopicConfig.load(options or {}),
+            clock=clock,
+            **({"broker_id": 1, "cluster_id": "rivers"} | arguments),
+        )
+        opened.append(manager)
+        return manager
+
+    yield _open
+    for manager in opened:
+        manager.close()
+
+
+def crash(manager: LogManager) -> None:
+    """Leave everything as a killed process does."""
+    for log in manager.logs():
+        log.release()
+    for directory in manager._directories:
+        directory.release()
+    manager._is_closed = True
+
+
+def test_partitions_are_there_after_a_restart(open_manager: Callable[..., LogManager], batch: Batch) -> None:
+    manager = open_manager()
+    log = manager.create_log("orders", TOPIC_ID, 3)
+    log.append(batch([1, 2]))
+    manager.close()
+    loaded: list[Any] = []
+    manager = open_manager(on_progress=lambda *progress: loaded.append(progress))
+    assert loaded == [(1, 1, "orders-3")]
+    log = manager.logs()[0]
+    assert (log.topic, log.topic_id, log.partition, log.log_end_offset) == ("orders", TOPIC_ID, 3, 2)
+    assert manager.get("orders", 3) is log
+    assert manager.get("orders", 4) is None
+
+
+def test_files_of_the_directory_are_kafkas(
+    open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    manager = open_manager()
+    manager.create_log("orders", TOPIC_ID, 0).append(batch([1, 2]))
+    assert (data / "orders-0" / "partition.metadata").read_text() == "version: 0\ntopic_id: UuRsE4Z5TDSyNuFR9n9LyQ\n"
+    assert read_meta_properties(OsFiles(), data) == {"version": "0", "broker.id": "1", "cluster.id": "rivers"}
+    assert not (data / ".kafka_cleanshutdown").exists()
+    manager.close()
+    assert (data / ".kafka_cleanshutdown").exists()
+    assert (data / "recovery-point-offset-checkpoint").read_text() == "0\n1\norders 0 2\n"
+    assert (data / "replication-offset-checkpoint").read_text() == "0\n1\norders 0 2\n"
+    assert (data / "log-start-offset-checkpoint").read_text() == "0\n0\n"
+    open_manager()
+    assert not (data / ".kafka_cleanshutdown").exists()
+
+
+def test_crash_recovers(open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path) -> None:
+    manager = open_manager()
+    manager.create_log("orders", TOPIC_ID, 0).append(batch([1, 2]))
+    crash(manager)
+    with (tmp_path / "data" / "orders-0" / "00000000000000000000.log").open("ab") as file:
+        file.write(b"torn")
+    log = open_manager().get("orders", 0)
+    assert log is not None
+    assert log.log_end_offset == 2
+
+
+def test_create_is_idempotent_but_not_for_another_topic(open_manager: Callable[..., LogManager]) -> None:
+    manager = open_manager()
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    assert manager.create_log("orders", TOPIC_ID, 0) is log
+    with pytest.raises(InconsistentTopicIdError, match="orders-0"):
+        manager.create_log("orders", uuid4(), 0)
+
+
+def test_delete_leaves_nothing(open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path) -> None:
+    manager = open_manager()
+    manager.create_log("orders", TOPIC_ID, 0).append(batch([1]))
+    manager.delete_log("orders", 0)
+    assert manager.logs() == []
+    assert [path.name for path in (tmp_path / "data").iterdir() if path.is_dir()] == []
+    with pytest.raises(UnknownTopicOrPartitionError, match="orders-0"):
+        manager.delete_log("orders", 0)
+    assert manager.create_log("orders", uuid4(), 0).log_end_offset == 0
+
+
+def test_interrupted_creation_and_deletion_are_cleared_away(
+    open_manager: Callable[..., LogManager], tmp_path: Path
+) -> None:
+    unfinished = tmp_path / "data" / f"orders-0.{uuid4().hex}-delete"
+    unfinished.mkdir(parents=True)
+    (unfinished / "partition.metadata").write_text("half")
+    manager = open_manager()
+    assert not unfinished.exists()
+    assert manager.logs() == []
+
+
+def test_new_partitions_go_where_there_are_fewest(open_manager: Callable[..., LogManager], tmp_path: Path) -> None:
+    manager = open_manager("a", "b")
+    for partition in range(5):
+        manager.create_log("orders", TOPIC_ID, partition)
+    assert len(list((tmp_path / "a").glob("orders-*"))) == 3
+    assert len(list((tmp_path / "b").glob("orders-*"))) == 2
+    manager.close()
+    assert [log.partition for log in open_manager("b", "a").logs()] == [0, 1, 2, 3, 4]
+
+
+def test_configuration_of_a_topic(open_manager: Callable[..., LogManager]) -> None:
+    manager = open_manager(options={"segment.bytes": 5000})
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    assert log.config.segment_bytes == 5000
+    manager.set_config("orders", TopicConfig.load({"segment.bytes": 7000}))
+    assert log.config.segment_bytes == 7000
+    assert manager.create_log("orders", TOPIC_ID, 1).config.segment_bytes == 7000
+    assert manager.create_log("parcels", uuid4(), 0).config.segment_bytes == 5000
+
+
+def test_directory_in_use(open_manager: Callable[..., LogManager], tmp_path: Path) -> None:
+    open_manager()
+    with pytest.raises(EnvironmentProblemError, match=rf"data is in use by another broker \(process {os.getpid()}\)"):
+        open_manager()
+    script = (
+        "import sys; from pathlib import Path; from millrace.config.topic import TopicConfig\n"
+        "from millrace_broker.log import LogManager\n"
+        f"LogManager.open([Path({str(tmp_path / 'data')!r})], broker_id=1, cluster_id='rivers', defaults=TopicConfig())"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "EnvironmentProblemError" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [({"broker_id": 2}, "belongs to broker 1"), ({"cluster_id": "lakes"}, "belongs to cluster rivers")],
+)
+def test_directory_of_another(open_manager: Callable[..., LogManager], other: dict[str, Any], message: str) -> None:
+    open_manager().close()
+    with pytest.raises(EnvironmentProblemError, match=message):
+        open_manager(**other)
+    open_manager()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_directory_that_cannot_be_written(open_manager: Callable[..., LogManager], tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="Permission denied"):
+        open_manager()
+
+
+def test_directory_whose_place_is_a_file(open_manager: Callable[..., LogManager], tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("not a directory")
+    with pytest.raises(StorageError, match="cannot make directory"):
+        open_manager()
+
+
+def test_damaged_partition_is_offline_and_others_serve(
+    open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path
+) -> None:
+    manager = open_manager()
+    for partition in range(2):
+        manager.create_log("orders", TOPIC_ID, partition).append(batch([1]))
+    manager.close()
+    (tmp_path / "data" / "orders-0" / "partition.metadata").unlink()
+    manager = open_manager()
+    assert list(manager.offline()) == [("orders", 0)]
+    with pytest.raises(StorageError, match=r"orders-0 is offline: .*partition\.metadata is missing"):
+        manager.get("orders", 0)
+    with pytest.raises(StorageError, match="offline"):
+        manager.create_log("orders", TOPIC_ID, 0)
+    assert [log.partition for log in manager.logs()] == [1]
+
+
+def test_other_directories_are_left_alone(open_manager: Callable[..., LogManager], tmp_path: Path) -> None:
+    (tmp_path / "data" / "lost+found").mkdir(parents=True)
+    assert open_manager().logs() == []
+    assert (tmp_path / "data" / "lost+found").is_dir()
+
+
+def test_checkpoints_are_due_from_time_to_time(
+    open_manager: Callable[..., LogManager], batch: Batch, clock: Any, tmp_path: Path
+) -> None:
+    manager = open_manager(options={"flush.ms": 1000}, checkpoint_interval_ms=5000)
+    manager.create_log("orders", TOPIC_ID, 0).append(batch([1, 2]))
+    path = tmp_path / "data" / "recovery-point-offset-checkpoint"
+    clock.advance_ms(4999)
+    manager.tick()
+    assert not path.exists()
+    clock.advance_ms(1)
+    manager.tick()
+    assert path.read_text() == "0\n1\norders 0 2\n"
+
+
+def test_retention_is_due_from_time_to_time(open_manager: Callable[..., LogManager], batch: Batch, clock: Any) -> None:
+    manager = open_manager(options={"retention.ms": 100}, retention_check_interval_ms=5000)
+    manager.tick()
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    log.append(batch([clock.now_ms()]))
+    clock.advance_ms(4000)
+    manager.tick()
+    assert log.log_start_offset == 0
+    clock.advance_ms(1000)
+    manager.tick()
+    assert log.log_start_offset == 1
+
+
+def test_log_start_inside_a_segment_survives(
+    open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path
+) -> None:
+    manager = open_manager()
+    for _ in range(3):
+        manager.create_log("orders", TOPIC_ID, 0).append(batch([1]))
+    manager.close()
+    (tmp_path / "data" / "log-start-offset-checkpoint").write_text("0\n1\norders 0 2\n")
+    manager = open_manager()
+    assert manager.logs()[0].log_start_offset == 2
+    manager.close()
+    assert (tmp_path / "data" / "log-start-offset-checkpoint").read_text() == "0\n1\norders 0 2\n"

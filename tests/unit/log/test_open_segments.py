@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millrace_broker.log import PartitionLog
+from millrace_broker.log.open_segments import OpenSegments
+
+
+class Segment:
+    def __init__(self) -> None:
+        self.released = 0
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def test_the_first_opened_is_let_go_first() -> None:
+    segments = [Segment() for _ in range(4)]
+    bound = OpenSegments(2)
+    for segment in segments:
+        bound.opened(segment)
+        bound.opened(segment)
+    assert [segment.released for segment in segments] == [1, 1, 0, 0]
+    bound.closed(segments[3])
+    assert len(bound) == 1
+
+
+def test_a_log_of_many_segments_is_read_with_few_files(
+    open_log: Callable[..., PartitionLog], batch: Callable[..., bytes]
+) -> None:
+    bound = OpenSegments(3)
+    log = open_log({"segment.bytes": 200}, open_segments=bound)
+    for n in range(30):
+        log.append(batch([n]))
+    assert log.segment_count == 15
+    read: list[Any] = [log.read(offset, 1) for offset in range(30) for _ in range(2)]
+    assert len(set(read)) == 30
+    assert len(bound) == 3

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.errors import StorageError
+from millrace_broker.log.producers import ProducedBatch, ProducerEntry
+from millrace_broker.log.snapshots import read_snapshot, write_snapshot
+
+int32 = st.integers(0, 2**31 - 1)
+int63 = st.integers(0, 2**62)
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> ProducerEntry:
+    time_ms = draw(int63)
+    batch = ProducedBatch(
+        last_sequence=draw(int32), last_offset=draw(int63), offset_delta=draw(int32), timestamp_ms=time_ms
+    )
+    return ProducerEntry(
+        producer_id=draw(int63),
+        epoch=draw(st.integers(0, 2**15 - 1)),
+        batches=draw(st.sampled_from([(), (batch,)])),
+        last_timestamp_ms=time_ms,
+        coordinator_epoch=draw(st.integers(-1, 2**31 - 1)),
+        open_transaction_offset=draw(st.none() | int63),
+    )
+
+
+@given(st.lists(entries(), max_size=5))
+def test_written_and_read_again(written: list[ProducerEntry]) -> None:
+    assert read_snapshot(write_snapshot(written)) == written
+
+
+@given(st.lists(entries(), max_size=3), st.data())
+def test_any_damage_is_noticed(written: list[ProducerEntry], data: st.DataObject) -> None:
+    snapshot = bytearray(write_snapshot(written))
+    bit = data.draw(st.integers(0, 8 * len(snapshot) - 1))
+    snapshot[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(StorageError, match="producer snapshot"):
+        read_snapshot(bytes(snapshot))
+    with pytest.raises(StorageError, match="producer snapshot"):
+        read_snapshot(bytes(snapshot[: data.draw(st.integers(0, len(snapshot) - 1))]))

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.config.topic import TopicConfig
+from millrace.errors import (
+    CorruptBatchError,
+    InvalidRecordError,
+    InvalidRequestError,
+    InvalidTimestampError,
+    MessageTooLargeError,
+    MillraceError,
+    RecordListTooLargeError,
+    UnsupportedCompressionError,
+)
+from millrace.records import HEADER_BYTES, build_columnar_batch, read_header, seal
+from millrace_broker.log.validation import check_produced
+
+Batch = Callable[..., bytes]
+ANY = TopicConfig()
+
+
+def altered(batch: bytes, **fields: int) -> bytes:
+    """The batch with other header fields and a checksum that is right."""
+    return seal(replace(read_header(batch), **fields), batch[HEADER_BYTES:])
+
+
+def test_good_batches_are_told_by_position(batch: Batch) -> None:
+    one, two = batch([1, 2]), batch([3])
+    found = check_produced(one + two, ANY)
+    assert [(position, header.count) for position, header in found] == [(0, 2), (len(one), 1)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"base_offset": 5}, InvalidRecordError, "base offset 5"),
+        ({"count": 0, "last_offset_delta": -1}, InvalidRecordError, "at least one"),
+        ({"count": 2}, InvalidRecordError, "one offset for each record"),
+        ({"last_offset_delta": 3}, InvalidRecordError, "one offset for each record"),
+        ({"attributes": 0x20}, InvalidRecordError, "control batch"),
+        ({"attributes": 0x10}, InvalidRequestError, "transactional"),
+        ({"attributes": 0x40}, InvalidRecordError, "attributes 0x0040"),
+        ({"attributes": 0x0080}, InvalidRecordError, "attributes 0x0080"),
+        ({"attributes": 0x4080}, InvalidRecordError, "attributes 0x4080"),
+        ({"attributes": 0x05}, UnsupportedCompressionError, "rows.*compression 5.*none, gzip, snappy, lz4, zstd"),
+        ({"attributes": 0x4001}, UnsupportedCompressionError, "columnar.*gzip.*none, lz4, zstd"),
+        ({"attributes": 0x08}, InvalidTimestampError, "append time"),
+        ({"producer_id": 7, "producer_epoch": 0}, InvalidRecordError, "no sequence number"),
+    ],
+)
+def test_headers_that_no_producer_sends(
+    batch: Batch, fields: dict[str, int], error: type[MillraceError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        check_produced(altered(batch([1]), **fields), ANY)
+
+
+def test_nothing_at_all() -> None:
+    with pytest.raises(InvalidRequestError, match="at least one"):
+        check_produced(b"", ANY)
+
+
+def test_sizes(batch: Batch) -> None:
+    sent = batch([1])
+    with pytest.raises(MessageTooLargeError, match=r"max\.message\.bytes"):
+        check_produced(sent, TopicConfig.load({"max.message.bytes": len(sent) - 1}))
+    with pytest.raises(RecordListTooLargeError, match=r"segment\.bytes"):
+        check_produced(sent, TopicConfig.load({"segment.bytes": len(sent) - 1}))
+
+
+def test_idempotent_batch_comes_alone(batch: Batch) -> None:
+    idempotent = batch([1], producer_id=7, producer_epoch=0, base_sequence=0)
+    check_produced(idempotent, ANY)
+    with pytest.raises(InvalidRecordError, match="comes alone"):
+        check_produced(idempotent + batch([2]), ANY)
+
+
+def test_append_time_may_be_claimed_where_it_is_replaced(batch: Batch) -> None:
+    config = TopicConfig.load({"message.timestamp.type": "LogAppendTime"})
+    assert check_produced(altered(batch([1]), attributes=0x08), config)
+
+
+@given(bit=st.integers(0), cut=st.booleans())
+def test_any_damage_is_refused(bit: int, cut: bool) -> None:
+    sound = bytes(build_columnar_batch(pa.record_batch({"value": [b"a", b"b"]}), timestamps_ms=1))
+    damaged = bytearray(sound)
+    damaged[bit // 8 % len(sound)] ^= 1 << bit % 8
+    where = bit // 8 % len(sound)
+    if cut:
+        damaged = bytearray(sound[:where])
+    if not cut and 12 <= where < 16:  # the leader epoch is the broker's, and not covered by the checksum
+        assert check_produced(bytes(damaged), ANY)
+        return
+    with pytest.raises((CorruptBatchError, InvalidRecordError, InvalidRequestError)):
+        check_produced(bytes(damaged), ANY)

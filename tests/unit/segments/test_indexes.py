@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.segments import OffsetIndex, TimeIndex
+from millrace.segments.indexes import pack_offset_entry, pack_time_entry
+
+rising = st.lists(st.integers(1, 1000), max_size=40).map(lambda steps: [sum(steps[: n + 1]) for n in range(len(steps))])
+BASE = 5_000
+
+
+@st.composite
+def offset_entries(draw: st.DrawFn) -> list[tuple[int, int]]:
+    offsets, positions = draw(rising), draw(rising)
+    return list(zip(offsets, positions, strict=False))
+
+
+@given(entries=offset_entries(), target=st.integers(BASE - 10, BASE + 45_000), zeros=st.integers(0, 50))
+def test_offset_lookup(entries: list[tuple[int, int]], target: int, zeros: int) -> None:
+    data = b"".join(pack_offset_entry(*entry) for entry in entries) + bytes(zeros)
+    index = OffsetIndex.of_file(data, BASE)
+    absolute = [(BASE + offset, position) for offset, position in entries]
+    assert [tuple(entry) for entry in index] == absolute
+    assert index.problem() is None
+    before = bisect_right([offset for offset, _ in absolute], target)
+    assert index.lookup(target) == (absolute[before - 1] if before else (BASE, 0))
+    position = target - BASE
+    before = bisect_right([at for _, at in absolute], position)
+    assert index.lookup_position(position) == (absolute[before - 1] if before else None)
+
+
+@given(entries=offset_entries(), target=st.integers(-10, 45_000), zeros=st.integers(0, 50))
+def test_time_lookup(entries: list[tuple[int, int]], target: int, zeros: int) -> None:
+    data = b"".join(pack_time_entry(*entry) for entry in entries) + bytes(zeros)
+    index = TimeIndex.of_file(data, BASE)
+    absolute = [(timestamp, BASE + offset) for timestamp, offset in entries]
+    assert [tuple(entry) for entry in index] == absolute
+    assert index.problem() is None
+    before = bisect_right([timestamp for timestamp, _ in absolute], target)
+    assert index.lookup(target) == (absolute[before - 1] if before else (-1, BASE))
+    assert index.last() == (absolute[-1] if absolute else (-1, BASE))
+
+
+def test_problems_are_named() -> None:
+    offsets = OffsetIndex(pack_offset_entry(5, 100) + pack_offset_entry(5, 200), BASE)
+    assert offsets.problem() == "entry 1 (5005, 200) does not follow (5005, 100)"
+    times = TimeIndex(pack_time_entry(7, 5) + pack_time_entry(6, 9), BASE)
+    assert times.problem() == "entry 1 (6, 5009) does not follow (7, 5005)"
+
+
+def test_index_follows_a_growing_buffer() -> None:
+    buffer = bytearray()
+    index = OffsetIndex(buffer, BASE)
+    assert index.lookup(BASE + 100) == (BASE, 0)
+    buffer += pack_offset_entry(10, 4096)
+    assert index.lookup(BASE + 100) == (BASE + 10, 4096)

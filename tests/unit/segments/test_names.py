@@ -1,0 +1,48 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.errors import InvalidTopicError
+from millrace.segments import (
+    parse_partition_directory_name,
+    parse_segment_file_name,
+    partition_directory_name,
+    segment_file_name,
+)
+from millrace.segments.names import LOG, SEGMENT_SUFFIXES, deleted_directory_name
+
+topics = st.text("abcXYZ019._-", min_size=1, max_size=249).filter(lambda topic: topic not in (".", ".."))
+
+
+def test_base_offset_has_twenty_digits() -> None:
+    assert segment_file_name(42, LOG) == "00000000000000000042.log"
+
+
+@given(base_offset=st.integers(0, 2**63 - 1), suffix=st.sampled_from(SEGMENT_SUFFIXES))
+def test_segment_name_and_back(base_offset: int, suffix: str) -> None:
+    assert parse_segment_file_name(segment_file_name(base_offset, suffix)) == (base_offset, suffix)
+
+
+@pytest.mark.parametrize("name", ["42.log", "leader-epoch-checkpoint", "00000000000000000042.log.deleted", "x"])
+def test_other_names_are_no_segments(name: str) -> None:
+    assert parse_segment_file_name(name) is None
+
+
+@given(topic=topics, partition=st.integers(0, 2**31 - 1))
+def test_partition_directory_and_back(topic: str, partition: int) -> None:
+    assert parse_partition_directory_name(partition_directory_name(topic, partition)) == (topic, partition)
+
+
+@pytest.mark.parametrize("name", ["orders", "orders-", "-1", "a b-1", "..-1", "orders-0.abc-delete"])
+def test_other_directories_are_no_partitions(name: str) -> None:
+    with pytest.raises(InvalidTopicError, match="not the name of a partition directory"):
+        parse_partition_directory_name(name)
+
+
+@given(topic=topics)
+def test_deleted_directory_fits_a_file_name(topic: str) -> None:
+    name = deleted_directory_name(topic, 12, "f" * 32)
+    assert len(name) <= 255
+    assert name.endswith(f"-12.{'f' * 32}-delete")
+    with pytest.raises(InvalidTopicError):
+        parse_partition_directory_name(name)
