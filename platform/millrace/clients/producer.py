@@ -75,25 +75,26 @@ class Producer:
         Raises ``SchemaMismatchError`` naming the column, ``UnknownTopicOrPartitionError``, ``BufferExhaustedError``
         after ``max.block.ms``, ``ClientClosedError``.
         """
-        buffer = self._buffers.get(topic) or self._open_buffer(topic)
         self._connections.check_open()
+        buffer = self._buffers.get(topic) or self._open_buffer(topic)
         if partition is not None:
             check_partition(self._metadata.topic(topic), partition)
-        if buffer.size_bytes >= self._chunk_bytes(topic):
+        if buffer.size_bytes >= buffer.limit_bytes:
             self._drain(buffer, wait=True)
         future: SendFuture[RecordMetadata] = SendFuture(self._condition)
-        items = headers.items() if isinstance(headers, Mapping) else headers
+        items: Headers = ()
+        if headers:
+            items = tuple(headers.items() if isinstance(headers, Mapping) else headers)
         stamp = _now_ms() if timestamp_ms is None else timestamp_ms
-        if buffer.append(future, key, value, tuple(items) if items else (), stamp, partition):
+        if buffer.append(future, key, value, items, stamp, partition):
             self._sender.wake()
         return future
 
-    def _open_buffer(self, topic: str) -> RecordBuffer:
-        return self._buffers.setdefault(topic, RecordBuffer(self._topic(topic)))
-
-    def _chunk_bytes(self, topic: str) -> int:
-        batches = min(self._metadata.topic(topic).num_partitions, _CHUNK_BATCHES_MAX)
-        return min(self._config.batch_size * batches, max(self._config.buffer_memory // 2, 1))
+    def _open_buffer(self, name: str) -> RecordBuffer:
+        topic = self._topic(name)
+        batches = min(topic.num_partitions, _CHUNK_BATCHES_MAX)
+        limit_bytes = min(self._config.batch_size * batches, self._config.buffer_memory // 2)
+        return self._buffers.setdefault(name, RecordBuffer(topic, limit_bytes))
 
     def _drain_due(self) -> float | None:
         """Drain buffers whose records have waited for ``linger.ms``; the seconds until the next one is due."""
@@ -145,23 +146,22 @@ class Producer:
         except SchemaMismatchError as error:
             self._refuse_misfits(buffer, chunk, error)
         except MillraceError as error:
-            self._settle(chunk, range(len(chunk.futures)), error=error)
+            self._settle(chunk, range(len(chunk.rows)), error=error)
 
     def _refuse_misfits(self, buffer: RecordBuffer, chunk: Chunk, error: SchemaMismatchError) -> None:
         """Something in a chunk does not fit: find out which records, and send the others."""
-        good = Chunk(chunk.created, has_headers=chunk.has_headers, has_partitions=chunk.has_partitions)
+        good = Chunk(chunk.created)
         topic = self._metadata.topic(buffer.name)
-        for row in range(len(chunk.futures)):
+        for number, row in enumerate(chunk.rows):
             try:
-                fit_table(topic, chunk.table(topic, slice(row, row + 1)), now_ms=0)
+                fit_table(topic, Chunk(chunk.created, [row]).table(topic), now_ms=0)
             except SchemaMismatchError as misfit:
-                self._settle(chunk, [row], error=misfit)
-                continue
-            for column in ("keys", "values", "headers", "timestamps_ms", "partitions", "futures"):
-                getattr(good, column).append(getattr(chunk, column)[row])
-        if len(good.futures) == len(chunk.futures):  # each fits alone: then it is not the records
-            self._settle(chunk, range(len(chunk.futures)), error=error)
-        elif good.futures:
+                self._settle(chunk, [number], error=misfit)
+            else:
+                good.rows.append(row)
+        if len(good.rows) == len(chunk.rows):  # each fits alone: then it is not the records
+            self._settle(chunk, range(len(chunk.rows)), error=error)
+        elif good.rows:
             self._encode(buffer, good)
 
     def _record_completion(self, chunk: Chunk, batch: BuiltBatch, rows: list[int]) -> Completion:
@@ -181,13 +181,13 @@ class Producer:
     ) -> None:
         callbacks = []
         with self._condition:
-            for position, row in enumerate(rows):
-                result = None
+            for position, number in enumerate(rows):
+                row, result = chunk.rows[number], None
                 if metadata is not None:
                     offset = metadata.base_offset + position if metadata.base_offset >= 0 else -1
-                    stamp = append_time_ms if append_time_ms >= 0 else chunk.timestamps_ms[row]
+                    stamp = append_time_ms if append_time_ms >= 0 else row.timestamp_ms
                     result = RecordMetadata(metadata.topic, metadata.partition, offset, stamp)
-                if (callback := chunk.futures[row].complete(result, error)) is not None:
+                if (callback := row.future.complete(result, error)) is not None:
                     callbacks.append(callback)
             self._condition.notify_all()
         for callback in callbacks:

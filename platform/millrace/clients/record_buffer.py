@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from datetime import time as time_of_day
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.types as pat
@@ -29,49 +29,59 @@ _RECORD_BYTES: Final = 24
 """What a record takes beside its key and value, about."""
 
 
+class Row(NamedTuple):
+    """One record as it waits. ``partition`` is -1 where the key or the producer decides."""
+
+    key: Any
+    value: Any
+    headers: Headers
+    timestamp_ms: int
+    partition: int
+    future: SendFuture[RecordMetadata]
+
+
 @dataclass(slots=True)
 class Chunk:
-    """Records of one topic in the order in which they were sent, a list for each property."""
+    """Records of one topic in the order in which they were sent."""
 
     created: float
-    keys: list[Any] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)
-    headers: list[Headers] = field(default_factory=list)
-    timestamps_ms: list[int] = field(default_factory=list)
-    partitions: list[int] = field(default_factory=list)
-    futures: list[SendFuture[RecordMetadata]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     size_bytes: int = 0
-    has_headers: bool = False
-    has_partitions: bool = False
 
-    def table(self, topic: TopicDescription, rows: slice = slice(None)) -> pa.Table:
+    def table(self, topic: TopicDescription) -> pa.Table:
         """The records as a table that ``fit_table`` takes; raises ``SchemaMismatchError``."""
+        keys, values, headers, timestamps_ms, partitions, _ = zip(*self.rows, strict=True)
         typed = topic.schema is not None
-        timestamp, headers, partition = (
+        timestamp_name, headers_name, partition_name = (
             (TIMESTAMP, HEADERS, PARTITION) if typed else ("timestamp", "headers", "partition")
         )
         try:
             if typed:
-                table = pa.Table.from_pylist(self.values[rows], schema=topic.schema)
+                table = pa.Table.from_pylist(values, schema=topic.schema)
             else:
-                table = pa.table({"value": pa.array(self.values[rows], pa.binary())})
-                if any(key is not None for key in self.keys[rows]):
-                    table = table.append_column("key", pa.array(self.keys[rows], pa.binary()))
+                table = pa.table({"value": pa.array(values, pa.binary())})
+                key_array = pa.array(keys, pa.binary())
+                if key_array.null_count < len(key_array):
+                    table = table.append_column("key", key_array)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SchemaMismatchError(f"a record does not fit topic {topic.name}: {error}") from error
-        table = table.append_column(timestamp, pa.array(self.timestamps_ms[rows], pa.int64()))
-        if self.has_headers:
-            table = table.append_column(headers, headers_array(self.headers[rows]))
-        if self.has_partitions:
-            table = table.append_column(partition, pa.array(self.partitions[rows], pa.int32()))
+        table = table.append_column(timestamp_name, pa.array(timestamps_ms, pa.int64()))
+        if any(headers):
+            table = table.append_column(headers_name, headers_array(headers))
+        if max(partitions) >= 0:
+            table = table.append_column(partition_name, pa.array(partitions, pa.int32()))
         return table
 
 
 class RecordBuffer:
-    """The open chunk of one topic. ``drain_lock`` is held while a taken chunk becomes batches, to keep their order."""
+    """The open chunk of one topic. ``drain_lock`` is held while a taken chunk becomes batches, to keep their order.
 
-    def __init__(self, topic: TopicDescription) -> None:
+    ``limit_bytes`` is the size from which the sending thread makes batches of it.
+    """
+
+    def __init__(self, topic: TopicDescription, limit_bytes: int) -> None:
         self.name = topic.name
+        self.limit_bytes = limit_bytes
         self.drain_lock = threading.Lock()
         self._lock = threading.Lock()
         self._chunk: Chunk | None = None
@@ -112,21 +122,14 @@ class RecordBuffer:
         else:
             key, value = _as_bytes("key", key), _as_bytes("value", value)
             size_bytes = len(value or b"") + len(key or b"")
+        row = Row(key, value, headers, timestamp_ms, -1 if partition is None else partition, future)
         with self._lock:
             chunk = self._chunk
-            is_first = chunk is None
             if chunk is None:
                 chunk = self._chunk = Chunk(time.monotonic())
-            chunk.keys.append(key)
-            chunk.values.append(value)
-            chunk.headers.append(headers)
-            chunk.timestamps_ms.append(timestamp_ms)
-            chunk.partitions.append(-1 if partition is None else partition)
-            chunk.futures.append(future)
+            chunk.rows.append(row)
             chunk.size_bytes += size_bytes + _RECORD_BYTES
-            chunk.has_headers |= bool(headers)
-            chunk.has_partitions |= partition is not None
-        return is_first
+            return len(chunk.rows) == 1
 
     def take(self) -> Chunk | None:
         """Take the open chunk, leaving none."""

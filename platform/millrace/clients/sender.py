@@ -27,7 +27,7 @@ from millrace.clients.connections import Connections, backoff_s
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import BatchMetadata, TopicPartition
 from millrace.clients.wire import ProducerStamp, encode_produce_request, stamped_parts
-from millrace.config.client import ProducerConfig
+from millrace.config.client import Acks, ProducerConfig
 from millrace.errors import (
     BrokerUnavailableError,
     ClientClosedError,
@@ -321,6 +321,8 @@ class Sender:
             result = results.get(outgoing.partition)
             if error is not None:
                 self._failed(outgoing, error)
+            elif self._config.acks is Acks.NONE:
+                self._succeeded(outgoing, -1, -1)  # the broker answers at once, and says nothing
             elif result is None:
                 self._failed(outgoing, UnknownServerError(f"the broker at {address} left out {outgoing.partition}"))
             elif result.error.code:

@@ -1,0 +1,257 @@
+"""Sending records and tables to a real broker."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from millrace.clients import Admin, Consumer, Producer, TopicPartition
+from millrace.clients.partitioner import partition_for_key
+from millrace.errors import (
+    ClientClosedError,
+    InvalidConfigError,
+    MessageTooLargeError,
+    SchemaMismatchError,
+    UnknownTopicOrPartitionError,
+)
+from millrace_broker.embedded import EmbeddedBroker
+
+
+@pytest.fixture
+def admin(module_broker: EmbeddedBroker) -> Iterator[Admin]:
+    with Admin(module_broker.bootstrap_servers) as client:
+        yield client
+
+
+@pytest.fixture
+def producer(module_broker: EmbeddedBroker) -> Iterator[Producer]:
+    with Producer(module_broker.bootstrap_servers) as client:
+        yield client
+
+
+def _read(broker: EmbeddedBroker, topic: str, count: int) -> pa.Table:
+    tables: list[pa.Table] = []
+    with Consumer({"bootstrap.servers": broker.bootstrap_servers, "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign(consumer.partitions_for(topic))
+        while sum(table.num_rows for table in tables) < count:
+            table = consumer.poll_table(10_000, metadata=["__partition", "__offset", "__timestamp", "__headers"])
+            assert table.num_rows, "fewer records than expected"
+            tables.append(table)
+    return pa.concat_tables(tables)
+
+
+def test_records_lie_where_their_futures_say(admin: Admin, producer: Producer, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("records", partitions=3)
+    futures = [
+        producer.send("records", f"value {n}", key=f"key {n % 10}", timestamp_ms=n, headers={"n": str(n).encode()})
+        for n in range(500)
+    ]
+    places = [future.result(10) for future in futures]
+    rows = {(row["__partition"], row["__offset"]): row for row in _read(module_broker, "records", 500).to_pylist()}
+    for n, place in enumerate(places):
+        assert place.partition == partition_for_key(f"key {n % 10}".encode(), 3)
+        row = rows[place.partition, place.offset]
+        assert (row["key"], row["value"]) == (f"key {n % 10}".encode(), f"value {n}".encode())
+        assert row["__headers"] == [{"key": "n", "value": str(n).encode()}]
+        assert row["__timestamp"].timestamp() * 1000 == n
+    for partition in range(3):
+        offsets = [place.offset for place in places if place.partition == partition]
+        assert offsets == sorted(offsets)
+
+
+def test_callbacks_and_tombstones(admin: Admin, producer: Producer, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("tombs", partitions=2)
+    called = threading.Event()
+    future = producer.send("tombs", None, key=b"k", partition=1)
+    future.add_done_callback(lambda done: called.set())
+    future.add_done_callback(lambda done: 1 / 0)  # logged; the sender goes on
+    assert called.wait(10)
+    assert future.result().partition == 1
+    later = threading.Event()
+    future.add_done_callback(lambda done: later.set())
+    assert later.is_set()
+    assert _read(module_broker, "tombs", 1).column("value").to_pylist() == [None]
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_tables_of_any_library(admin: Admin, module_broker: EmbeddedBroker, compression: str) -> None:
+    topic = f"tables-{compression}"
+    admin.create_topic(topic, partitions=2, schema="id BIGINT NOT NULL, name STRING", key_columns=["id"])
+    config = {"bootstrap.servers": module_broker.bootstrap_servers, "compression.type": compression}
+    sources = [
+        pa.table({"id": range(1000), "name": [f"n{n}" for n in range(1000)]}),
+        pd.DataFrame({"id": range(1000, 1100), "name": "pandas"}),
+        pl.DataFrame({"name": ["polars"] * 100, "id": range(1100, 1200)}),
+        [{"id": 1200}],
+    ]
+    with Producer(config) as producer:
+        for source in sources:
+            producer.send_table(topic, source)
+    table = _read(module_broker, topic, 1201)
+    assert sorted(table.column("id").to_pylist()) == list(range(1201))
+    for row in table.to_pylist():
+        assert row["__partition"] == partition_for_key(row["id"].to_bytes(8, "big"), 2)
+
+
+def test_large_tables_are_cut_into_batches(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("cut", partitions=4)
+    values = np.random.default_rng(1).bytes(100 * 20_000)
+    table = pa.table({"value": [values[at : at + 100] for at in range(0, len(values), 100)]})
+    config = {"bootstrap.servers": module_broker.bootstrap_servers, "batch.size": 100_000, "buffer.memory": 500_000}
+    with Producer(config) as producer:
+        batches = producer.send_table("cut", table).result(30)
+    assert sum(batch.num_records for batch in batches) == 20_000
+    assert 15 <= len(batches) <= 30
+    assert {batch.partition for batch in batches} == {0, 1, 2, 3}
+    found = _read(module_broker, "cut", 20_000).column("value").to_pylist()
+    assert Counter(found) == Counter(table.column("value").to_pylist())
+
+
+def test_partition_and_timestamps_by_argument_column_or_array(
+    admin: Admin, producer: Producer, module_broker: EmbeddedBroker
+) -> None:
+    admin.create_topic("placed", partitions=3)
+    value = [b"a", b"b", b"c"]
+    producer.send_table("placed", {"value": value, "partition": [2, 1, 0], "timestamp": [7, 8, 9]}).result(10)
+    producer.send_table(
+        "placed", {"value": value, "p": [1, 1, 0], "t": [1, 2, 3]}, partition="p", timestamps="t"
+    ).result(10)
+    producer.send_table(
+        "placed", {"value": value}, partition=np.array([0, 0, 2]), timestamps=pa.array([4, 5, 6])
+    ).result(10)
+    producer.send_table("placed", {"value": value}, partition=2, timestamps=10).result(10)
+    rows = sorted(
+        (int(row["__timestamp"].timestamp() * 1000), row["__partition"])
+        for row in _read(module_broker, "placed", 12).to_pylist()
+    )
+    expected = [(1, 1), (2, 1), (3, 0), (4, 0), (5, 0), (6, 2), (7, 2), (8, 1), (9, 0), (10, 2), (10, 2), (10, 2)]
+    assert rows == expected
+
+
+def test_typed_records_are_checked_when_sent(admin: Admin, producer: Producer, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("strict", partitions=1, schema="id INT NOT NULL, price DECIMAL(5,2), tags ARRAY<STRING>")
+    good = producer.send("strict", {"id": 1, "tags": ["a"]})
+    for value, message in [
+        ({"id": None}, "column id is NOT NULL"),
+        ({"id": 2**40}, "column id: 1099511627776 does not fit INT"),
+        ({"id": "1"}, "column id: '1' is no INT"),
+        ({"id": True}, "column id: True is no INT"),
+        ({"id": 1, "x": 2}, "column x is not in the topic's schema"),
+        (b"bytes", "a dict of its columns"),
+    ]:
+        with pytest.raises(SchemaMismatchError, match=message):
+            producer.send("strict", value)
+    with pytest.raises(SchemaMismatchError, match="leave key out"):
+        producer.send("strict", {"id": 1}, key=b"k")
+    # What only the cast finds fails that record alone.
+    bad = producer.send("strict", {"id": 2, "tags": [3]})
+    last = producer.send("strict", {"id": 3})
+    assert isinstance(bad.exception(10), SchemaMismatchError)
+    assert (good.result(10).offset, last.result(10).offset) == (0, 1)
+    assert _read(module_broker, "strict", 2).column("id").to_pylist() == [1, 3]
+
+
+def test_tables_that_do_not_fit_are_refused_whole(admin: Admin, producer: Producer) -> None:
+    admin.create_topic("fitting", partitions=1, schema="id INT NOT NULL, name STRING")
+    with pytest.raises(SchemaMismatchError, match="column id, row 1: 1099511627776 does not fit INT"):
+        producer.send_table("fitting", {"id": [1, 2**40]})
+    with pytest.raises(SchemaMismatchError, match="column id, row 2: null"):
+        producer.send_table("fitting", {"id": [1, 2, None]})
+    with pytest.raises(SchemaMismatchError, match="column nam is not in the topic's schema"):
+        producer.send_table("fitting", {"id": [1], "nam": ["x"]})
+    producer.flush(10)
+    assert admin.list_offsets({TopicPartition("fitting", 0): "latest"})[TopicPartition("fitting", 0)].offset == 0
+
+
+def test_columns_added_meanwhile_are_noticed(admin: Admin, producer: Producer, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("growing", partitions=1, schema="id INT")
+    producer.send_table("growing", {"id": [1]}).result(10)
+    admin.evolve_schema("growing", "id INT, name STRING")
+    producer.send_table("growing", {"id": [2], "name": ["two"]}).result(10)
+    table = _read(module_broker, "growing", 2)
+    assert table.select(["id", "name"]).to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": "two"}]
+
+
+def test_too_large_records(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("large", partitions=1, configs={"max.message.bytes": 2000})
+    config = {"bootstrap.servers": module_broker.bootstrap_servers, "max.request.size": 5000, "batch.size": 1000}
+    with Producer(config) as producer:
+        with pytest.raises(MessageTooLargeError, match=r"max.request.size is 5000"):
+            producer.send_table("large", {"value": [b"x" * 10_000]})
+        futures = [producer.send("large", b"x" * size) for size in (100, 10_000, 3000, 100)]
+        producer.flush(10)
+        assert [type(future.exception()) for future in futures] == [
+            type(None),
+            MessageTooLargeError,
+            MessageTooLargeError,
+            type(None),
+        ]
+        # A refused batch does not break the sequence of those that follow.
+        assert producer.send("large", b"after").result(10).offset == 2
+
+
+def test_unknown_topics_partitions_and_closed_producers(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("known", partitions=1)
+    producer = Producer(module_broker.bootstrap_servers)
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic nowhere does not exist"):
+        producer.send("nowhere", b"x")
+    with pytest.raises(UnknownTopicOrPartitionError, match="no partition 5"):
+        producer.send("known", b"x", partition=5)
+    with pytest.raises(UnknownTopicOrPartitionError, match="no partition 5"):
+        producer.send_table("known", {"value": [b"x"]}, partition=5)
+    with pytest.raises(SchemaMismatchError, match="needs a column value"):
+        producer.send_table("known", {"v": [b"x"]})
+    producer.close()
+    producer.close()
+    for call in (lambda: producer.send("known", b"x"), lambda: producer.send_table("known", {"value": [b"x"]})):
+        with pytest.raises(ClientClosedError):
+            call()
+
+
+def test_wrong_options_are_named() -> None:
+    for options, message in [
+        ({"acks": 7}, "acks"),
+        ({"linger.mss": 7}, r"unknown option linger\.mss"),
+        ({"compression.type": "gzip"}, r"compression\.type"),
+        ({"acks": 1}, "enable.idempotence=true needs acks=all"),
+        ({"bootstrap.servers": "host:x"}, "'host:x' is not host:port"),
+    ]:
+        with pytest.raises(InvalidConfigError, match=message):
+            Producer(options)
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_acknowledgements(admin: Admin, module_broker: EmbeddedBroker, acks: str) -> None:
+    topic = f"acks-{acks}"
+    admin.create_topic(topic, partitions=1)
+    config = {"bootstrap.servers": module_broker.bootstrap_servers, "acks": acks, "enable.idempotence": acks == "all"}
+    with Producer(config) as producer:
+        offset = producer.send(topic, b"x").result(10).offset
+    assert offset == (-1 if acks == "0" else 0)
+    assert _read(module_broker, topic, 1).num_rows == 1
+
+
+def test_many_threads_share_a_producer(admin: Admin, producer: Producer, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("shared", partitions=2)
+
+    def work(thread: int) -> None:
+        for number in range(200):
+            producer.send("shared", f"{thread} {number}", key=str(thread))
+        producer.send_table("shared", {"key": [str(thread)] * 10, "value": [f"{thread} {n}" for n in range(200, 210)]})
+
+    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    producer.flush(30)
+    seen: dict[str, list[int]] = {}
+    for value in _read(module_broker, "shared", 840).column("value").to_pylist():
+        thread, number = value.decode().split()
+        seen.setdefault(thread, []).append(int(number))
+    assert seen == {str(thread): list(range(210)) for thread in range(4)}
