@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _PROGRESS_INTERVAL_S = 1.0
 
+DEFAULT_FILE = "broker.properties"
+"""What is loaded from millrace's ``conf`` directory when no file is named."""
+
 
 def broker(
     config: Annotated[
@@ -62,13 +65,11 @@ def load_config(config: Path | None, *, data_dir: str | None, listen: str | None
 
     Raises ``InvalidConfigError`` and ``UsageError``.
     """
+    from millrace.cli.paths import conf_dir
     from millrace.config.base import read_properties
     from millrace.config.broker import BrokerConfig
 
-    values: dict[str, Any] = {}
-    path = config or default_config_file()
-    if path is not None:
-        values.update(read_properties(path))
+    values: dict[str, Any] = {**read_properties(config or conf_dir() / DEFAULT_FILE)}
     for text in options:
         name, separator, value = text.partition("=")
         if not separator:
@@ -80,17 +81,6 @@ def load_config(config: Path | None, *, data_dir: str | None, listen: str | None
         values["listeners"] = listen
         values.pop("advertised.listeners", None)
     return BrokerConfig.load(values)
-
-
-def default_config_file() -> Path | None:
-    """The ``broker.properties`` that came with millrace: of the checkout, or of the installed distribution."""
-    import millrace
-
-    candidates = (
-        Path(millrace.__file__).parents[2] / "conf" / "broker.properties",
-        Path(sys.prefix) / "share" / "millrace" / "conf" / "broker.properties",
-    )
-    return next((path for path in candidates if path.is_file()), None)
 
 
 async def _run(config: BrokerConfig) -> None:

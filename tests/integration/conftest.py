@@ -1,0 +1,145 @@
+"""Raw calls to a broker (fixtures ``calls``, ``calls_to``), for tests that send what no client of ours would."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from millrace.errors import MillraceError
+from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol import millrace_pb2_grpc as rpc
+from millrace.protocol.status import error_from_rpc
+from millrace.records import build_columnar_batch, scan_headers
+from millrace.schemas import parse_schema, serialize_schema
+from millrace_broker.embedded import EmbeddedBroker
+
+NOW_MS = 1_700_000_000_000
+FOREVER = {"retention.ms": "-1"}
+
+
+class Calls:
+    """The service's stub with shorter spellings. Errors of whole requests are raised as ``MillraceError``."""
+
+    def __init__(self, address: str) -> None:
+        limits = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+        self.channel = grpc.insecure_channel(address, options=limits)
+        self.stub = rpc.BrokerStub(self.channel)
+
+    def call(self, name: str, request: Any, timeout_s: float = 30) -> Any:
+        try:
+            return getattr(self.stub, name)(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from None
+
+    def error(self, name: str, request: Any) -> MillraceError:
+        """The error that a request as a whole ends with."""
+        try:
+            self.call(name, request)
+        except MillraceError as error:
+            return error
+        raise AssertionError(f"{name} did not fail")
+
+    def create(self, name: str, partitions: int = 1, **fields: Any) -> pb.CreateTopicsResponse.Result:
+        """Create a topic that keeps everything; ``ddl`` makes it typed."""
+        ddl = fields.pop("ddl", None)
+        if ddl is not None:
+            fields["arrow_schema"] = serialize_schema(parse_schema(ddl))
+        topic = pb.NewTopic(
+            **{
+                "name": name,
+                "num_partitions": partitions,
+                "replication_factor": -1,
+                **fields,
+                "configs": FOREVER | fields.get("configs", {}),
+            }
+        )
+        return self.call("CreateTopics", pb.CreateTopicsRequest(topics=[topic])).results[0]
+
+    def produce(
+        self, topic: str, records: bytes, partition: int = 0, acks: int = -1, topic_id: bytes = b""
+    ) -> pb.ProduceResponse.PartitionResult:
+        data = pb.ProduceRequest.PartitionData(partition=partition, records=records)
+        topic_data = pb.ProduceRequest.TopicData(name=topic, topic_id=topic_id, partitions=[data])
+        return self.call("Produce", pb.ProduceRequest(acks=acks, topics=[topic_data])).topics[0].partitions[0]
+
+    def fetch(self, topic: str, offset: int, partition: int = 0, **options: Any) -> pb.FetchResponse.PartitionRecords:
+        return self.call("Fetch", self.fetch_request({topic: {partition: offset}}, **options)).topics[0].partitions[0]
+
+    def offset(self, topic: str, when: int, partition: int = 0) -> pb.ListOffsetsResponse.PartitionOffset:
+        wanted = pb.ListOffsetsRequest.PartitionTime(partition=partition, timestamp=when)
+        times = pb.ListOffsetsRequest.TopicTimes(name=topic, partitions=[wanted])
+        return self.call("ListOffsets", pb.ListOffsetsRequest(topics=[times])).topics[0].partitions[0]
+
+    def topics(self, *names: str, include_schemas: bool = False) -> dict[str, pb.Topic]:
+        request = pb.MetadataRequest(topics=names, include_schemas=include_schemas)
+        return {topic.name: topic for topic in self.call("Metadata", request).topics}
+
+    @staticmethod
+    def batch(*values: bytes | None, **options: Any) -> bytes:
+        columns = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
+        return bytes(build_columnar_batch(columns, timestamps_ms=NOW_MS, **options))
+
+    @staticmethod
+    def fetch_request(
+        offsets: dict[str, dict[int, int]],
+        *,
+        max_wait_ms: int = 0,
+        min_bytes: int = 1,
+        max_bytes: int = 2**20,
+        partition_max_bytes: int = 2**20,
+        epoch: int = -1,
+    ) -> pb.FetchRequest:
+        topics = [
+            pb.FetchRequest.TopicFetch(
+                name=name,
+                partitions=[
+                    pb.FetchRequest.PartitionFetch(
+                        partition=partition,
+                        fetch_offset=offset,
+                        partition_max_bytes=partition_max_bytes,
+                        current_leader_epoch=epoch,
+                    )
+                    for partition, offset in wanted.items()
+                ],
+            )
+            for name, wanted in offsets.items()
+        ]
+        return pb.FetchRequest(
+            replica_id=-1, max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, topics=topics
+        )
+
+    @staticmethod
+    def offsets_in(records: bytes) -> list[range]:
+        """The ranges of offsets of the batches in ``records``."""
+        return [range(header.base_offset, header.next_offset) for _, header in scan_headers(records)]
+
+
+@pytest.fixture
+def calls_to() -> Iterator[Callable[[str], Calls]]:
+    """Makes ``Calls`` to an address, closed after the test."""
+    opened: list[Calls] = []
+
+    def connect(address: str) -> Calls:
+        opened.append(Calls(address))
+        return opened[-1]
+
+    yield connect
+    for calls in opened:
+        calls.channel.close()
+
+
+@pytest.fixture
+def calls(module_broker: EmbeddedBroker, calls_to: Callable[[str], Calls]) -> Calls:
+    """Calls to a broker that the module's tests share."""
+    return calls_to(module_broker.bootstrap_servers)
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name for a topic that no other test uses."""
+    return f"topic-{uuid.uuid4().hex[:12]}"
