@@ -82,10 +82,7 @@ class StreamsBuilder:
         return f"{prefix}-{self._index - 1:010d}"
 
     def _add(self, kind: type[NodeT], name: str | None, parents: tuple[str, ...], **fields: Any) -> NodeT:
-        if name is not None and not isinstance(name, str):
-            raise TopologyError(
-                f"name={name!r} names the node; for a column of that name write expression.alias('name')"
-            )
+        _check_name(name)
         node = kind(name=name or self._new_name(kind.prefix), parents=parents, **fields)
         self._nodes.append(node)
         return node
@@ -107,8 +104,9 @@ class _Handle:
         return self._builder._add(kind, name, (self._node.name,), **fields)
 
     def _pairs(
-        self, what: str, columns: Sequence[str | Alias], expressions: dict[str, Any]
+        self, what: str, name: str | None, columns: Sequence[str | Alias], expressions: dict[str, Any]
     ) -> tuple[tuple[str, Expression], ...]:
+        _check_name(name)
         where = f"{what} after {self._node.name}"
         pairs = [_pair(column, where) for column in columns]
         pairs += [(column, expression_of(value)) for column, value in expressions.items()]
@@ -140,12 +138,12 @@ class KStream(_Handle):
 
     def select(self, *columns: str | Alias, name: str | None = None, **expressions: Any) -> KStream:
         """Keep these columns and compute those; the key's columns stay in any case."""
-        pairs = self._pairs("select", columns, expressions)
+        pairs = self._pairs("select", name, columns, expressions)
         return KStream(self._builder, self._then(MapValuesNode, name, columns=pairs))
 
     def with_columns(self, *columns: Alias, name: str | None = None, **expressions: Any) -> KStream:
         """Keep all columns and add or replace those."""
-        pairs = self._pairs("with_columns", columns, expressions)
+        pairs = self._pairs("with_columns", name, columns, expressions)
         return KStream(self._builder, self._then(MapValuesNode, name, columns=pairs, keep=True))
 
     def map_values(
@@ -172,7 +170,7 @@ class KStream(_Handle):
 
     def select_key(self, *columns: str | Alias, name: str | None = None, **expressions: Any) -> KStream:
         """Give the records another key: existing columns, or expressions that become columns."""
-        pairs = self._pairs("select_key", columns, expressions)
+        pairs = self._pairs("select_key", name, columns, expressions)
         return KStream(self._builder, self._then(SelectKeyNode, name, columns=pairs))
 
     def group_by(self, *columns: str | Alias, name: str | None = None, **expressions: Any) -> KGroupedStream:
@@ -270,6 +268,11 @@ def _aggregate(
     store = store or handle._builder._new_name(f"{AggregateNode.prefix}-STATE-STORE")
     fields = {"aggregates": tuple(aggregates.items()), "window": window, "store": store, "emit": emit}
     return KTable(handle._builder, handle._then(AggregateNode, name, **fields))
+
+
+def _check_name(name: object) -> None:
+    if name is not None and not isinstance(name, str):
+        raise TopologyError(f"name={name!r} names the node; for a column of that name write expression.alias('name')")
 
 
 def _pair(column: str | Alias, where: str) -> tuple[str, Expression]:

@@ -54,10 +54,17 @@ def ensure_table(spark: SparkSession, path: str, schema: StructType) -> None:
 
 
 def upsert(rows: DataFrame, path: str, key: Sequence[str], transaction: Transaction) -> None:
-    """Update the rows whose key is there, insert the others. Null keys are equal to null keys."""
+    """Update the rows whose key is there, insert the others. Null keys are equal to null keys.
+
+    ``rows`` must not hold a key twice.
+    """
     from delta.tables import DeltaTable
 
     spark = rows.sparkSession
+    if DeltaTable.forPath(spark, path).detail().head()["numFiles"] == 0:
+        # There is nothing to update, and a plain append takes a third of the time.
+        append(rows, path, transaction)
+        return
     same = " AND ".join(f"kept.`{name}` <=> new.`{name}`" for name in key)
     with _idempotent(spark, transaction):
         target = DeltaTable.forPath(spark, path).alias("kept")

@@ -1,0 +1,93 @@
+"""Python functions in a topology: how they are called, and what happens when they fail."""
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from millrace_streams import StreamsBuilder, TopicShape, TopologyTestDriver, UserFunctionError, batchwise
+from millrace_streams.layout import OPAQUE_SHAPE
+
+SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64())])
+ROWS = [{"k": "a", "x": 1}, {"k": "b", "x": None}, {"k": "a", "x": 3}]
+TWICE = pa.schema([("twice", pa.int64())])
+
+
+def run(build, rows=ROWS, shape=None):
+    builder = StreamsBuilder()
+    build(builder.stream("in")).to("out")
+    driver = TopologyTestDriver(builder.build(), topics={"in": shape or TopicShape(schema=SCHEMA, key_columns=("k",))})
+    driver.pipe("in", rows)
+    return [{name: value for name, value in row.items() if name != "__timestamp"} for row in driver.read("out")]
+
+
+def test_a_function_of_the_value_gets_a_dict():
+    assert run(lambda s: s.filter(lambda value: (value["x"] or 0) > 1)) == [ROWS[2]]
+
+
+def test_a_function_of_key_and_value_gets_the_bare_key():
+    assert run(lambda s: s.filter(lambda key, value: key == "b")) == [ROWS[1]]
+    assert run(lambda s: s.filter_not(lambda key, value: key == "b")) == [ROWS[0], ROWS[2]]
+
+
+def test_a_key_of_several_columns_is_a_tuple():
+    assert run(lambda s: s.select_key("k", "x").filter(lambda key, value: key == ("a", 3))) == [ROWS[2]]
+
+
+def test_map_values_gives_the_columns_of_its_schema_and_keeps_the_key():
+    result = run(lambda s: s.map_values(lambda value: {"twice": (value["x"] or 0) * 2}, schema=TWICE))
+    assert result == [{"k": "a", "twice": 2}, {"k": "b", "twice": 0}, {"k": "a", "twice": 6}]
+
+
+def test_batchwise_functions_get_a_frame():
+    assert run(lambda s: s.filter(batchwise(lambda frame: frame["x"] > 1))) == [ROWS[2]]
+
+    @batchwise
+    def twice(frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.select(twice=pl.col("x") * 2)
+
+    assert [row["twice"] for row in run(lambda s: s.map_values(twice, schema=TWICE))] == [2, None, 6]
+
+
+def test_functions_of_an_opaque_topic_get_bare_values():
+    rows = [{"key": b"a", "value": b"1"}, {"key": None, "value": None}]
+    one_value = pa.schema([("value", pa.int64())])
+    result = run(
+        lambda s: s.map_values(lambda value: None if value is None else int(value), schema=one_value),
+        rows,
+        OPAQUE_SHAPE,
+    )
+    assert result == [{"key": b"a", "value": 1}, {"key": None, "value": None}]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda s: s.filter(lambda value: 1 / 0, name="oops"),
+            r"oops: .*raised ZeroDivisionError: division by zero \(record at offset 0, timestamp 0\) "
+            r"\[topic in, partition 0\]",
+        ),
+        (
+            lambda s: s.map_values(lambda value: 5, schema=TWICE),
+            "KSTREAM-MAPVALUES-0000000001: the function must give a dict of twice, not 5",
+        ),
+        (lambda s: s.map_values(lambda value: {"twice": "no"}, schema=TWICE), "column twice of the function's result"),
+        (lambda s: s.filter(batchwise(lambda frame: 1 / 0)), "the function raised ZeroDivisionError"),
+        (lambda s: s.filter(batchwise(lambda frame: frame)), "must give a boolean polars series of 3 rows"),
+        (lambda s: s.map_values(batchwise(lambda frame: frame.head(1)), schema=TWICE), "a polars frame of 3 rows"),
+        (lambda s: s.map_values(batchwise(lambda frame: frame), schema=TWICE), "the function gave no column twice"),
+    ],
+)
+def test_a_functions_failure_names_the_node_and_the_record(build, message):
+    with pytest.raises(UserFunctionError, match=message):
+        run(build)
+
+
+def test_a_record_without_event_time_is_named():
+    builder = StreamsBuilder()
+    builder.stream("in", schema=SCHEMA, timestamp="x").to("out")
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(
+        UserFunctionError, match="1 records without a valid event time in x, the first at offset 1 of in-0"
+    ):
+        driver.pipe("in", ROWS)

@@ -1,0 +1,285 @@
+"""What a topology looks like as text, and what is refused when it is built or compiled, naming the node."""
+
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+
+from millrace_streams import (
+    StreamsBuilder,
+    TopicShape,
+    TopologyError,
+    UnknownColumnError,
+    UnsupportedTopologyError,
+    batchwise,
+    col,
+    compile_topology,
+    count,
+    hopping,
+    lit,
+    mean,
+    tumbling,
+)
+from millrace_streams import sum as sum_
+from millrace_streams.graph import SourceNode, Topology
+from millrace_streams.windows import TimeWindows
+
+FLIGHTS = TopicShape(
+    schema=pa.schema(
+        [
+            ("origin", pa.string()),
+            ("carrier", pa.string()),
+            ("dep_delay", pa.float64()),
+            ("time_hour", pa.timestamp("us", tz="UTC")),
+        ]
+    ),
+    key_columns=("origin",),
+)
+
+
+def compile_flights(topology: Topology):
+    return compile_topology(topology, {"flights": FLIGHTS})
+
+
+def departures() -> Topology:
+    builder = StreamsBuilder()
+    flights = builder.stream("flights", timestamp="time_hour").filter(col("dep_delay").is_not_null())
+    hours = flights.group_by("origin").windowed_by(tumbling(timedelta(hours=1)))
+    hours.aggregate(departures=count(), mean_delay=mean("dep_delay")).to_delta("hourly")
+    return builder.build()
+
+
+def test_describe_is_in_the_form_of_kafka_streams():
+    assert (
+        departures().describe()
+        == """Topologies:
+   Sub-topology: 0
+    Source: KSTREAM-SOURCE-0000000000 (topics: [flights])
+      --> KSTREAM-FILTER-0000000001
+    Processor: KSTREAM-FILTER-0000000001 (stores: [])
+      --> KSTREAM-KEY-SELECT-0000000002
+      <-- KSTREAM-SOURCE-0000000000
+    Processor: KSTREAM-KEY-SELECT-0000000002 (stores: [])
+      --> KSTREAM-AGGREGATE-0000000004
+      <-- KSTREAM-FILTER-0000000001
+    Processor: KSTREAM-AGGREGATE-0000000004 (stores: [KSTREAM-AGGREGATE-STATE-STORE-0000000003])
+      --> DELTA-SINK-0000000005
+      <-- KSTREAM-KEY-SELECT-0000000002
+    Sink: DELTA-SINK-0000000005 (delta table: hourly)
+      <-- KSTREAM-AGGREGATE-0000000004
+"""
+    )
+
+
+def test_unconnected_parts_are_sub_topologies_of_their_own():
+    builder = StreamsBuilder()
+    builder.stream("a").to("b")
+    builder.stream("c").to("d")
+    text = builder.build().describe()
+    assert "Sub-topology: 0\n    Source: KSTREAM-SOURCE-0000000000 (topics: [a])" in text
+    assert "Sub-topology: 1\n    Source: KSTREAM-SOURCE-0000000002 (topics: [c])" in text
+
+
+def test_names_are_the_users_where_given():
+    builder = StreamsBuilder()
+    builder.stream("in", name="read").filter(col("x") > 1, name="large").group_by_key().count(
+        store="n", name="n"
+    ).to_delta("t")
+    topology = builder.build()
+    assert [node.name for node in topology.nodes] == ["read", "large", "n", "DELTA-SINK-0000000000"]
+    assert topology.stores == ("n",)
+    assert topology.node("large").parents == ("read",)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda b: b.stream("in"), "the topology has no result"),
+        (lambda b: None, "the topology reads no topic"),
+        (lambda b: [b.stream("in", name="x").to("a", name="x")], "x: the name is used twice"),
+        (lambda b: [(s := b.stream("in")).to_delta("t"), s.to_delta("t")], "two sinks write to the same Delta table"),
+        (
+            lambda b: [
+                (g := b.stream("in").group_by_key()).count(store="s").to_delta("t"),
+                g.count(store="s").to_delta("u"),
+            ],
+            "the store s is used twice",
+        ),
+    ],
+)
+def test_what_is_no_topology_is_refused(build, message):
+    builder = StreamsBuilder()
+    build(builder)
+    with pytest.raises(TopologyError, match=message):
+        builder.build()
+
+
+def test_a_node_before_its_parent_is_refused():
+    with pytest.raises(TopologyError, match="b: its parent a is not a node before it"):
+        Topology((SourceNode(name="b", topic="t", parents=("a",)),))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda s: s.select(), "select after KSTREAM-SOURCE-0000000000: name at least one column"),
+        (lambda s: s.select("a", a=1), "a column is named twice in a, a"),
+        (lambda s: s.select(name=col("a")), r"for a column of that name write expression.alias\('name'\)"),
+        (lambda s: s.select(col("a") + 1), "has no name: write name=expression"),
+        (lambda s: s.filter("a > 1"), "neither an expression nor a function"),
+        (lambda s: s.filter(lambda a, b, c: True), r"must take \(value\) or \(key, value\), not 3"),
+        (lambda s: s.map_values(len), "give a function with schema="),
+        (lambda s: s.group_by_key().aggregate(), "give at least one aggregate"),
+        (lambda s: s.group_by_key().aggregate(n=5), "n=5 is not an aggregate"),
+        (lambda s: s.group_by_key().count(emit="all"), "emit='all': must be 'every' or 'last'"),
+    ],
+)
+def test_misuse_of_the_language_is_refused_at_once(build, message):
+    with pytest.raises(TopologyError, match=message):
+        build(StreamsBuilder().stream("in"))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: tumbling(0), "the size must be positive"),
+        (lambda: hopping(10, advance=20), "the advance must be positive and at most the size"),
+        (lambda: tumbling(10, grace=-1), "grace of -1 ms: must not be negative"),
+        (lambda: tumbling(10).retain(5), "retention of 5 ms is shorter than window and grace"),
+        (lambda: tumbling(timedelta(microseconds=1500)), "not a whole number of milliseconds"),
+    ],
+)
+def test_windows_that_make_no_sense_are_refused(build, message):
+    with pytest.raises(TopologyError, match=message):
+        build()
+
+
+def test_windows_say_what_they_are():
+    assert str(tumbling(10).grace(5)) == "tumbling 10 ms, grace 5 ms"
+    assert str(tumbling(10).advance_by(2)) == "hopping every 2 ms, 10 ms, grace 0 ms"
+    assert tumbling(10, grace=5) == TimeWindows(size_ms=10, advance_ms=10, grace_ms=5, retention_ms=15)
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (
+            lambda s: s.filter(col("delay") > 1).to("out"),
+            UnknownColumnError,
+            "KSTREAM-FILTER-0000000001: no column delay in its input; the columns are origin, carrier, dep_delay",
+        ),
+        (lambda s: s.filter(col("dep_delay") + 1).to("out"), TopologyError, "is double, not boolean"),
+        (lambda s: s.select(x=col("origin") & True).to("out"), TopologyError, "KSTREAM-MAPVALUES-0000000001: the expr"),
+        (lambda s: s.select(x=lit(None)).to("out"), TopologyError, "x is always null and has no type: cast it"),
+        (lambda s: s.with_columns(origin=lit("x")).to("out"), TopologyError, "origin is part of the key"),
+        (lambda s: s.select(__x=col("origin")).to("out"), TopologyError, "the column name __x is reserved"),
+        (lambda s: s.group_by("dest").count().to_delta("t"), UnknownColumnError, "no column dest in its input"),
+        (
+            lambda s: s.group_by_key().aggregate(s=sum_("carrier")).to_delta("t"),
+            TopologyError,
+            r"KSTREAM-AGGREGATE-0000000002: s=sum\(carrier\): a number is needed, not string",
+        ),
+        (
+            lambda s: s.group_by_key().windowed_by(tumbling(5)).aggregate(window_start=count()).to_delta("t"),
+            TopologyError,
+            "the column name window_start is taken or reserved",
+        ),
+        (
+            lambda s: s.map_values(lambda v: v, schema=pa.schema([("origin", pa.string())])).to("out"),
+            TopologyError,
+            "the schema has no column beside the key's",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_schema_is_refused_with_the_nodes_name(build, error, message):
+    builder = StreamsBuilder()
+    build(builder.stream("flights"))
+    with pytest.raises(error, match=message):
+        compile_flights(builder.build())
+
+
+def test_event_time_must_be_a_time():
+    builder = StreamsBuilder()
+    builder.stream("flights", timestamp="carrier").to("out")
+    with pytest.raises(TopologyError, match="event time from carrier: needs a timestamp or ms since 1970, not string"):
+        compile_flights(builder.build())
+
+
+def test_an_unknown_schema_is_refused():
+    builder = StreamsBuilder()
+    builder.stream("other").to("out")
+    with pytest.raises(TopologyError, match="the schema of topic other is not known: declare it with schema="):
+        compile_topology(builder.build(), {})
+
+
+def test_records_without_a_key_cannot_be_grouped_by_it():
+    builder = StreamsBuilder()
+    builder.stream("in", schema=pa.schema([("x", pa.int64())])).group_by_key().count().to_delta("t")
+    with pytest.raises(TopologyError, match="the records have no key: group_by"):
+        compile_topology(builder.build(), {})
+
+
+def test_a_table_is_not_a_stream():
+    builder = StreamsBuilder()
+    table = builder.stream("flights").group_by_key().count()
+    assert not hasattr(table, "filter")
+    table.to_stream().filter(col("count") > 2).to("out")
+    assert compile_flights(builder.build()).layouts["KTABLE-TOSTREAM-0000000003"].key == ("origin",)
+
+
+def test_a_second_source_is_refused_for_now():
+    builder = StreamsBuilder()
+    builder.stream("flights").to("a")
+    builder.stream("flights").to("b")
+    with pytest.raises(UnsupportedTopologyError, match=r"KSTREAM-SOURCE-0000000002: a topology with a second source"):
+        compile_flights(builder.build())
+
+
+def test_only_the_columns_that_count_are_read():
+    plan = compile_flights(departures())
+    assert plan.columns == ("origin", "dep_delay", "time_hour")
+    builder = StreamsBuilder()
+    builder.stream("flights").with_columns(a=col("dep_delay") + 1, b=col("carrier")).group_by("origin").aggregate(
+        s=sum_("a")
+    ).to_delta("t")
+    assert compile_flights(builder.build()).columns == ("origin", "dep_delay")
+
+
+def test_functions_get_all_columns():
+    builder = StreamsBuilder()
+    builder.stream("flights").filter(batchwise(lambda frame: frame["dep_delay"] > 1)).group_by_key().count().to_delta(
+        "t"
+    )
+    assert compile_flights(builder.build()).columns == tuple(FLIGHTS.schema.names)
+
+
+def test_the_stateless_chain_after_the_source_runs_in_the_reader():
+    plan = compile_flights(departures())
+    assert [operator.node.name for operator in plan.reader] == [
+        "KSTREAM-FILTER-0000000001",
+        "KSTREAM-KEY-SELECT-0000000002",
+    ]
+    assert plan.head == "KSTREAM-KEY-SELECT-0000000002"
+    builder = StreamsBuilder()
+    stream = builder.stream("flights").filter(col("dep_delay") > 1)
+    stream.filter(col("carrier") == "AA").to("a")
+    stream.filter(col("carrier") == "UA").to("b")
+    plan = compile_flights(builder.build())
+    assert [operator.node.name for operator in plan.reader] == ["KSTREAM-FILTER-0000000001"]
+
+
+@pytest.mark.parametrize(
+    ("group", "moves"),
+    [
+        (lambda s: s.group_by("origin"), False),
+        (lambda s: s.group_by("carrier", "origin"), False),
+        (lambda s: s.group_by("carrier"), True),
+        (lambda s: s.group_by(origin=col("origin").upper()), True),
+        (lambda s: s.group_by("carrier").aggregate(n=count()).to_stream().group_by("carrier"), True),
+        (lambda s: s.select_key("carrier").select("dep_delay").group_by_key(), True),
+    ],
+)
+def test_records_move_only_where_the_bucket_is_not_decided(group, moves):
+    builder = StreamsBuilder()
+    group(builder.stream("flights")).count(column="total").to_delta("t")
+    assert bool(compile_flights(builder.build()).repartitions) == moves
