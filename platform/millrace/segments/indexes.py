@@ -94,8 +94,12 @@ class TimeIndex:
 
     @classmethod
     def of_file(cls, buffer: Bytes, base_offset: int) -> TimeIndex:
-        """Over a file's content, without the zeros of preallocation and without an incomplete last entry."""
-        count = _count_before_zeros(buffer, TIME_ENTRY_BYTES, _TIME_ENTRY)
+        """Over a file's content, without the zeros of preallocation and without an incomplete last entry.
+
+        An only entry of zeros is one: a batch of one record, of 1970.
+        """
+        is_one = len(buffer) // TIME_ENTRY_BYTES == 1
+        count = 1 if is_one else _count_before_zeros(buffer, TIME_ENTRY_BYTES, _TIME_ENTRY)
         return cls(memoryview(buffer)[: count * TIME_ENTRY_BYTES], base_offset)
 
     def __len__(self) -> int:

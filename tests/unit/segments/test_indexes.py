@@ -34,7 +34,7 @@ def test_offset_lookup(entries: list[tuple[int, int]], target: int, zeros: int) 
 
 @given(entries=offset_entries(), target=st.integers(-10, 45_000), zeros=st.integers(0, 50))
 def test_time_lookup(entries: list[tuple[int, int]], target: int, zeros: int) -> None:
-    data = b"".join(pack_time_entry(*entry) for entry in entries) + bytes(zeros)
+    data = b"".join(pack_time_entry(*entry) for entry in entries) + bytes(0 if zeros // 12 == 1 else zeros)
     index = TimeIndex.of_file(data, BASE)
     absolute = [(timestamp, BASE + offset) for timestamp, offset in entries]
     assert [tuple(entry) for entry in index] == absolute
@@ -49,6 +49,11 @@ def test_problems_are_named() -> None:
     assert offsets.problem() == "entry 1 (5005, 200) does not follow (5005, 100)"
     times = TimeIndex(pack_time_entry(7, 5) + pack_time_entry(6, 9), BASE)
     assert times.problem() == "entry 1 (6, 5009) does not follow (7, 5005)"
+
+
+def test_one_entry_of_zeros_is_an_entry() -> None:
+    assert [tuple(entry) for entry in TimeIndex.of_file(pack_time_entry(0, 0), BASE)] == [(0, BASE)]
+    assert list(TimeIndex.of_file(bytes(24), BASE)) == []
 
 
 def test_index_follows_a_growing_buffer() -> None:
