@@ -25,9 +25,9 @@ def demo(
 
       millrace demo --work-dir /tmp/flights --rows 50000
     """
-    from millrace.cli.paths import conf_dir, jobs_dir
     from rich.console import Console
 
+    from millrace.cli.paths import conf_dir, jobs_dir
     from millrace_streams.demo.tour import Tour, run_tour
 
     tour = Tour(work_dir=work_dir.resolve(), jobs=jobs_dir(), conf=conf_dir(), partitions=partitions, rows=rows)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from millrace.errors import EnvironmentProblemError
+from pyspark_millrace.spark_session import spark_submit_command
 
 _START_SECONDS_MAX: Final = 60.0
 _LOCK_SECONDS_MAX: Final = 60.0
@@ -100,8 +101,7 @@ def spark_submit(
     Raises ``EnvironmentProblemError`` with the end of that log when the job fails.
     """
     log_path = work_dir / "logs" / f"{job.stem}.log"
-    submit = Path(sys.executable).parent / "spark-submit"
-    command = [str(submit), "--master", "local[2]", "--conf", "spark.ui.enabled=false", str(job), *arguments]
+    command = spark_submit_command(job, *arguments, conf={"spark.ui.enabled": "false"})
     with log_path.open("a") as log:
         process = _start(command, log=log, lock=lock)
     try:
@@ -114,6 +114,7 @@ def spark_submit(
 
 
 def _start(command: Sequence[str], *, log: IO[str], lock: DemoLock) -> subprocess.Popen[bytes]:
+    # Spark looks for Python data sources with the Python that this names, not with spark.pyspark.python.
     variables = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     return subprocess.Popen(
         command,
