@@ -87,6 +87,8 @@ def plot_departures(departures: pa.Table, path: Path) -> None:
         right.plot(rows["hour"], pc.divide(rows["delay_sum_sum"], rows["departures_sum"]), marker="o", label=origin)
     left.set(title="Departures in 2013", xlabel="scheduled hour, New York (EST)", ylabel="flights")
     right.set(title="Mean departure delay", xlabel="scheduled hour, New York (EST)", ylabel="minutes")
+    for axes in (left, right):
+        axes.set_xticks(range(0, 24, 3))
     left.legend()
     figure.tight_layout()
     figure.savefig(path, dpi=120)
