@@ -63,7 +63,7 @@ def load(bootstrap_servers: str, dataset: Dataset, on_rows: Callable[[int], None
             producer.send_table(dataset.topic, chunk, partition=target, timestamps=dataset.time_column)
             producer.flush()
             on_rows(chunk.num_rows)
-    return table.num_rows
+    return int(table.num_rows)
 
 
 def _rank_within(share: np.ndarray, partitions: int) -> np.ndarray:
