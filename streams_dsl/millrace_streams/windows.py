@@ -20,8 +20,8 @@ Duration: TypeAlias = dt.timedelta | int
 class TimeWindows:
     """Windows of ``size_ms``, one starting every ``advance_ms``: tumbling if both are equal, else hopping.
 
-    ``retention_ms`` says how long a window's result is kept in the store, counted from its start; at least until it
-    closes, which is also the default.
+    ``retention_ms`` says how long a window's result is kept in the store: from its start to the newest window's; at
+    least until it closes, which is also the default.
     """
 
     size_ms: int

@@ -36,7 +36,10 @@ _STATE_ROW: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What a stateful step gives for a batch. ``dropped`` counts records that came too late or had no key."""
+    """What a stateful step gives for a batch.
+
+    ``dropped`` is Kafka's ``dropped-records``: records that were skipped, and windows for which one came too late.
+    """
 
     output: pl.DataFrame
     delta: StateDelta | None
@@ -66,6 +69,7 @@ class AggregateStep:
             schema=pl.Schema(columns),
             key=tuple(self._group),
             window=_WINDOW if window is not None else None,
+            advance_ms=window.advance_ms if window is not None else 1,
             retention_ms=window.retention_ms if window is not None else 0,
         )
 
@@ -74,8 +78,9 @@ class AggregateStep:
         records = self._with_key(batch)
         stream_time = pl.max_horizontal(pl.col(TIMESTAMP).cum_max(), pl.lit(state.stream_time_ms, pl.Int64))
         records = records.with_columns(stream_time.alias(_STREAM_TIME)).with_row_index(_ROW)
-        accepted = self._in_open_windows(records)
-        dropped = batch.height - accepted[_ROW].n_unique()
+        placed = self._in_windows(records)
+        accepted = self._open(placed)
+        dropped = (batch.height - records.height) + (placed.height - accepted.height)
         if not accepted.height:
             return StepResult(output=empty_records(polars_schema(self.result.schema)), delta=None, dropped=dropped)
         lifted = accepted.select(
@@ -116,20 +121,25 @@ class AggregateStep:
             there &= pl.col(VALUE).is_not_null()
         return batch.filter(there)
 
-    def _in_open_windows(self, records: pl.DataFrame) -> pl.DataFrame:
-        """One row per record and open window that it falls into, in record order, windows ascending."""
+    def _in_windows(self, records: pl.DataFrame) -> pl.DataFrame:
+        """One row per record and window that it falls into, in record order, windows ascending."""
         window = self.node.window
         if window is None:
             return records
         time = pl.col(TIMESTAMP)
         if window.tumbling:
-            placed = records.with_columns((time // window.size_ms * window.size_ms).alias(_WINDOW))
-        else:
-            # As Kafka Streams: no window begins before the epoch.
-            first = pl.max_horizontal(time - window.size_ms + window.advance_ms, pl.lit(0, pl.Int64))
-            first = first // window.advance_ms * window.advance_ms
-            starts = pl.int_ranges(first, time + 1, window.advance_ms)
-            placed = records.with_columns(starts.alias(_WINDOW)).explode(_WINDOW)
+            return records.with_columns((time // window.size_ms * window.size_ms).alias(_WINDOW))
+        # As Kafka Streams: no window begins before the epoch.
+        first = pl.max_horizontal(time - window.size_ms + window.advance_ms, pl.lit(0, pl.Int64))
+        first = first // window.advance_ms * window.advance_ms
+        starts = pl.int_ranges(first, time + 1, window.advance_ms)
+        return records.with_columns(starts.alias(_WINDOW)).explode(_WINDOW)
+
+    def _open(self, placed: pl.DataFrame) -> pl.DataFrame:
+        """Those whose window is open when the record comes."""
+        window = self.node.window
+        if window is None:
+            return placed
         return placed.filter(pl.col(_WINDOW) + window.size_ms + window.grace_ms > pl.col(_STREAM_TIME))
 
     def _fold_last(self, lifted: pl.DataFrame) -> pl.DataFrame:

@@ -24,14 +24,16 @@ from millrace_streams.steps.records import NO_TIMESTAMP
 class StoreSpec:
     """What a store holds: its name, the columns of its rows, and which of them are the key.
 
-    ``window`` is the key column with the window's start in ms, if there is one; its rows live ``retention_ms`` from
-    there.
+    ``window`` is the key column with the window's start in ms, if there is one. As in Kafka Streams' window stores, a
+    row lives until the newest window, one of which begins every ``advance_ms``, begins ``retention_ms`` after its
+    own.
     """
 
     name: str
     schema: pl.Schema
     key: tuple[str, ...]
     window: str | None = None
+    advance_ms: int = 1
     retention_ms: int = 0
 
 
@@ -89,4 +91,5 @@ class Store:
     def _within_retention(self, rows: pl.DataFrame) -> pl.DataFrame:
         if self.spec.window is None:
             return rows
-        return rows.filter(pl.col(self.spec.window) + self.spec.retention_ms > self.stream_time_ms)
+        newest_start_ms = self.stream_time_ms // self.spec.advance_ms * self.spec.advance_ms
+        return rows.filter(pl.col(self.spec.window) + self.spec.retention_ms > newest_start_ms)

@@ -19,7 +19,7 @@ from millrace_streams.steps.store import StateDelta, Store, StoreSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What a batch gave: outputs by sink, changes by store, and by node the records that were dropped."""
+    """What a batch gave: outputs by sink, changes by store, and by node what was dropped."""
 
     outputs: Mapping[str, pl.DataFrame]
     deltas: Mapping[str, StateDelta]
