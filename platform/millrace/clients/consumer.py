@@ -207,7 +207,7 @@ class Consumer:
                 left -= batch.num_rows
                 records = batch_to_records(reader.partition, batch, key_columns)
                 by_partition.setdefault(reader.partition, []).extend(records)
-        self._fetcher.send(self._states.values())
+        self._fetcher.send(self._states.values(), timeout_ms)
         return ConsumerRecords(by_partition)
 
     def poll_table(
@@ -237,7 +237,7 @@ class Consumer:
                 left -= batch.num_rows
                 size_bytes += batch.header.size_bytes
                 batches.append(batch_to_table(shape, reader.partition, batch))
-        self._fetcher.send(self._states.values())
+        self._fetcher.send(self._states.values(), timeout_ms)
         return pa.Table.from_batches(batches, schema=shape.schema)
 
     def _topics(self) -> list[Any]:
@@ -261,7 +261,7 @@ class Consumer:
                 if time.monotonic() >= deadline:
                     raise
                 continue
-            self._fetcher.send(self._states.values())
+            self._fetcher.send(self._states.values(), int((deadline - time.monotonic()) * 1000))
             ready = [reader for reader in self._readers.values() if reader.has_data()]
             if ready:
                 first = ready[0].partition

@@ -36,6 +36,9 @@ from millrace.errors import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import scan_headers
 
+_LOOKUP_MS_MIN: Final = 100
+"""What finding a leader may take even in a poll that does not wait."""
+
 logger = logging.getLogger(__name__)
 _TIMEOUT_SLACK_S: Final = 5.0
 """What a fetch may take beyond ``fetch.max.wait.ms`` before its connection is given up, at least."""
@@ -90,8 +93,8 @@ class Fetcher:
         self._answers: deque[tuple[str, _Asked, pb.FetchResponse | MillraceError]] = deque()
         self._calls: set[grpc.Future[pb.FetchResponse]] = set()
 
-    def send(self, states: Iterable[PartitionState]) -> None:
-        """Ask for what follows in every partition that has little left. Raises what finding a leader raises."""
+    def send(self, states: Iterable[PartitionState], timeout_ms: int) -> None:
+        """Ask for what follows in every partition that has little left; finding leaders may take ``timeout_ms``."""
         now = time.monotonic()
         by_address: dict[str, _Asked] = {}
         for state in states:
@@ -104,7 +107,7 @@ class Fetcher:
             ):
                 continue
             try:
-                address = self._metadata.leader_address(state.partition)
+                address = self._metadata.leader_address(state.partition, max(timeout_ms, _LOOKUP_MS_MIN))
             except MillraceError as error:
                 self._retry_later(state, error)
                 continue

@@ -32,20 +32,21 @@ class MetadataCache:
         self._topics: dict[str, tuple[float, TopicDescription]] = {}
         self._addresses: dict[int, str] = {}
 
-    def topic(self, name: str, *, fresh: bool = False) -> TopicDescription:
+    def topic(self, name: str, *, fresh: bool = False, timeout_ms: int | None = None) -> TopicDescription:
         """Describe a topic, from memory unless it is older than ``metadata.max.age.ms`` or ``fresh`` is asked for.
 
-        Raises ``UnknownTopicOrPartitionError`` with the remedy when there is none of that name.
+        Fetching it may take ``timeout_ms``, by default ``default.api.timeout.ms``. Raises
+        ``UnknownTopicOrPartitionError`` with the remedy when there is none of that name.
         """
         known = self._topics.get(name)
         max_age_s = self._connections.config.metadata_max_age_ms / 1000
         if known is not None and not fresh and time.monotonic() - known[0] < max_age_s:
             return known[1]
-        return self.fetch([name])[0]
+        return self.fetch([name], timeout_ms)[0]
 
-    def fetch(self, names: Sequence[str] = ()) -> list[TopicDescription]:
+    def fetch(self, names: Sequence[str] = (), timeout_ms: int | None = None) -> list[TopicDescription]:
         """Fetch topics anew, all of them when no names are given; raises the first topic's error."""
-        response = self._request(names)
+        response = self._request(names, timeout_ms)
         topics = []
         for topic in response.topics:
             if topic.error.code == UnknownTopicOrPartitionError.code:
@@ -71,9 +72,9 @@ class MetadataCache:
         )
         return ClusterDescription(cluster_id=response.cluster_id, controller_id=response.controller_id, brokers=brokers)
 
-    def _request(self, names: Sequence[str]) -> pb.MetadataResponse:
+    def _request(self, names: Sequence[str], timeout_ms: int | None = None) -> pb.MetadataResponse:
         request = pb.MetadataRequest(topics=names, include_schemas=True)
-        response = self._connections.call(lambda stub: stub.Metadata, request)
+        response = self._connections.call(lambda stub: stub.Metadata, request, timeout_ms=timeout_ms)
         with self._lock:
             self._addresses = {node.node_id: _address(node) for node in response.brokers}
         return response
@@ -84,14 +85,14 @@ class MetadataCache:
             for name in [names] if isinstance(names, str) else names:
                 self._topics.pop(name, None)
 
-    def leader_address(self, partition: TopicPartition) -> str:
-        """Where the leader of a partition listens.
+    def leader_address(self, partition: TopicPartition, timeout_ms: int | None = None) -> str:
+        """Where the leader of a partition listens; finding out may take ``timeout_ms``.
 
         Raises ``UnknownTopicOrPartitionError`` or, while there is no leader, ``LeaderNotAvailableError``.
         """
-        topic = self.topic(partition.topic)
+        topic = self.topic(partition.topic, timeout_ms=timeout_ms)
         if not 0 <= partition.partition < topic.num_partitions:
-            topic = self.topic(partition.topic, fresh=True)
+            topic = self.topic(partition.topic, fresh=True, timeout_ms=timeout_ms)
         check_partition(topic, partition.partition)
         leader = topic.partitions[partition.partition].leader
         address = self._addresses.get(leader)

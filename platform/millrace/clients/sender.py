@@ -208,9 +208,10 @@ class Sender:
         sizes: dict[str, int] = {}
         for partition in ready:
             try:
-                address = self._metadata.leader_address(partition)
+                timeout_ms = self._lookup_timeout_ms()
+                address = self._metadata.leader_address(partition, timeout_ms)
                 if self._config.enable_idempotence and self._producer is None:
-                    self._producer = self._new_producer()
+                    self._producer = self._new_producer(timeout_ms)
             except MillraceError as error:
                 self._postpone(partition, error)
                 continue
@@ -243,9 +244,16 @@ class Sender:
         for outgoing in hopeless:
             self._complete(outgoing, error=error)
 
-    def _new_producer(self) -> tuple[int, int]:
+    def _lookup_timeout_ms(self) -> int:
+        """How long the thread may ask for leaders and ids: not beyond the time at which a batch must be given up."""
+        with self._condition:
+            deadlines = [queue.waiting[0].deadline for queue in self._queues.values() if queue.waiting]
+        left_ms = (min(deadlines, default=0.0) - time.monotonic()) * 1000
+        return max(min(int(left_ms), self._config.request_timeout_ms), 1)
+
+    def _new_producer(self, timeout_ms: int) -> tuple[int, int]:
         request = pb.InitProducerIdRequest(producer_id=-1, producer_epoch=-1)
-        response = self._connections.call(lambda stub: stub.InitProducerId, request)
+        response = self._connections.call(lambda stub: stub.InitProducerId, request, timeout_ms=timeout_ms)
         self._sequences.clear()
         return response.producer_id, response.producer_epoch
 

@@ -1,0 +1,259 @@
+"""Connections that break and brokers that restart: nothing is lost, duplicated or reordered."""
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from millrace.clients import Admin, Consumer, Producer
+from millrace.errors import BrokerUnavailableError, BufferExhaustedError, ClientClosedError, RequestTimedOutError
+from millrace_broker.embedded import EmbeddedBroker
+
+
+class Proxy:
+    """Passes bytes between clients and a broker, and can swallow answers and cut connections."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.target: int | None = None
+        self.swallow_answers = False
+        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            broker = socket.create_connection(("127.0.0.1", self.target or 1))
+        except OSError:
+            client.close()
+            return
+        pair = (client, broker)
+        self._pairs.add(pair)
+        with contextlib.suppress(OSError, ValueError):
+            while True:
+                for readable in select.select(pair, [], [])[0]:
+                    data = readable.recv(65536)
+                    if not data:
+                        raise ConnectionResetError
+                    if readable is client:
+                        broker.sendall(data)
+                    elif not self.swallow_answers:
+                        client.sendall(data)
+        self._cut(pair)
+
+    def _cut(self, pair: tuple[socket.socket, socket.socket]) -> None:
+        self._pairs.discard(pair)
+        for end in pair:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def cut_all(self) -> None:
+        for pair in list(self._pairs):
+            self._cut(pair)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut_all()
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    made = Proxy()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def proxied_broker(tmp_path: Path, proxy: Proxy) -> Iterator[EmbeddedBroker]:
+    options = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
+    with EmbeddedBroker(tmp_path / "broker", options=options) as broker:
+        proxy.target = broker.port
+        yield broker
+
+
+def _eventually(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        threading.Event().wait(0.01)
+
+
+def _config(proxy: Proxy, **options: object) -> dict[str, object]:
+    named = {name.replace("_", "."): value for name, value in options.items()}
+    return {"bootstrap.servers": f"127.0.0.1:{proxy.port}", "retry.backoff.ms": 10, **named}
+
+
+def _read_all(proxy: Proxy, topic: str) -> list[bytes]:
+    values: list[bytes] = []
+    with Consumer(_config(proxy, auto_offset_reset="earliest")) as consumer:
+        consumer.assign(consumer.partitions_for(topic))
+        ends = consumer.end_offsets(consumer.assignment())
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            values += [record.value for record in consumer.poll(1000)]  # type: ignore[misc]
+    return values
+
+
+def _end_offset(server: EmbeddedBroker, topic: str) -> int:
+    log = server.server
+    import grpc
+
+    from millrace.protocol import millrace_pb2 as pb
+    from millrace.protocol.millrace_pb2_grpc import BrokerStub
+
+    with grpc.insecure_channel(f"127.0.0.1:{log.port}") as channel:
+        times = [pb.ListOffsetsRequest.PartitionTime(partition=0, timestamp=-1)]
+        topics = [pb.ListOffsetsRequest.TopicTimes(name=topic, partitions=times)]
+        response = BrokerStub(channel).ListOffsets(pb.ListOffsetsRequest(topics=topics))
+    return response.topics[0].partitions[0].offset
+
+
+def test_lost_answers_do_not_duplicate_records(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:
+    with Admin(_config(proxy)) as admin:
+        admin.create_topic("once", partitions=1)
+    with Producer(_config(proxy, linger_ms=5)) as producer:
+        producer.send("once", b"0").result(10)
+        for round_number in range(1, 4):
+            proxy.swallow_answers = True
+            future = producer.send("once", b"%d" % round_number)
+            after = [producer.send("once", b"%d.%d" % (round_number, n)) for n in range(3)]
+            reached = _end_offset(proxied_broker, "once")
+            _eventually(lambda: _end_offset(proxied_broker, "once") > reached or future.done())  # noqa: B023
+            proxy.cut_all()
+            proxy.swallow_answers = False
+            assert future.result(30).offset == (round_number - 1) * 4 + 1
+            assert [late.result(30).offset for late in after] == [(round_number - 1) * 4 + 2 + n for n in range(3)]
+    expected = [b"0"] + [value for n in (1, 2, 3) for value in (b"%d" % n, b"%d.0" % n, b"%d.1" % n, b"%d.2" % n)]
+    assert _read_all(proxy, "once") == expected
+
+
+def test_a_table_survives_broken_connections(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:
+    with Admin(_config(proxy)) as admin:
+        admin.create_topic("many", partitions=4)
+    stop = threading.Event()
+
+    def cut_now_and_then() -> None:
+        while not stop.wait(0.05):
+            proxy.cut_all()
+
+    values = [b"%06d" % n for n in range(20_000)]
+    cutter = threading.Thread(target=cut_now_and_then)
+    with Producer(_config(proxy, batch_size=2_000, linger_ms=1, socket_connection_setup_timeout_ms=60_000)) as producer:
+        producer.partitions_for("many")
+        cutter.start()
+        try:
+            batches = producer.send_table("many", {"value": values}).result(120)
+        finally:
+            stop.set()
+            cutter.join()
+    assert sum(batch.num_records for batch in batches) == len(values)
+    assert sorted(_read_all(proxy, "many")) == values
+
+
+def test_producer_and_consumer_survive_a_restart(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:
+    with Admin(_config(proxy)) as admin:
+        admin.create_topic("restarted", partitions=1)
+    consumer = Consumer(_config(proxy, auto_offset_reset="earliest"))
+    consumer.assign(consumer.partitions_for("restarted"))
+    with Producer(_config(proxy)) as producer, consumer:
+        producer.send("restarted", b"before").result(10)
+        assert [record.value for record in consumer.poll(10_000)] == [b"before"]
+        proxied_broker.stop()
+        proxy.target = None
+        proxy.cut_all()
+        future = producer.send("restarted", b"during")
+        assert not consumer.poll(200)
+        proxied_broker.start()
+        proxy.target = proxied_broker.port
+        assert future.result(30).offset == 1
+        records: list[bytes] = []
+        _eventually(lambda: bool(records.extend(record.value for record in consumer.poll(500)) or records))  # type: ignore[func-returns-value, misc]
+        assert records == [b"during"]
+
+
+def test_reading_a_range_goes_on_after_a_cut(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:
+    with Admin(_config(proxy)) as admin:
+        admin.create_topic("ranged", partitions=1)
+        with Producer(_config(proxy, batch_size=100_000)) as producer:
+            producer.send_table("ranged", {"value": [b"x" * 1000] * 8000}).result(60)
+        received = []
+        for number, chunk in enumerate(admin.read_range("ranged", 0, 0, 8000)):
+            received.append(chunk)
+            if number == 1:
+                proxy.cut_all()
+    import pyarrow as pa
+
+    from millrace.records import decode_range
+
+    offsets = [
+        offset
+        for batch in decode_range(pa.py_buffer(b"".join(received)), 0, 8000, lambda schema_id: pa.schema([]))
+        for offset in batch.offsets().to_pylist()
+    ]
+    assert offsets == list(range(8000))
+
+
+def test_records_that_cannot_be_delivered_fail_in_time(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:
+    with Admin(_config(proxy)) as admin:
+        admin.create_topic("late", partitions=1)
+    limits = {"delivery_timeout_ms": 600, "request_timeout_ms": 300, "socket_connection_setup_timeout_ms": 200}
+    with Producer(_config(proxy, **limits)) as producer:
+        producer.send("late", b"fine").result(10)
+        proxy.swallow_answers = True
+        stuck = producer.send("late", b"no answer").exception(30)
+        assert isinstance(stuck, RequestTimedOutError)
+        assert "delivery.timeout.ms=600; they may or may not be in the log" in str(stuck)
+        proxy.target = None
+        proxy.swallow_answers = False
+        proxy.cut_all()
+        away = producer.send("late", b"no broker").exception(30)
+        assert isinstance(away, BrokerUnavailableError)
+        proxy.target = proxied_broker.port
+        # The producer goes on, under a new id.
+        assert producer.send("late", b"again").result(30).offset >= 1
+
+
+def _send_many(producer: Producer, count: int) -> None:
+    for _ in range(count):
+        producer.send("full", b"x" * 1000)
+
+
+def test_a_full_buffer_blocks_and_then_fails(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:
+    with Admin(_config(proxy)) as admin:
+        admin.create_topic("full", partitions=1)
+    limits = {"buffer_memory": 100_000, "batch_size": 10_000, "max_block_ms": 200}
+    producer = Producer(_config(proxy, **limits))
+    producer.send("full", b"x").result(10)
+    proxy.swallow_answers = True
+    with pytest.raises(BufferExhaustedError, match=r"buffer\.memory=100000"):
+        producer.send_table("full", {"value": [b"x" * 1000] * 1000})
+    with pytest.raises(BufferExhaustedError):
+        _send_many(producer, 1000)
+    producer.close(timeout=0.1)
+
+
+def test_closing_without_waiting_fails_what_is_left(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:
+    with Admin(_config(proxy)) as admin:
+        admin.create_topic("abandoned", partitions=1)
+    producer = Producer(_config(proxy))
+    producer.send("abandoned", b"x").result(10)
+    proxy.swallow_answers = True
+    futures = [producer.send("abandoned", b"y") for _ in range(5)]
+    producer.close(timeout=0)
+    assert {type(future.exception(10)) for future in futures} == {ClientClosedError}
