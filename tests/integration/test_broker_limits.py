@@ -1,0 +1,127 @@
+"""What a client cannot make the broker hold, and how it is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from millrace import errors
+from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.status import ERROR_CODE_KEY, error_from_rpc
+from millrace_broker.embedded import EmbeddedBroker
+
+
+def _eventually(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_true():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+
+
+def test_too_large_a_batch_is_refused_and_the_connection_goes_on(calls: Any, topic: str) -> None:
+    calls.create(topic, configs={"max.message.bytes": "1000"})
+    refused = calls.produce(topic, calls.batch(b"x" * 2000)).error
+    assert refused.code == errors.MessageTooLargeError.code
+    assert "max.message.bytes" in refused.message
+    assert calls.produce(topic, calls.batch(b"x")).error.code == 0
+
+
+def test_too_large_a_request_is_refused_and_the_connection_goes_on(tmp_path: Path, calls_to: Any) -> None:
+    options = {"socket.request.max.bytes": 200_000, "message.max.bytes": 100_000}
+    with EmbeddedBroker(tmp_path / "data", options=options) as broker:
+        calls = calls_to(broker.bootstrap_servers)
+        calls.create("t")
+        with pytest.raises(errors.MessageTooLargeError, match="larger than max"):
+            calls.produce("t", calls.batch(b"x" * 500_000))
+        assert calls.produce("t", calls.batch(b"x" * 50_000)).error.code == 0
+
+
+def test_more_requests_than_allowed_are_refused_as_throttled(tmp_path: Path, calls_to: Any) -> None:
+    with EmbeddedBroker(tmp_path / "data", options={"queued.max.requests": 3}) as broker:
+        first, second = calls_to(broker.bootstrap_servers), calls_to(f"localhost:{broker.port}")
+        first.create("t")
+        waiting = [first.stub.Fetch.future(first.fetch_request({"t": {0: 0}}, max_wait_ms=60_000)) for _ in range(3)]
+        statistics = broker.server.broker.statistics
+        _eventually(lambda: statistics().limits.requests == 3)
+        refused = second.error("ApiVersions", pb.ApiVersionsRequest())
+        assert isinstance(refused, errors.ThrottledError)
+        assert "queued.max.requests" in refused.message
+        for future in waiting:
+            future.cancel()
+        _eventually(lambda: statistics().limits.requests == 0)
+        second.call("ApiVersions", pb.ApiVersionsRequest())
+
+
+def test_more_connections_than_allowed_are_refused_as_throttled(tmp_path: Path, calls_to: Any) -> None:
+    with EmbeddedBroker(tmp_path / "data", options={"max.connections": 1}) as broker:
+        first = calls_to(broker.bootstrap_servers)
+        first.call("ApiVersions", pb.ApiVersionsRequest())
+        refused = calls_to(f"localhost:{broker.port}").error("ApiVersions", pb.ApiVersionsRequest())
+        assert isinstance(refused, errors.ThrottledError)
+        assert "max.connections" in refused.message
+        first.call("ApiVersions", pb.ApiVersionsRequest())
+
+
+def test_a_flood_of_large_requests_waits_its_turn_and_all_are_answered(tmp_path: Path, calls_to: Any) -> None:
+    with EmbeddedBroker(tmp_path / "data", options={"queued.max.request.bytes": 2_000_000}) as broker:
+        calls = calls_to(broker.bootstrap_servers)
+        calls.create("t")
+        data = pb.ProduceRequest.PartitionData(partition=0, records=calls.batch(b"x" * 900_000))
+        request = pb.ProduceRequest(acks=-1, topics=[pb.ProduceRequest.TopicData(name="t", partitions=[data])])
+        futures = [calls.stub.Produce.future(request) for _ in range(40)]
+        offsets = [future.result().topics[0].partitions[0].base_offset for future in futures]
+        assert sorted(offsets) == list(range(40))
+        limits = broker.server.broker.statistics().limits
+        assert limits.delayed > 0
+        assert calls.fetch("t", 0, max_bytes=2**30, partition_max_bytes=2**30).records
+        _eventually(lambda: broker.server.broker.statistics().limits.bytes_in_use == 0)
+
+
+def test_a_fetch_response_is_no_larger_than_the_broker_allows(tmp_path: Path, calls_to: Any) -> None:
+    with EmbeddedBroker(tmp_path / "data", options={"fetch.max.bytes": 10_000}) as broker:
+        calls = calls_to(broker.bootstrap_servers)
+        calls.create("t")
+        for _ in range(20):
+            calls.produce("t", calls.batch(b"x" * 1000))
+        fetched = calls.fetch("t", 0, max_bytes=2**30, partition_max_bytes=2**30)
+        assert 5_000 < len(fetched.records) <= 10_000
+
+
+def test_a_failing_call_ends_with_its_number_and_a_status_for_proxies(calls: Any) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        calls.stub.GetSchemas(pb.GetSchemasRequest(ids=[987_654]))
+    failed: Any = caught.value
+    assert failed.code() is grpc.StatusCode.NOT_FOUND
+    assert dict(failed.trailing_metadata())[ERROR_CODE_KEY] == "1003"
+    assert isinstance(error_from_rpc(failed), errors.UnknownSchemaError)
+
+
+def test_an_unforeseen_failure_is_logged_with_its_stack_and_answered_without(
+    tmp_path: Path, calls_to: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EmbeddedBroker(tmp_path / "data") as broker:
+        calls = calls_to(broker.bootstrap_servers)
+
+        def fail() -> None:
+            raise ZeroDivisionError("secret detail")
+
+        monkeypatch.setattr(broker.server.broker, "live_brokers", fail)
+        refused = calls.error("Metadata", pb.MetadataRequest())
+        monkeypatch.undo()
+        assert isinstance(refused, errors.UnknownServerError)
+        assert "secret" not in refused.message
+        assert "ZeroDivisionError" in caplog.text
+        calls.call("Metadata", pb.MetadataRequest())
+
+
+def test_a_body_that_is_no_message_ends_the_call_alone(calls: Any) -> None:
+    raw = calls.channel.unary_unary("/millrace.v1.Broker/Produce")
+    with pytest.raises(grpc.RpcError):
+        raw(b"\xff\xff\xff", timeout=10)
+    calls.call("ApiVersions", pb.ApiVersionsRequest())
