@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from millrace.coordination import EmbeddedStore, NodeExistsError, paths
+from millrace.coordination.nodes import BrokerNode
+from millrace.errors import EnvironmentProblemError, StorageError
+from millrace_broker.metadata import LiveBroker, ProducerIds, registration
+from millrace_broker.metadata.producer_ids import BLOCK_SIZE
+
+
+def _node(port: int) -> BrokerNode:
+    return BrokerNode(host="h", port=port, rack="r", timestamp_ms=5)
+
+
+def test_the_cluster_has_one_id_whoever_asks_first() -> None:
+    store = EmbeddedStore()
+    first, second = store.connect(), store.connect()
+    registration.ensure_roots(first)
+    made = registration.cluster_id(first)
+    assert len(made) == 22
+    assert registration.cluster_id(second, make=lambda: "another") == made
+    assert json.loads(first.get(paths.CLUSTER_ID)[0]) == {"version": "1", "id": made}
+
+
+def test_a_broker_is_live_as_long_as_its_session_and_its_id_is_taken() -> None:
+    store = EmbeddedStore()
+    first, second = store.connect(), store.connect()
+    registration.ensure_roots(first)
+    registration.register(first, 3, _node(1))
+    with pytest.raises(EnvironmentProblemError, match=r"broker\.id"):
+        registration.register(second, 3, _node(2))
+    registration.register(second, 1, _node(2))
+    assert registration.live_brokers(second) == [
+        LiveBroker(broker_id=1, host="h", port=2, rack="r"),
+        LiveBroker(broker_id=3, host="h", port=1, rack="r"),
+    ]
+    first.close()
+    assert [broker.broker_id for broker in registration.live_brokers(second)] == [1]
+
+
+def test_each_controller_has_a_higher_epoch_and_only_one_sits() -> None:
+    store = EmbeddedStore()
+    first, second = store.connect(), store.connect()
+    registration.ensure_roots(first)
+    assert registration.become_controller(first, 0, now_ms=1) == 1
+    with pytest.raises(NodeExistsError):
+        registration.become_controller(second, 1, now_ms=2)
+    assert first.get(paths.CONTROLLER_EPOCH)[0] == b"1"
+    first.close()
+    assert registration.become_controller(second, 1, now_ms=3) == 2
+
+
+def test_producer_ids_are_unique_over_brokers_and_restarts() -> None:
+    store = EmbeddedStore()
+    session = store.connect()
+    registration.ensure_roots(session)
+    one, two = ProducerIds(session, 1), ProducerIds(session, 2)
+    ids = [source.next_id() for _ in range(BLOCK_SIZE + 5) for source in (one, two)]
+    ids += [ProducerIds(session, 1).next_id()]
+    assert len(set(ids)) == len(ids)
+    assert min(ids) == 0
+    block = json.loads(session.get(paths.PRODUCER_ID_BLOCK)[0])
+    assert block == {"version": 1, "broker": 1, "block_start": "4000", "block_end": "4999"}
+
+
+def test_a_block_that_nobody_can_read_is_an_error_and_not_a_second_use() -> None:
+    session = EmbeddedStore().connect()
+    registration.ensure_roots(session)
+    session.set(paths.PRODUCER_ID_BLOCK, b"garbage")
+    with pytest.raises(StorageError, match="garbage"):
+        ProducerIds(session, 1).next_id()
