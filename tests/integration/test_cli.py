@@ -1,0 +1,203 @@
+"""The real ``millrace`` command: what it prints, and how it exits."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from millrace_broker.embedded import EmbeddedBroker
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+_MILLRACE = [sys.executable, "-m", "millrace.cli.main"]
+
+
+@pytest.fixture
+def run(module_broker: EmbeddedBroker) -> Run:
+    """Run the command against the broker; ``code`` is the exit code that is expected."""
+    environment = {**os.environ, "MILLRACE_BOOTSTRAP_SERVERS": module_broker.bootstrap_servers, "NO_COLOR": "1"}
+
+    def run_command(*arguments: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*_MILLRACE, *arguments],
+            input=stdin,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run_command
+
+
+def test_the_overview_imports_no_command(run: Run) -> None:
+    script = (
+        "import sys; from millrace.cli.main import main; main(['--help']); "
+        "print(*[name for name in ('grpc', 'pyarrow', 'pyspark', 'pandas', 'millrace_broker') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == ""
+    for command in ("broker", "topics", "produce", "consume", "demo", "paths"):
+        assert command in done.stdout
+    assert "Run a broker" in done.stdout
+
+
+def test_version_paths_and_wrong_usage(run: Run) -> None:
+    assert run("--version").stdout.startswith("millrace 0.")
+    paths = json.loads(run("paths", "--json").stdout)
+    assert Path(paths["jobs"]).is_dir()
+    assert (Path(paths["conf"]) / "client.properties").is_file()
+    assert run("paths", "conf").stdout.strip() == paths["conf"]
+    assert "No such command" in run("nonsense", code=2).stderr
+    assert "--nonsense" in run("topics", "list", "--nonsense", code=2).stderr
+    assert "millrace topics create orders" in run("topics", "create", "--help").stdout
+
+
+def test_a_topic_from_creation_to_deletion(run: Run, tmp_path: Path) -> None:
+    ddl = "id BIGINT NOT NULL COMMENT 'the key', city STRING, price DECIMAL(10,2)"
+    assert "3 columns, version 1" in run("topics", "create", "life", "-p", "3", "--ddl", ddl, "--key", "id").stdout
+    assert "already" in run("topics", "create", "life", code=1).stderr
+    run("topics", "create", "life", "--if-not-exists")
+    listed = json.loads(run("topics", "list", "--json").stdout)
+    assert next(topic for topic in listed if topic["name"] == "life")["schema"].startswith("id BIGINT NOT NULL")
+    assert "life" in run("topics", "list").stdout
+    run("topics", "alter", "life", "-p", "4", "-c", "retention.ms=1000")
+    run("topics", "evolve", "life", "--add", "tip DOUBLE")
+    described = json.loads(run("topics", "describe", "life", "--json").stdout)
+    assert [column["name"] for column in described["columns"]] == ["id", "city", "price", "tip"]
+    assert described["configs"] == {"retention.ms": "1000"}
+    assert [partition["end_offset"] for partition in described["partitions"]] == [0, 0, 0, 0]
+    text = run("topics", "describe", "life").stdout
+    assert "the key" in text
+    assert "DECIMAL(10,2)" in text
+    run("topics", "alter", "life", "--delete-config", "retention.ms")
+    assert json.loads(run("topics", "describe", "life", "--json").stdout)["configs"] == {}
+    assert "deleted topic life" in run("topics", "delete", "life", "--yes").stdout
+    assert "topic life does not exist" in run("topics", "describe", "life", code=1).stderr
+
+
+def test_refused_topics(run: Run, tmp_path: Path) -> None:
+    assert "INTT is not a Spark type" in run("topics", "create", "bad", "--ddl", "a INTT", code=1).stderr
+    assert "cannot read the schema file" in run("topics", "create", "bad", "--schema", "none.ddl", code=1).stderr
+    assert "expected NAME=VALUE" in run("topics", "create", "bad", "-c", "retention", code=2).stderr
+    assert "nothing to change" in run("topics", "alter", "bad", code=2).stderr
+    assert "give one of --add" in run("topics", "evolve", "bad", code=2).stderr
+    both = run("topics", "create", "bad", "--ddl", "a INT", "--schema", "x.ddl", code=2)
+    assert "give one of them" in both.stderr
+
+
+def test_lines_in_and_out(run: Run) -> None:
+    run("topics", "create", "lines", "-p", "2")
+    run("produce", "lines", stdin="one\ntwo\nthree\n")
+    assert sorted(run("consume", "lines", "--format", "value").stdout.split()) == ["one", "three", "two"]
+    run("produce", "lines", "--key-separator", ":", "--partition", "1", stdin="k:a:b\nl:c")
+    records = [json.loads(line) for line in run("consume", "lines", "-f", "json").stdout.splitlines()]
+    keyed = {record["key"]: record["value"] for record in records if record["key"]}
+    assert keyed == {"k": "a:b", "l": "c"}
+    assert len(run("consume", "lines", "-n", "2", "-f", "value").stdout.splitlines()) == 2
+    assert "no key separator" in run("produce", "lines", "--key-separator", "|", stdin="k:v\n", code=1).stderr
+    assert "PARTITION" in run("consume", "lines", "-f", "table").stdout
+    # What one prints the other reads.
+    printed = run("consume", "lines").stdout
+    run("topics", "create", "copy", "-p", "2")
+    run("produce", "copy", "--format", "json", stdin=printed)
+    again = [json.loads(line) for line in run("consume", "copy").stdout.splitlines()]
+    assert sorted((r["key"] or "", r["value"], r["timestamp"], r["partition"]) for r in again) == sorted(
+        (r["key"] or "", r["value"], r["timestamp"], r["partition"]) for r in records
+    )
+
+
+def test_tables_into_a_typed_topic(run: Run, tmp_path: Path) -> None:
+    table = pa.table(
+        {"id": range(100), "city": [f"c{n}" for n in range(100)], "at": pa.array(range(100), pa.timestamp("s", "UTC"))}
+    )
+    pq.write_table(table, tmp_path / "rows.parquet")
+    pyarrow.csv.write_csv(table.slice(0, 10), tmp_path / "rows.csv")
+    with pa.OSFile(str(tmp_path / "rows.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table.slice(10, 10))
+    run("topics", "create", "typed", "-p", "2", "--schema", str(tmp_path / "rows.parquet"), "-k", "id")
+    assert "100 records sent" in run("produce", "typed", str(tmp_path / "rows.parquet"), "--timestamp", "at").stderr
+    run("produce", "typed", str(tmp_path / "rows.csv"), "--compression", "zstd")
+    run("produce", "typed", str(tmp_path / "rows.arrow"), "-q")
+    run("produce", "typed", stdin='{"id": 1000, "city": "Oslo", "at": "2024-01-01T00:00:00Z"}\n')
+    records = [json.loads(line) for line in run("consume", "typed").stdout.splitlines()]
+    assert len(records) == 121
+    assert sorted(record["value"]["id"] for record in records)[-2:] == [99, 1000]
+    assert {record["key"]["id"] for record in records} >= {0, 99, 1000}
+    some = run(
+        "consume", "typed", "--columns", "city", "--format", "value", "--partitions", "0-1", "--from", "5"
+    ).stdout
+    assert json.loads(some.splitlines()[0]).keys() == {"city"}
+    late = run("consume", "typed", "--from", "1970-01-01T00:01:30Z").stdout.splitlines()
+    assert 10 <= len(late) < 121
+    assert "c7" in run("consume", "typed", "-f", "table").stdout
+
+
+def test_data_that_does_not_fit(run: Run, tmp_path: Path) -> None:
+    run("topics", "create", "fussy", "-p", "1", "--ddl", "id INT NOT NULL, name STRING")
+    assert "line 2: column id: 'x' is no INT" in run("produce", "fussy", stdin='{"id":1}\n{"id":"x"}\n', code=1).stderr
+    assert "column id, row 0: null" in run("produce", "fussy", stdin='{"name":"x"}\n', code=1).stderr
+    assert "lines have no columns" in run("produce", "fussy", "--format", "lines", code=2).stderr
+    assert "topic nowhere does not exist" in run("produce", "nowhere", stdin="x\n", code=1).stderr
+    assert "cannot read" in run("produce", "fussy", str(tmp_path / "none.csv"), code=2).stderr
+    (tmp_path / "bad.parquet").write_text("no parquet")
+    assert "not readable as parquet" in run("produce", "fussy", str(tmp_path / "bad.parquet"), code=1).stderr
+    assert run("consume", "fussy").stdout == ""
+
+
+def test_wrong_ways_to_consume(run: Run) -> None:
+    run("topics", "create", "wrong", "-p", "1", "--ddl", "id INT")
+    run("produce", "wrong", stdin='{"id": 1}\n')
+    assert "ISO 8601" in run("consume", "wrong", "--from", "soon", code=2).stderr
+    assert "numbers and ranges" in run("consume", "wrong", "--partitions", "a", code=2).stderr
+    assert "no partition 7" in run("consume", "wrong", "--partitions", "7", code=1).stderr
+    assert "no column nope" in run("consume", "wrong", "--columns", "nope", code=2).stderr
+    assert "no raw values" in run("consume", "wrong", "-f", "raw", code=2).stderr
+    assert "do not go together" in run("consume", "wrong", "-f", "table", "--follow", code=2).stderr
+    assert "unknown option" in run("consume", "wrong", "-o", "fetch.max.byte=1", code=1).stderr
+
+
+def test_no_broker_fails_soon_and_clearly(run: Run) -> None:
+    started = time.monotonic()
+    done = run("topics", "list", "--bootstrap-server", "127.0.0.1:1", code=1)
+    assert "no broker answers at 127.0.0.1:1: start one with 'millrace broker'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert time.monotonic() - started < 30
+
+
+def test_following_prints_what_comes(run: Run, module_broker: EmbeddedBroker) -> None:
+    run("topics", "create", "followed", "-p", "1")
+    run("produce", "followed", stdin="before\n")
+    command = [
+        *_MILLRACE,
+        "consume",
+        "followed",
+        "--follow",
+        "-f",
+        "value",
+        "-n",
+        "2",
+        "-b",
+        module_broker.bootstrap_servers,
+    ]
+    follower = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "before\n"
+        run("produce", "followed", stdin="after\n")
+        assert follower.stdout.readline() == "after\n"
+        assert follower.wait(30) == 0
+    finally:
+        follower.kill()
+        follower.communicate()
