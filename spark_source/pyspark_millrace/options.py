@@ -26,8 +26,8 @@ from pyspark_millrace.positions import (
     parse_timestamps,
 )
 
-DEFAULT_ROWS_PER_BATCH: Final = 10_000
-"""Rows per Arrow batch handed to Spark; docs/design/spark-source.md has the measurement."""
+DEFAULT_ROWS_PER_BATCH: Final = 50_000
+"""Most rows of an Arrow batch handed to Spark; docs/design/spark-source.md has the measurement."""
 
 _T = TypeVar("_T")
 

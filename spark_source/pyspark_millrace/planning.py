@@ -18,8 +18,8 @@ from pyspark_millrace.offsets import OffsetRange
 MIB: Final = 2**20
 SPLIT_BYTES_MIN: Final = 8 * MIB
 """Below this a task costs more to start than to read."""
-SPLIT_BYTES_MAX: Final = 64 * MIB
-"""Above this a retried or slow task costs too much, and a mapping takes too much address space at once."""
+SPLIT_BYTES_MAX: Final = 128 * MIB
+"""Above this a retried or slow task costs too much; a task of this size reads for a second or two."""
 SPLITS_PER_CORE: Final = 4
 """Tasks end at different times; with some for each core the last ones are short."""
 
@@ -63,6 +63,15 @@ def split_bytes(total_bytes: int, *, cores: int, min_splits: int = 1, asked: int
     return max(1, min(size, -(-total_bytes // min_splits)))
 
 
+def even_bytes(range_bytes: int, size_bytes: int) -> int:
+    """The size of the pieces when a range is cut evenly into pieces of up to about ``size_bytes``.
+
+    A quarter over counts as fitting: better one piece that is somewhat large than two halves.
+    """
+    pieces = max(1, -(-range_bytes * 4 // (size_bytes * 5)))
+    return max(1, -(-range_bytes // pieces))
+
+
 def total_bytes(extents: Sequence[Extent]) -> int:
     """Size of extents in the log."""
     return sum(extent.bytes for extent in extents)
@@ -81,7 +90,9 @@ def plan_splits(
     Where extents are too coarse for these, they are cut by offsets, and the tasks share the extent's bytes.
     """
     splits = [
-        PlannedSplit(wanted, tuple(run)) for wanted, extents in located for run in _runs(_tiling(extents), size_bytes)
+        PlannedSplit(wanted, tuple(run))
+        for wanted, extents in located
+        for run in _runs(_tiling(extents), even_bytes(total_bytes(extents), size_bytes))
     ]
     if max_records is not None:
         splits = [part for split in splits for part in _cut(split, -(-_records(split) // max_records))]
@@ -106,13 +117,13 @@ def _tiling(extents: Sequence[Extent]) -> Sequence[Extent]:
 
 
 def _runs(extents: Sequence[Extent], size_bytes: int) -> list[list[Extent]]:
-    """Neighbours together while they stay within the size (a quarter over rather than a tiny rest)."""
+    """Neighbours together while they stay within the size."""
     runs: list[list[Extent]] = []
     room = 0
     for extent in extents:
         if not runs or extent.bytes > room:
             runs.append([])
-            room = size_bytes + size_bytes // 4
+            room = size_bytes
         runs[-1].append(extent)
         room -= extent.bytes
     return runs

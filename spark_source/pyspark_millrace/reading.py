@@ -38,13 +38,13 @@ from pyspark_millrace.planning import Extent, PlannedSplit
 _log = logging.getLogger(__name__)
 
 _COALESCED_BYTES_MAX: Final = 4 * 2**20
-"""Small batches are put together up to the rows asked for, or to this size if their values are large."""
+"""Small batches are put together up to the rows asked for, or up to this size."""
 
 
 def read_split(
     split: PlannedSplit, layout: Layout, options: SourceOptions, sources: Sources
 ) -> Iterator[pa.RecordBatch]:
-    """Read one split as batches of about ``options.rows_per_batch`` rows.
+    """Read one split as batches of at most ``options.rows_per_batch`` rows.
 
     Raises ``CorruptBatchError``, ``OffsetsLostError`` (unless losses are accepted: then they are logged), and
     what the client raises when the broker does not answer.
@@ -151,10 +151,10 @@ def _topic_id_of(directory: Path) -> uuid.UUID | None:
 
 
 class Assembler:
-    """Decoded batches of one partition to output batches of about the rows asked for.
+    """Decoded batches of one partition to output batches of up to the rows asked for.
 
     Large batches are sliced and small ones put together, because a batch costs Spark some 100 us whatever its size.
-    Columns that are the same for every row are made once and sliced.
+    Columns that are the same for every row are made once and sliced. A batch of large values is handed on as it is.
     """
 
     def __init__(self, layout: Layout, topic: str, partition: int, rows_per_batch: int) -> None:
@@ -173,29 +173,30 @@ class Assembler:
     def add(self, decoded: DecodedBatch) -> Iterator[pa.RecordBatch]:
         """Take a batch; yield what is ready."""
         arrays = self._arrays(decoded)
-        rows = decoded.num_rows
-        if rows >= self._rows:
+        rows, size_bytes = decoded.num_rows, sum(array.nbytes for array in arrays)
+        if self._pending_rows + rows > self._rows or self._pending_bytes + size_bytes > _COALESCED_BYTES_MAX:
             yield from self.flush()
+        if rows > self._rows:
             yield from self._sliced(arrays, rows)
             return
-        if self._pending_rows + rows > self._rows or self._pending_bytes > _COALESCED_BYTES_MAX:
-            yield from self.flush()
         self._pending.append(arrays)
         self._pending_rows += rows
-        self._pending_bytes += decoded.header.size_bytes
+        self._pending_bytes += size_bytes
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Yield what was kept back."""
-        if not self._pending:
+        if not self._pending_rows:
             return
-        columns = [pa.concat_arrays(pieces) for pieces in zip(*self._pending, strict=True)]
+        columns = [
+            pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces) for pieces in zip(*self._pending, strict=True)
+        ]
         rows = self._pending_rows
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
         yield self._batch(columns, rows)
 
     def _sliced(self, arrays: list[pa.Array], rows: int) -> Iterator[pa.RecordBatch]:
         """Cut into equal slices, rather than full ones and a small rest."""
-        count = -(-rows * 2 // (self._rows * 3))
+        count = -(-rows // self._rows)
         edges = [rows * number // count for number in range(count + 1)]
         for number in range(count):
             start, length = edges[number], edges[number + 1] - edges[number]

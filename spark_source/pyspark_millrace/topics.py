@@ -185,16 +185,16 @@ class Cluster:
     # --- extents ---------------------------------------------------------------------------------------------
 
     def locate(
-        self, ranges: Sequence[OffsetRange], report: LossReport, *, split_bytes: int = 0
+        self, ranges: Sequence[tuple[OffsetRange, int]], report: LossReport
     ) -> list[tuple[OffsetRange, tuple[Extent, ...]]]:
-        """Find the extents of ranges, cut to about ``split_bytes`` (0: whole segments).
+        """Find the extents of ranges, each cut to about the number of bytes beside it (0: whole segments).
 
         What is no longer there is reported; the ranges returned are what is left.
         """
         if len(ranges) <= 1:
-            return [self._locate_one(wanted, report, split_bytes) for wanted in ranges]
+            return [self._locate_one(wanted, report, split_bytes) for wanted, split_bytes in ranges]
         with ThreadPoolExecutor(min(len(ranges), _PARALLEL_CALLS), thread_name_prefix="locate") as pool:
-            return list(pool.map(lambda wanted: self._locate_one(wanted, report, split_bytes), ranges))
+            return list(pool.map(lambda piece: self._locate_one(piece[0], report, piece[1]), ranges))
 
     def _locate_one(
         self, wanted: OffsetRange, report: LossReport, split_bytes: int

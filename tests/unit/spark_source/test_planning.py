@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_millrace.offsets import OffsetRange
-from pyspark_millrace.planning import MIB, Extent, plan_splits, split_bytes, total_bytes
+from pyspark_millrace.planning import MIB, Extent, even_bytes, plan_splits, split_bytes, total_bytes
 from pyspark_millrace.positions import PartitionKey
 
 
@@ -60,7 +60,15 @@ def test_as_many_splits_as_asked_for_while_there_are_records(found, size, min_sp
 @given(located(), st.integers(1, 3000))
 def test_splits_keep_to_the_size_where_extents_allow(found, size):
     for split in plan_splits(found, size):
-        assert len(split.extents) == 1 or split.bytes <= size + size // 4
+        assert len(split.extents) == 1 or split.bytes <= size + size // 4 + 1
+
+
+@given(st.integers(1, 10**12), st.integers(1, 10**9))
+def test_pieces_are_even_and_at_most_a_quarter_over(range_bytes, size):
+    piece = even_bytes(range_bytes, size)
+    assert piece <= size * 5 // 4 + 1
+    pieces = -(-range_bytes // piece)
+    assert pieces == 1 or range_bytes > (pieces - 1) * size
 
 
 def test_every_partition_with_records_has_a_split_of_its_own():
@@ -73,13 +81,13 @@ def test_every_partition_with_records_has_a_split_of_its_own():
 def test_small_segments_share_a_split():
     extents = tuple(Extent(n, n + 1, 0, 100, f"/{n}") for n in range(10))
     found = [(OffsetRange(PartitionKey("t", 0), uuid.UUID(int=1), 0, 10), extents)]
-    assert [len(split.extents) for split in plan_splits(found, 400)] == [5, 5]
+    assert [len(split.extents) for split in plan_splits(found, 500)] == [5, 5]
 
 
 def test_sizes():
     assert split_bytes(10 * MIB, cores=2) == 8 * MIB
     assert split_bytes(160 * MIB, cores=2) == 20 * MIB
-    assert split_bytes(10**12, cores=2) == 64 * MIB
+    assert split_bytes(10**12, cores=2) == 128 * MIB
     assert split_bytes(160 * MIB, cores=2, min_splits=40) == 4 * MIB
     assert split_bytes(160 * MIB, cores=2, asked=MIB) == MIB
     assert split_bytes(0, cores=2) == 1
