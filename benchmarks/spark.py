@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,6 +31,8 @@ SPARK_CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
+    # As in pyspark_millrace.session(); it changes nothing for a source that runs in the JVM.
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -138,6 +142,8 @@ def serve(*, name: str, side: str, source: dict[str, str], jar_paths: list[str])
 def _session(jar_paths: list[str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
+    # Spark looks for Python sources with this interpreter; unset, that is the first python3 of PATH.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.appName("benchmarks").config("spark.jars", ",".join(jar_paths))
     for option, value in SPARK_CONF.items():
         builder = builder.config(option, value)

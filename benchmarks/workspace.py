@@ -101,5 +101,8 @@ def running(command: Sequence[str | Path], log: Path, **options: object) -> Iter
 
 
 def tail(log: Path, lines: int = 20) -> str:
-    """The end of a log, for error messages."""
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else "(no log)"
+    """The end of a log, for error messages; without the frames of Java's stack traces, which hide what was said."""
+    if not log.exists():
+        return "(no log)"
+    text = log.read_text(errors="replace").splitlines()
+    return "\n".join([line for line in text if not line.startswith("\tat ")][-lines:])
