@@ -1,0 +1,68 @@
+"""Options of clients: Kafka's names, checked together, refused by name."""
+
+import pytest
+
+from millrace.config.client import Acks, ClientConfig, ConsumerConfig, ProducerConfig, parse_addresses
+from millrace.errors import InvalidConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("a:1", ("a:1",)),
+        ("a", ("a:9092",)),
+        (" a:1 , b:2,", ("a:1", "b:2")),
+        ("[::1]:5", ("[::1]:5",)),
+        ("[::1]", ("[::1]:9092",)),
+    ],
+)
+def test_addresses(text: str, addresses: tuple[str, ...]) -> None:
+    assert parse_addresses(text) == addresses
+    assert ClientConfig.of(text).addresses == addresses
+
+
+@pytest.mark.parametrize("text", ["", ",", "a:b", "a:0", "a:70000", ":9092", "::1", "[]:5"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"bootstrap\.servers"):
+        ClientConfig.of(text)
+
+
+def test_lists_of_servers_and_numbers_as_text() -> None:
+    config = ConsumerConfig.of({"bootstrap.servers": ["a:1", "b:2"], "fetch.max.wait.ms": "7"})
+    assert config.addresses == ("a:1", "b:2")
+    assert config.fetch_max_wait_ms == 7
+
+
+@pytest.mark.parametrize(("value", "number"), [("all", -1), (-1, -1), ("-1", -1), (1, 1), ("0", 0)])
+def test_acks_in_all_spellings(value: object, number: int) -> None:
+    config = ProducerConfig.of({"acks": value, "enable.idempotence": value in ("all", -1, "-1")})
+    assert isinstance(config.acks, Acks)
+    assert config.acks.number == number
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"acks": "1"}, "enable.idempotence=true needs acks=all"),
+        ({"delivery.timeout.ms": 10}, "delivery.timeout.ms must be at least"),
+        ({"batch.size": 2**25}, "batch.size must not be above max.request.size"),
+        ({"linger.ms": -1}, r"linger\.ms=-1"),
+        ({"transactional.id": "x"}, r"unknown option transactional\.id"),
+    ],
+)
+def test_options_that_do_not_go_together(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidConfigError, match=message):
+        ProducerConfig.of(options)
+
+
+def test_the_shipped_file_holds_only_options_that_exist() -> None:
+    from millrace.cli.paths import conf_dir
+
+    text = (conf_dir() / "client.properties").read_text()
+    known = {**ProducerConfig().options(), **ConsumerConfig().options()}
+    for line in text.splitlines():
+        name, separator, value = line.removeprefix("#").partition("=")
+        if separator and " " not in name and line.startswith("#"):
+            assert str(known[name]) == value, f"{name}: a line that is commented out shows the default"
+        elif separator and not line.startswith("#"):
+            assert name in known
