@@ -23,7 +23,7 @@ test: setup      ## the whole suite, from nothing
 	$(BIN)/python -m pytest
 
 lint: setup      ## style, types and import contracts
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports

@@ -16,8 +16,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from millrace.cli.paths import conf_dir
 
+from millrace.cli.paths import conf_dir
 from millrace_streams.demo.datasets import Dataset, read_datasets
 from millrace_streams.demo.report import read_delta, sorted_rows
 
