@@ -1,4 +1,8 @@
-"""``python -m benchmarks``: run the benchmarks, write their results, make the report anew."""
+"""``python -m benchmarks``: run the benchmarks, write their results, make the report anew.
+
+A run that was interrupted goes on where it was: benchmarks that it had finished are not repeated, if the commit, the
+records and the repeats are the same. One benchmark that fails does not keep the others from being measured.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,17 @@ import importlib
 import pkgutil
 import signal
 import sys
+import time
 
 from benchmarks import harness, report, suite
+from benchmarks.harness import Benchmark
+from benchmarks.progress import Progress
 from benchmarks.workspace import BenchmarkError, Workspace
 
 
 def _arguments(names: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    description = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=description)
     parser.add_argument("--only", metavar="NAME", action="append", choices=names, help="run this one (can be repeated)")
     parser.add_argument("--list", action="store_true", help="show the benchmarks and end")
     parser.add_argument("--repeats", type=int, default=3, help="measurements of each side (default: 3)")
@@ -21,6 +29,7 @@ def _arguments(names: list[str]) -> argparse.Namespace:
     parser.add_argument("--side", choices=("ours", "peer"), help="measure one side only; nothing is written then")
     parser.add_argument("--quiet-seconds-max", type=float, default=120, help="wait at most so long for idle CPUs")
     parser.add_argument("--no-write", action="store_true", help="write neither results nor report")
+    parser.add_argument("--restart", action="store_true", help="do not go on with a run that was interrupted")
     return parser.parse_args()
 
 
@@ -35,20 +44,47 @@ def main() -> int:
         return 0
     # Servers and workers are ended on the way out; an unhandled SIGTERM would leave them behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    sides = (arguments.side,) if arguments.side else ("ours", "peer")
-    options = harness.Options(arguments.repeats, arguments.quiet_seconds_max, sides)
+    started = time.monotonic()
     try:
-        with Workspace() as workspace, harness.Context(workspace, arguments.records) as context:
-            for benchmark in benchmarks:
-                result = harness.run(benchmark, context, options)
-                if result and not arguments.no_write:
-                    print(f"  wrote {harness.write(result)}", flush=True)
+        failed = _run_all(benchmarks, arguments)
     except BenchmarkError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if not arguments.no_write and not arguments.side:
         report.main()
-    return 0
+    print(f"{len(benchmarks)} benchmarks in {(time.monotonic() - started) / 60:.1f} minutes")
+    if failed:
+        print(f"error: not measured: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _run_all(benchmarks: list[Benchmark], arguments: argparse.Namespace) -> list[str]:
+    """Measure one after the other; returns the names of those that could not be."""
+    sides = (arguments.side,) if arguments.side else ("ours", "peer")
+    options = harness.Options(arguments.repeats, arguments.quiet_seconds_max, sides)
+    # A quick look, or one benchmark by its name, is what was asked for now: only whole runs are gone on with.
+    is_whole = not (arguments.only or arguments.side or arguments.no_write)
+    failed = []
+    with Workspace() as workspace, harness.Context(workspace, arguments.records) as context:
+        progress = Progress(workspace, f"{harness.commit()[0]} {arguments.records} {arguments.repeats}")
+        done = progress.finished() if is_whole and not arguments.restart else set()
+        for benchmark in benchmarks:
+            if benchmark.name in done:
+                print(f"{benchmark.name}: finished before the interruption (--restart measures it again)", flush=True)
+                continue
+            try:
+                result = harness.run(benchmark, context, options)
+            except BenchmarkError as error:
+                print(f"error: {benchmark.name}: {error}", file=sys.stderr, flush=True)
+                failed.append(benchmark.name)
+                continue
+            if result and not arguments.no_write:
+                print(f"  wrote {harness.write(result)}", flush=True)
+            if is_whole:
+                progress.add(benchmark.name)
+        if is_whole and not failed:
+            progress.clear()
+    return failed
 
 
 if __name__ == "__main__":

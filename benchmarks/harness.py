@@ -106,7 +106,7 @@ def run(benchmark: Benchmark, context: Context, options: Options) -> dict[str, A
     print(f"{benchmark.name}: {benchmark.title}", flush=True)
     sides = {name: getattr(benchmark, name) for name in options.sides}
     samples: dict[str, list[float]] = {name: [] for name in sides}
-    foreign: list[float] = []
+    cpu: dict[str, list[machine.CpuUse]] = {name: [] for name in sides}
     answers: dict[str, Any] = {}
     with ExitStack() as stack:
         measures: dict[str, Measure] = {}
@@ -115,18 +115,17 @@ def run(benchmark: Benchmark, context: Context, options: Options) -> dict[str, A
         for turn in range(options.repeats):
             for name, measure in measures.items():
                 machine.wait_until_quiet(options.quiet_seconds_max)
-                with machine.ForeignCpu() as others:
+                with machine.CpuUse() as use:
                     sample = measure()
                 samples[name].append(sample.figure)
-                foreign.append(round(others.cores, 2))
+                cpu[name].append(use)
                 answers.setdefault(name, sample.answer)
-                figure = f"{sample.figure:,.3g}" if sample.figure < 100 else f"{sample.figure:,.0f}"
-                print(f"  {turn + 1} {name}: {figure} {benchmark.unit} (others: {others.cores:.2f} cores)", flush=True)
+                print(f"  {turn + 1} {name}: {_line(sample, benchmark, use)}", flush=True)
                 if not _agree(*answers.values(), sample.answer):
                     raise BenchmarkError(f"{benchmark.name}: the sides do not agree: {answers}, {sample.answer}")
     if len(sides) < 2:
         return None
-    return _result(benchmark, context, options, samples, foreign)
+    return _result(benchmark, context, options, samples, cpu)
 
 
 def summary(figures: Sequence[float]) -> dict[str, float]:
@@ -148,10 +147,10 @@ def _result(
     context: Context,
     options: Options,
     samples: dict[str, list[float]],
-    foreign: list[float],
+    cpu: dict[str, list[machine.CpuUse]],
 ) -> dict[str, Any]:
     pairs = zip(samples["ours"], samples["peer"], strict=True)
-    commit, modified = _commit()
+    measured_commit, modified = commit()
     return {
         "name": benchmark.name,
         "unit": benchmark.unit,
@@ -159,7 +158,7 @@ def _result(
         "peer": summary(samples["peer"]),
         "ratio": summary([benchmark.ratio(ours, peer) for ours, peer in pairs]),
         "machine": machine.describe(),
-        "commit": commit,
+        "commit": measured_commit,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "title": benchmark.title,
         "higher_is_better": benchmark.higher_is_better,
@@ -172,9 +171,16 @@ def _result(
         "peer_settings": benchmark.peer.settings,
         "records": context.records,
         "repeats": options.repeats,
-        "other_processes_cores_max": max(foreign),
+        "ours_cpu_seconds": summary([use.own_seconds for use in cpu["ours"]]),
+        "peer_cpu_seconds": summary([use.own_seconds for use in cpu["peer"]]),
+        "other_processes_cores_max": round(max(use.other_cores for uses in cpu.values() for use in uses), 2),
         "uncommitted_changes": modified,
     }
+
+
+def _line(sample: Sample, benchmark: Benchmark, use: machine.CpuUse) -> str:
+    figure = f"{sample.figure:,.3g}" if sample.figure < 100 else f"{sample.figure:,.0f}"
+    return f"{figure} {benchmark.unit} (CPU {use.own_seconds:.1f} s; others: {use.other_cores:.2f} cores)"
 
 
 def _agree(*answers: Any) -> bool:
@@ -187,7 +193,7 @@ def _agree(*answers: Any) -> bool:
     return all(first == other for other in rest)
 
 
-def _commit() -> tuple[str, bool]:
+def commit() -> tuple[str, bool]:
     """The commit that was measured, and whether files of it were changed."""
 
     def git(*arguments: str) -> str:

@@ -54,19 +54,24 @@ def wait_until_quiet(timeout_seconds: float) -> None:
     print(f"  not quiet within {timeout_seconds:.0f} s, going on (load {os.getloadavg()[0]:.1f})", file=sys.stderr)
 
 
-class ForeignCpu:
-    """How many cores' worth of time processes other than this one and its descendants used while the block ran."""
+class CpuUse:
+    """What the CPUs did while the block ran.
 
-    def __enter__(self) -> ForeignCpu:
+    ``own_seconds`` is the time of this process and its descendants (both servers are among these): unlike wall time it
+    says what a run cost even where the machine was busy. ``other_cores`` is how many cores' worth all others had.
+    """
+
+    def __enter__(self) -> CpuUse:
         self._start = (time.monotonic(), _cpu_ticks()[0], _own_ticks())
-        self.cores = 0.0
+        self.own_seconds = self.other_cores = 0.0
         return self
 
     def __exit__(self, *_: object) -> None:
-        started, busy, own = self._start
+        started, busy_before, own_before = self._start
         seconds = time.monotonic() - started
-        foreign_ticks = (_cpu_ticks()[0] - busy) - (_own_ticks() - own)
-        self.cores = max(0.0, foreign_ticks / _TICKS_PER_SECOND / max(seconds, 1e-3))
+        busy, own = _cpu_ticks()[0] - busy_before, _own_ticks() - own_before
+        self.own_seconds = own / _TICKS_PER_SECOND
+        self.other_cores = max(0.0, (busy - own) / _TICKS_PER_SECOND / max(seconds, 1e-3))
 
 
 def private_bytes(pid: int, mapped_files_under: Path) -> int:

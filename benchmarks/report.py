@@ -95,10 +95,15 @@ def _details(result: dict[str, Any]) -> str:
         f"  {result['ours_settings']}",
         f"* peer: `{result['peer_runs']}`  ",
         f"  {result['peer_settings']}",
+        f"* CPU seconds of a run, servers and clients: {_cpu(result, 'ours')}, the peer {_cpu(result, 'peer')}",
         f"* {result['date']}, commit `{result['commit'][:12]}`{changed}; other processes: at most {disturbed:g} cores",
         f"* {result['machine']}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _cpu(result: dict[str, Any], side: str) -> str:
+    return number(result[f"{side}_cpu_seconds"]["median"])
 
 
 def _style() -> None:

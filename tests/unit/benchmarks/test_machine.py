@@ -22,9 +22,10 @@ def test_private_memory_leaves_out_the_mapped_files_of_a_folder(tmp_path: Path) 
 
 
 def test_own_work_is_not_foreign() -> None:
-    with machine.ForeignCpu() as others:
+    with machine.CpuUse() as use:
         sum(number * number for number in range(3_000_000))
-    assert 0 <= others.cores <= (os.cpu_count() or 1)
+    assert use.own_seconds > 0
+    assert 0 <= use.other_cores <= (os.cpu_count() or 1)
 
 
 def test_the_description_names_cores_memory_and_versions() -> None:

@@ -1,0 +1,37 @@
+"""What an interrupted run of all benchmarks had finished.
+
+The file stands in the workspace from a run's first finished benchmark until its last; what it says counts only for a
+run of the same ``identity``: commit, records, repeats.
+"""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks.workspace import Workspace
+
+
+class Progress:
+    """Names of finished benchmarks, kept in ``unfinished.json``."""
+
+    def __init__(self, workspace: Workspace, identity: str) -> None:
+        self._path = workspace.root / "unfinished.json"
+        self._identity = identity
+        self._finished: list[str] = []
+
+    def finished(self) -> set[str]:
+        """What an earlier run of the same identity had finished; it is kept as finished by this one."""
+        if self._path.exists():
+            saved = json.loads(self._path.read_text())
+            if saved["run"] == self._identity:
+                self._finished = saved["finished"]
+        return set(self._finished)
+
+    def add(self, name: str) -> None:
+        """Note a benchmark as finished."""
+        self._finished.append(name)
+        self._path.write_text(json.dumps({"run": self._identity, "finished": self._finished}))
+
+    def clear(self) -> None:
+        """All are finished: the next run begins anew."""
+        self._path.unlink(missing_ok=True)
