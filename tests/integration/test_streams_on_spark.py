@@ -1,0 +1,294 @@
+"""Topologies on Spark: stream, batch and test driver come to the same rows, and nothing is written twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.clients import Admin, Producer
+from millrace_streams import (
+    StreamsBuilder,
+    Topology,
+    TopologyError,
+    TopologyTestDriver,
+    UnsupportedTopologyError,
+    batchwise,
+    col,
+    count,
+    explain,
+    mean,
+    run_batch,
+    run_stream,
+    tumbling,
+)
+from millrace_streams import max as max_
+from millrace_streams import sum as sum_
+from pyspark_millrace import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millrace_broker.embedded import EmbeddedBroker
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+SEED = 20130101
+START = datetime(2013, 1, 1, tzinfo=UTC)
+SCHEMA = pa.schema([("origin", pa.string()), ("delay", pa.float64()), ("at", pa.timestamp("us", tz="UTC"))])
+PLACED = pa.schema([*SCHEMA, ("__partition", pa.int32()), ("__offset", pa.int64())])
+ORIGINS = (["JFK", "LGA"], ["EWR", None], ["BOS"])
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    running = session("streams tests", master="local[2]", **{"spark.ui.enabled": "false"})
+    yield running
+    running.stop()
+
+
+def topology(emit: str = "last") -> Topology:
+    builder = StreamsBuilder()
+    flights = builder.stream("flights", schema=SCHEMA, key_columns=["origin"], timestamp="at")
+    known = flights.filter(col("delay").is_not_null())
+    hours = known.group_by("origin").windowed_by(tumbling(timedelta(hours=1), grace=timedelta(hours=2)))
+    table = hours.aggregate(
+        n=count(), total=sum_("delay"), mean_delay=mean("delay"), worst=max_("delay"), store="hours", emit=emit
+    )
+    table.to_delta("hours")
+    known.filter(batchwise(lambda frame: frame["delay"] > 90)).select("delay").to_delta("very_late")
+    return builder.build()
+
+
+def disordered_files(directory: Path, files: int, rows_max: int) -> list[dict[str, Any]]:
+    """Files of random sizes, one per micro-batch: disordered in time, shuffled within, with nulls. Returns all rows."""
+    chance = random.Random(SEED)
+    offsets = [0, 0, 0]
+    everything = []
+    for number in range(files):
+        rows = []
+        for _ in range(chance.randint(1, rows_max)):
+            partition = chance.randrange(3)
+            at = START + timedelta(minutes=number * 240 + chance.randint(0, 480))
+            delay = chance.choice([None, chance.random() * 100, chance.random() * 100])
+            origin = chance.choice(ORIGINS[partition])
+            rows.append(
+                {"origin": origin, "delay": delay, "at": at, "__partition": partition, "__offset": offsets[partition]}
+            )
+            offsets[partition] += 1
+        everything += rows
+        chance.shuffle(rows)
+        path = directory / f"{number}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows, PLACED), path)
+        # Spark takes files in the order of their times.
+        os.utime(path, (START.timestamp() + number, START.timestamp() + number))
+    return everything
+
+
+def stream_of(spark: SparkSession, directory: Path) -> DataFrame:
+    schema = spark.read.parquet(str(directory)).schema
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(directory))
+
+
+def rows_of(spark: SparkSession, path: Path) -> list[dict[str, Any]]:
+    # In Python and sorted, for the order of rows in a Delta table means nothing.
+    return sorted(spark.read.format("delta").load(str(path)).toArrow().to_pylist(), key=repr)
+
+
+def paths(directory: Path) -> dict[str, str]:
+    return {"hours": str(directory / "hours"), "very_late": str(directory / "very_late")}
+
+
+def finish(query: Any) -> None:
+    query.awaitTermination()
+    assert query.exception() is None
+
+
+def driver_of(rows: list[dict[str, Any]]) -> TopologyTestDriver:
+    driver = TopologyTestDriver(topology(), partitions=3)
+    for partition in range(3):
+        driver.pipe("flights", [row for row in rows if row["__partition"] == partition], partition=partition)
+    return driver
+
+
+@pytest.mark.parametrize("emit", ["last", "every"])
+def test_stream_batch_and_driver_agree_row_for_row(spark: SparkSession, tmp_path: Path, emit: str) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    everything = disordered_files(source, files=3, rows_max=300)
+    reports: list[Any] = []
+    query = run_stream(
+        topology(emit),
+        spark,
+        checkpoint=str(tmp_path / "checkpoint"),
+        tables=paths(tmp_path / "stream"),
+        inputs={"flights": stream_of(spark, source)},
+        available_now=True,
+        on_batch=reports.append,
+    )
+    finish(query)
+    result = run_batch(
+        topology(emit),
+        spark,
+        tables=paths(tmp_path / "batch"),
+        inputs={"flights": spark.read.parquet(str(source))},
+    )
+    driver = driver_of(everything)
+    assert len(reports) == 3
+    assert sum(report.records for report in reports) == result.records == len(everything)
+    assert sum(report.dropped for report in reports) == result.dropped == driver.dropped_records > 0
+    for table in ("hours", "very_late"):
+        streamed = rows_of(spark, tmp_path / "stream" / table)
+        assert streamed == rows_of(spark, tmp_path / "batch" / table), f"seed {SEED}"
+        assert streamed == sorted(driver.table(table).to_arrow().to_pylist(), key=repr), f"seed {SEED}"
+
+
+def test_a_replayed_micro_batch_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    everything = disordered_files(source, files=3, rows_max=100)
+    (tmp_path / "later").mkdir()
+    shutil.move(source / "2.parquet", tmp_path / "later")
+
+    def run() -> None:
+        finish(
+            run_stream(
+                topology(),
+                spark,
+                checkpoint=str(tmp_path / "checkpoint"),
+                tables=paths(tmp_path / "tables"),
+                inputs={"flights": stream_of(spark, source)},
+                available_now=True,
+            )
+        )
+
+    run()
+    before = {table: rows_of(spark, tmp_path / "tables" / table) for table in ("hours", "very_late")}
+    # As after a crash between the write to Delta and Spark's own commit.
+    commits = tmp_path / "checkpoint" / "commits"
+    (commits / "1").unlink()
+    (commits / ".1.crc").unlink(missing_ok=True)
+    run()
+    assert {table: rows_of(spark, tmp_path / "tables" / table) for table in before} == before
+    shutil.move(tmp_path / "later" / "2.parquet", source)
+    run()
+    driver = driver_of(everything)
+    for table in before:
+        expected = sorted(driver.table(table).to_arrow().to_pylist(), key=repr)
+        assert rows_of(spark, tmp_path / "tables" / table) == expected
+
+
+def test_a_topic_is_read_as_far_as_it_goes_and_then_on(
+    spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    servers = module_broker.bootstrap_servers
+    rows = disordered_rows(2000)
+    with Admin({"bootstrap.servers": servers}) as admin:
+        admin.create_topic("flights", partitions=3, schema=topic_schema(), key_columns=["origin"])
+    on_topic = topic_topology()
+    reports: list[Any] = []
+    for part in (rows[:1200], rows[1200:]):
+        with Producer({"bootstrap.servers": servers}) as producer:
+            producer.send_table("flights", pa.Table.from_pylist(part, topic_schema()))
+            producer.flush()
+        plans: list[str] = []
+        query = run_stream(
+            on_topic,
+            spark,
+            checkpoint=str(tmp_path / "checkpoint"),
+            tables=str(tmp_path / "stream"),
+            bootstrap_servers=servers,
+            options={"maxOffsetsPerTrigger": 700},
+            available_now=True,
+            on_batch=reports.append,
+            on_plan=plans.append,
+        )
+        finish(query)
+    result = run_batch(on_topic, spark, tables=str(tmp_path / "batch"), bootstrap_servers=servers)
+    assert "columns pushed down: origin, delay, at\n" in plans[0]
+    assert "Records move: no" in plans[0]
+    assert [report.records for report in reports] == [700, 500, 700, 100]
+    assert (result.records, result.dropped) == (2000, sum(report.dropped for report in reports))
+    assert rows_of(spark, tmp_path / "stream") == rows_of(spark, tmp_path / "batch")
+    assert sum(row["n"] for row in rows_of(spark, tmp_path / "batch")) + result.dropped == sum(
+        row["delay"] is not None for row in rows
+    )
+
+
+def topic_schema() -> pa.Schema:
+    return pa.schema([pa.field("origin", pa.string(), nullable=False), *list(SCHEMA)[1:], ("carrier", pa.string())])
+
+
+def topic_topology() -> Topology:
+    builder = StreamsBuilder()
+    flights = builder.stream("flights", timestamp="at").filter(col("delay").is_not_null())
+    hours = flights.group_by("origin").windowed_by(tumbling(timedelta(hours=1), grace=timedelta(hours=2)))
+    hours.aggregate(n=count(), mean_delay=mean("delay")).to_delta("hours")
+    return builder.build()
+
+
+def disordered_rows(number: int) -> list[dict[str, Any]]:
+    chance = random.Random(SEED)
+    return [
+        {
+            "origin": chance.choice(["JFK", "LGA", "EWR", "BOS", "SFO"]),
+            "delay": chance.choice([None, chance.random() * 100]),
+            "at": START + timedelta(minutes=place // 2 + chance.randint(0, 300)),
+            "carrier": "AA",
+        }
+        for place in range(number)
+    ]
+
+
+def test_what_spark_cannot_run_is_refused_before_anything_starts(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([], "origin string, delay double, at timestamp, __partition int, __offset bigint")
+
+    def run(build: Any, tables: Any = str(tmp_path / "t"), given: DataFrame = frame) -> None:
+        builder = StreamsBuilder()
+        build(builder.stream("flights", key_columns=["origin"], timestamp="at"))
+        run_batch(builder.build(), spark, tables=tables, inputs={"flights": given})
+
+    with pytest.raises(
+        UnsupportedTopologyError, match="KSTREAM-AGGREGATE-0000000003: grouping flights by delay would move"
+    ):
+        run(lambda s: s.group_by("delay").count().to_delta("t"))
+    with pytest.raises(UnsupportedTopologyError, match=r"KSTREAM-SINK-0000000001: writing to a topic \(out\)"):
+        run(lambda s: s.to("out"))
+    with pytest.raises(TopologyError, match="needs a long column __offset"):
+        run(lambda s: s.to_delta("t"), given=frame.drop("__offset"))
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_table_of_other_columns_is_not_touched(spark: SparkSession, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    disordered_files(source, files=1, rows_max=10)
+    spark.range(3).write.format("delta").save(str(tmp_path / "tables" / "hours"))
+    with pytest.raises(TopologyError, match=r"has the columns id LongType\(\), the topology gives origin"):
+        run_stream(
+            topology(),
+            spark,
+            checkpoint=str(tmp_path / "checkpoint"),
+            tables=paths(tmp_path / "tables"),
+            inputs={"flights": stream_of(spark, source)},
+            available_now=True,
+        )
+
+
+def test_explain_says_what_runs_where() -> None:
+    plan = TopologyTestDriver(topology()).plan
+    assert "stateful: transformWithState" in explain(plan)
