@@ -39,13 +39,7 @@ if TYPE_CHECKING:
 
     from millrace_broker.embedded import EmbeddedBroker
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SEED = 20130101
 START = datetime(2013, 1, 1, tzinfo=UTC)
@@ -212,7 +206,7 @@ def test_a_topic_is_read_as_far_as_it_goes_and_then_on(
             checkpoint=str(tmp_path / "checkpoint"),
             tables=str(tmp_path / "stream"),
             bootstrap_servers=servers,
-            options={"maxOffsetsPerTrigger": 700},
+            options={"maxOffsetsPerTrigger": 1000},
             available_now=True,
             on_batch=reports.append,
             on_plan=plans.append,
@@ -221,7 +215,7 @@ def test_a_topic_is_read_as_far_as_it_goes_and_then_on(
     result = run_batch(on_topic, spark, tables=str(tmp_path / "batch"), bootstrap_servers=servers)
     assert "columns pushed down: origin, delay, at\n" in plans[0]
     assert "Records move: no" in plans[0]
-    assert [report.records for report in reports] == [700, 500, 700, 100]
+    assert [report.records for report in reports] == [1000, 200, 800]
     assert (result.records, result.dropped) == (2000, sum(report.dropped for report in reports))
     assert rows_of(spark, tmp_path / "stream") == rows_of(spark, tmp_path / "batch")
     assert sum(row["n"] for row in rows_of(spark, tmp_path / "batch")) + result.dropped == sum(
