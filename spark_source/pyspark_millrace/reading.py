@@ -23,11 +23,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.errors import (
+    InconsistentTopicIdError,
     InvalidTimestampError,
     MillraceError,
     OffsetOutOfRangeError,
     OffsetsLostError,
     StorageError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
 )
 from millrace.records import DecodedBatch, decode_range
 from millrace.segments import map_extent
@@ -82,8 +85,18 @@ def _decoded(
                         # What has been handed out is not read again, should the rest have to come another way.
                         position = decoded.header.next_offset
                 break
-            except (OffsetOutOfRangeError, OffsetsLostError) as error:
+            except _GONE as error:
                 position = _after_loss(split, position, rest.end_offset, options, sources, error)
+
+
+_GONE: Final = (
+    OffsetOutOfRangeError,
+    OffsetsLostError,
+    InconsistentTopicIdError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+"""How it shows that records went away between planning and reading: by retention, or with their whole topic."""
 
 
 def _after_loss(
@@ -96,8 +109,9 @@ def _after_loss(
         raise error
     lost = f"offsets {start}..{first_left - 1} of {split.range.key} were removed while they were being read"
     if options.fail_on_data_loss:
+        remedy = "read it anew" if first_left == end else f"start at {first_left}"
         raise OffsetsLostError(
-            f"{lost} ({error.message}): start at {first_left}, or set failOnDataLoss=false to go on without them"
+            f"{lost} ({error.message}): {remedy}, or set failOnDataLoss=false to go on without them"
         ) from error
     _log.warning("%s (%s); going on without them, for failOnDataLoss is false", lost, error.message)
     return first_left

@@ -14,11 +14,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from millrace.errors import EnvironmentProblemError, UsageError
 from pyspark_millrace.checkpoint_files import CHECKPOINT_MANAGER, probe_rename
 from pyspark_millrace.delta_jars import DELTA_PACKAGE, delta_jars, spark_home
 from pyspark_millrace.java_runtime import check_java
+from pyspark_millrace.source import DefaultSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +88,10 @@ def session(
         if delta:
             settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), *map(str, delta_jars())]))
         _prepare_environment(local=local)
+    # Workers must be of the same Python with the same packages; Spark's own default is whatever python3 is on the path.
+    os.environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python", sys.executable))
     created = _create({name: value for name, value in settings.items() if value != in_force.get(name)})
+    _register_source(created)
     if delta:
         _check_delta(created)
     return created
@@ -133,8 +138,9 @@ def spark_submit_command(
     """
     check_java()
     settings = merge_settings(default_settings(local=True, delta=delta), conf or {})
-    settings.setdefault("spark.pyspark.python", sys.executable)
-    command = [str(spark_home() / "bin" / "spark-submit")]
+    python = settings.setdefault("spark.pyspark.python", sys.executable)
+    # The JVM looks for Python sources with the interpreter that this variable names, whatever its settings say.
+    command = ["env", f"PYSPARK_PYTHON={python}", str(spark_home() / "bin" / "spark-submit")]
     if delta:
         command += ["--jars", ",".join(map(str, delta_jars()))]
     for name, value in settings.items():
@@ -180,8 +186,6 @@ def _settings_of_running_jvm() -> dict[str, str]:
 
 
 def _prepare_environment(*, local: bool) -> None:
-    # Workers must be of the same Python with the same packages; Spark's own default is whatever python3 is on the path.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_HOME", str(spark_home()))
     if local:
         # The web interface binds where this says, and nowhere else.
@@ -195,6 +199,20 @@ def _create(settings: Mapping[str, str]) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _register_source(created: SparkSession) -> None:
+    """Make ``format("millrace")`` known without Spark's search for it.
+
+    That search is run by the interpreter which the JVM's own environment names, else by whatever python3 is on its
+    path; under spark-submit this need not be ours (``spark.pyspark.python`` is not asked), and takes a second.
+    """
+    if created not in _registered:
+        created.dataSource.register(DefaultSource)
+        _registered.add(created)
+
+
+_registered: Final[WeakSet[SparkSession]] = WeakSet()
 
 
 def _check_delta(created: SparkSession) -> None:
