@@ -3,7 +3,8 @@
 - ``header``: the 61 bytes that every batch begins with, and its checksum
 - ``scan``: finding, checking and placing batches without looking into them
 - ``columnar``, ``columnar_writing``, ``arrays``: the native body's layout, and building it
-- ``rows``, ``varint``, ``control``: Kafka's own body, and the transaction markers within it
+- ``rows``, ``varint``, ``control``: Kafka's own body record by record, and the transaction markers within it
+- ``row_columns``, ``varint_arrays``: the same body, all of its records at once
 - ``compression``, ``xxhash32``: the codecs of row batches
 - ``decoding``, ``ipc_message``: both bodies to Arrow columns
 - ``legacy``, ``message_set``: magic 0 and 1, and logs of any magic, as they come from Kafka

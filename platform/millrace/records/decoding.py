@@ -36,7 +36,7 @@ from millrace.records.columnar import (
 from millrace.records.compression import DECOMPRESSED_BYTES_MAX
 from millrace.records.header import BatchHeader, TimestampType, read_header
 from millrace.records.ipc_message import inspect_message
-from millrace.records.rows import rows_to_columns
+from millrace.records.row_columns import rows_to_columns
 from millrace.records.scan import verify_crc
 
 SchemaOf: TypeAlias = Callable[[int], pa.Schema]
@@ -235,13 +235,16 @@ def decode_range(
 def _decode_rows(
     buffer: pa.Buffer, position: int, header: BatchHeader, columns: Sequence[str] | None, max_bytes: int
 ) -> DecodedBatch:
-    rows = rows_to_columns(buffer, position, header, max_bytes=max_bytes)
     names = [name for name in OPAQUE_SCHEMA.names if columns is None or name in columns]
-    arrays = [rows.key if name == "key" else rows.value for name in names]
+    rows = rows_to_columns(buffer, position, header, names, max_bytes=max_bytes)
+    arrays = [rows.columns[name] for name in names]
     body = pa.RecordBatch.from_arrays(arrays, names=names) if arrays else without_columns(header.count)
-    reserved: dict[str, pa.Array | None] = {OFFSET_COLUMN: rows.offset_deltas, TIMESTAMP_COLUMN: rows.timestamps_ms}
-    if rows.headers is not None:
-        reserved[HEADERS_COLUMN] = rows.headers
+    beside = {
+        OFFSET_COLUMN: rows.offset_deltas,
+        TIMESTAMP_COLUMN: rows.timestamps_ms,
+        HEADERS_COLUMN: rows.headers,
+    }
+    reserved = {name: array for name, array in beside.items() if array is not None}
     return DecodedBatch(header, OPAQUE_SCHEMA_ID, body, _Beside(None, reserved))
 
 

@@ -15,10 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
-import pyarrow as pa
-
 from millrace.errors import CorruptBatchError, InvalidRecordError, InvalidTimestampError
-from millrace.records.arrays import binary_array, headers_array, int32_array, int64_array, repeated_int64
 from millrace.records.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompressed_chunks
 from millrace.records.header import (
     HEADER_BYTES,
@@ -174,15 +171,15 @@ def read_rows(
     are left over is noticed while reading the last, which is then not handed out (Kafka's ``DefaultRecordBatch``).
     Raises ``UnsupportedCompressionError`` for compression numbers 5 to 7.
     """
-    append_time = _append_time(header)
-    for raw in _read_raw(buffer, position, header, max_bytes):
-        timestamp = _wrapped(header.base_timestamp + raw.timestamp_delta) if append_time is None else append_time
+    stamped = append_time(header)
+    for raw in read_raw(*body_of(buffer, position, header, max_bytes), header):
+        timestamp = wrapped(header.base_timestamp + raw.timestamp_delta) if stamped is None else stamped
         yield Record(
             key=raw.key,
             value=raw.value,
-            headers=_decoded(raw.headers),
+            headers=decoded_headers(raw.headers),
             timestamp_ms=timestamp,
-            offset=_wrapped(header.base_offset + raw.offset_delta),
+            offset=wrapped(header.base_offset + raw.offset_delta),
             size_bytes=raw.size_bytes,
         )
 
@@ -203,61 +200,24 @@ def _sequence(base: int, delta: int) -> int:
     return base + delta if base + delta <= _INT_MAX else base + delta - _INT_MAX - 1
 
 
-class RowColumns(NamedTuple):
-    """A rows batch as Arrow columns: binary key and value, int32 offset deltas, int64 timestamps, ``HEADERS_TYPE``."""
-
-    key: pa.Array
-    value: pa.Array
-    offset_deltas: pa.Array
-    timestamps_ms: pa.Array
-    headers: pa.Array | None
-
-
-def rows_to_columns(
-    buffer: ReadableBuffer, position: int, header: BatchHeader, *, max_bytes: int = DECOMPRESSED_BYTES_MAX
-) -> RowColumns:
-    """Read all records of the rows batch at ``position`` into columns; raises what ``read_rows`` does."""
-    keys: list[bytes | None] = []
-    values: list[bytes | None] = []
-    timestamp_deltas: list[int] = []
-    offset_deltas: list[int] = []
-    headers: dict[int, Headers] = {}
-    for row, raw in enumerate(_read_raw(buffer, position, header, max_bytes)):
-        keys.append(raw.key)
-        values.append(raw.value)
-        timestamp_deltas.append(raw.timestamp_delta)
-        offset_deltas.append(raw.offset_delta)
-        if raw.headers:
-            headers[row] = _decoded(raw.headers)
-    append_time = _append_time(header)
-    count = len(keys)
-    if append_time is None:
-        timestamps_ms = int64_array([_wrapped(header.base_timestamp + delta) for delta in timestamp_deltas])
-    else:
-        timestamps_ms = repeated_int64(append_time, count)
-    return RowColumns(
-        key=binary_array(keys),
-        value=binary_array(values),
-        offset_deltas=int32_array(offset_deltas),
-        timestamps_ms=timestamps_ms,
-        headers=headers_array([headers.get(row, ()) for row in range(count)]) if headers else None,
-    )
-
-
-def _decoded(headers: Sequence[tuple[bytes, bytes | None]]) -> Headers:
+def decoded_headers(headers: Sequence[tuple[bytes, bytes | None]]) -> Headers:
+    """Read the keys of a record's headers as text; what is not UTF-8 in them is replaced, as Java does."""
     return tuple((key.decode("utf-8", "replace"), value) for key, value in headers)
 
 
-def _append_time(header: BatchHeader) -> int | None:
+def append_time(header: BatchHeader) -> int | None:
+    """The timestamp that counts for all records of the batch, if the broker set it."""
     return header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
 
 
-def _wrapped(value: int) -> int:
+def wrapped(value: int) -> int:
     """What a 64-bit sum comes to when it overflows, as it does in Kafka."""
     return value if -_LONG_MAX <= value <= _LONG_MAX else (value + 2**63) % _LONG_SPAN - 2**63
 
 
-class _RawRecord(NamedTuple):
+class RawRecord(NamedTuple):
+    """A record as it is stored: header keys undecoded, offset and timestamp relative to the batch's."""
+
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[bytes, bytes | None]]
@@ -266,8 +226,8 @@ class _RawRecord(NamedTuple):
     size_bytes: int
 
 
-def _read_raw(buffer: ReadableBuffer, position: int, header: BatchHeader, max_bytes: int) -> Iterator[_RawRecord]:
-    body, damage = _body(buffer, position, header, max_bytes)
+def read_raw(body: bytes, damage: CorruptBatchError | None, header: BatchHeader) -> Iterator[RawRecord]:
+    """Read the records of what ``body_of`` gave, as they are stored; raises ``CorruptBatchError``."""
     if header.count < 0:
         raise CorruptBatchError(f"rows batch with base offset {header.base_offset}: count {header.count}")
     at = 0
@@ -288,10 +248,10 @@ def _located(error: CorruptBatchError, header: BatchHeader, index: int) -> Corru
     )
 
 
-def _body(
+def body_of(
     buffer: ReadableBuffer, position: int, header: BatchHeader, max_bytes: int
 ) -> tuple[bytes, CorruptBatchError | None]:
-    """The records as they lie in the stream, up to where decompressing failed, and why it failed."""
+    """Find the records as they lie in the stream, up to where decompressing failed, and why it failed."""
     data = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes].tobytes()
     chunks: list[bytes] = []
     try:
@@ -302,7 +262,7 @@ def _body(
     return b"".join(chunks), None
 
 
-def _read_record(body: bytes, start: int) -> tuple[_RawRecord, int]:
+def _read_record(body: bytes, start: int) -> tuple[RawRecord, int]:
     length, at = read_varint(body, start)
     end = at + length
     if length < 0 or end > len(body):
@@ -318,7 +278,7 @@ def _read_record(body: bytes, start: int) -> tuple[_RawRecord, int]:
         headers, at = _read_headers(body, at, header_count)
     if at != end:
         raise CorruptBatchError(f"a length of {length} bytes and a content of {at - begin}")
-    return _RawRecord(key, value, headers, timestamp_delta, offset_delta, varint_size(length) + length), at
+    return RawRecord(key, value, headers, timestamp_delta, offset_delta, varint_size(length) + length), at
 
 
 def _read_bytes(body: bytes, at: int) -> tuple[bytes | None, int]:

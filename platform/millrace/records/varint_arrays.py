@@ -1,0 +1,83 @@
+"""Variable-length integers of many records at once: what ``varint`` does, over numpy arrays.
+
+Reading gathers the first byte of every integer, then the second of those that go on, and so on, with the same
+tolerance as ``varint``: bits beyond the type's width are dropped, a sixth (eleventh) byte is an error. It does not look
+where the data ends: a position beyond it gives some integer and a following position that is beyond it as well, so
+a caller who checks where the last field of a record ends has checked them all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from millrace.errors import CorruptBatchError
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Longs: TypeAlias = npt.NDArray[np.int64]
+
+_BITS_A_BYTE: Final = 7
+_GOES_ON: Final = 0x80
+
+
+def _zigzag(raw: npt.NDArray[np.uint64]) -> Longs:
+    return (raw >> np.uint64(1)).view(np.int64) ^ -(raw & np.uint64(1)).view(np.int64)
+
+
+_ONE_BYTE_VALUES: Final = _zigzag(np.arange(_GOES_ON, dtype=np.uint64))
+
+
+def read_varints(data: Bytes, positions: Longs, bits: int) -> tuple[Longs, Longs]:
+    """Read an integer of ``bits`` (32 or 64) at each position; return them and the positions after them.
+
+    Raises ``CorruptBatchError`` when one is too long.
+    """
+    first = data.take(positions, mode="clip")
+    following = positions + 1
+    if first.max(initial=0) < _GOES_ON:
+        return _ONE_BYTE_VALUES.take(first), following
+    raw = (first & 0x7F).astype(np.uint64)
+    rows: npt.NDArray[np.intp] = np.flatnonzero(first >= _GOES_ON)
+    shift = 0
+    while rows.size:
+        shift += _BITS_A_BYTE
+        if shift >= bits:
+            raise CorruptBatchError("an integer of the records is too long")
+        byte = data.take(following[rows], mode="clip")
+        raw[rows] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        following[rows] += 1
+        rows = rows[byte >= _GOES_ON]
+    if bits < 64:
+        raw &= np.uint64((1 << bits) - 1)
+    return _zigzag(raw), following
+
+
+class VarintTable:
+    """The encodings of many integers, one row each: bytes from the left, and how many of them count."""
+
+    def __init__(self, values: npt.NDArray[Any]) -> None:
+        wide = values.astype(np.int64, copy=False)
+        raw = ((wide << 1) ^ (wide >> 63)).view(np.uint64)
+        columns = []
+        sizes = np.ones(len(raw), np.int64)
+        while True:
+            low = (raw & np.uint64(0x7F)).astype(np.uint8)
+            raw = raw >> np.uint64(_BITS_A_BYTE)
+            goes_on = raw > 0
+            if not goes_on.any():
+                columns.append(low)
+                break
+            columns.append(low | goes_on.astype(np.uint8) << np.uint8(_BITS_A_BYTE))
+            sizes += goes_on
+        self.bytes: Bytes = np.column_stack(columns)
+        self.sizes: Longs = sizes
+
+
+def join_tables(tables: list[VarintTable]) -> tuple[Bytes, Longs]:
+    """Write the integers of several tables one after another, row by row; return all bytes and the size of each row."""
+    used = [np.arange(table.bytes.shape[1]) < table.sizes[:, None] for table in tables]
+    joined: Bytes = np.concatenate([table.bytes for table in tables], axis=1)
+    sizes: Longs = np.sum([table.sizes for table in tables], axis=0)
+    return joined[np.concatenate(used, axis=1)], sizes

@@ -1,0 +1,137 @@
+"""The fast reader against the reference, record by record: the same rows or the same error."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.errors import CorruptBatchError, MillraceError
+from millrace.records import (
+    BatchHeader,
+    Compression,
+    Record,
+    TimestampType,
+    build_rows_batch,
+    read_header,
+    read_rows,
+    seal,
+)
+from millrace.records.row_columns import RowColumns, read_one_by_one, read_regular, rows_to_columns
+from millrace.records.rows import body_of
+
+NAMES = ("key", "value")
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+SIZES = st.sampled_from([0, 1, 2, 63, 64, 65, 127, 128, 200])
+BYTES = st.none() | SIZES.flatmap(lambda size: st.binary(min_size=size, max_size=size))
+TIMESTAMPS = st.integers(-1, 2**63 - 1) | st.integers(0, 300)
+RECORDS = st.lists(
+    st.builds(
+        Record,
+        key=BYTES,
+        value=BYTES,
+        headers=st.just(()) | st.lists(st.tuples(TEXT, BYTES), max_size=3).map(tuple),
+        timestamp_ms=TIMESTAMPS,
+    ),
+    min_size=1,
+    max_size=30,
+)
+REPEATED = st.builds(lambda records, times: records * times, RECORDS, st.integers(1, 12))
+
+
+def outcome(read: Callable[[], RowColumns]) -> RowColumns | str:
+    try:
+        return read()
+    except MillraceError as error:
+        return str(error)
+
+
+@given(REPEATED, st.sampled_from(Compression), st.sampled_from(TimestampType), st.none() | st.integers(0, 2**63 - 1))
+def test_sound_batches_read_as_by_the_reference(
+    records: list[Record], compression: Compression, type_: TimestampType, horizon: int | None
+) -> None:
+    batch = build_rows_batch(records, compression=compression, timestamp_type=type_, delete_horizon_ms=horizon)
+    header = read_header(batch)
+    body, damage = body_of(batch, 0, header, 2**30)
+    assert damage is None
+    assert read_regular(body, header, NAMES) == read_one_by_one(body, None, header, NAMES)
+    fast = rows_to_columns(batch, 0, header)
+    reference = list(read_rows(batch, 0, header))
+    assert fast.columns["key"].to_pylist() == [record.key for record in reference]
+    assert fast.columns["value"].to_pylist() == [record.value for record in reference]
+    assert fast.timestamps_ms.to_pylist() == [record.timestamp_ms for record in reference]
+    for array in (*fast.columns.values(), fast.timestamps_ms, fast.headers):
+        if array is not None:
+            array.validate(full=True)
+
+
+@given(REPEATED, st.data())
+def test_damaged_batches_get_the_verdict_of_the_reference(records: list[Record], data: st.DataObject) -> None:
+    batch = build_rows_batch(records, base_offset=2**63 - 400)
+    header = read_header(batch)
+    body = bytearray(batch[61:])
+    for _ in range(data.draw(st.integers(1, 3))):
+        position = data.draw(st.integers(0, len(body) - 1))
+        change = data.draw(st.sampled_from(["flip", "cut", "grow", "set"]))
+        if change == "flip":
+            body[position] ^= 1 << data.draw(st.integers(0, 7))
+        elif change == "set":
+            body[position] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF]))
+        elif change == "grow":
+            body[position:position] = data.draw(st.binary(min_size=1, max_size=10))
+        elif position:
+            del body[position:]
+    header = replace(header, count=header.count + data.draw(st.sampled_from([0, 0, 0, 1, -1])))
+    expected = outcome(lambda: read_one_by_one(bytes(body), None, header, NAMES))
+    with contextlib.suppress(CorruptBatchError):  # it may give up: then the reference is asked
+        assert read_regular(bytes(body), header, NAMES) == expected
+    whole = seal(header, bytes(body))
+    assert outcome(lambda: rows_to_columns(whole, 0, read_header(whole))) == expected
+
+
+@given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1))
+def test_any_deltas_are_read(offset_delta: int, timestamp_delta: int) -> None:
+    record = b"\0" + long_varint(timestamp_delta, 10) + long_varint(offset_delta, 5) + b"\1\1\0"
+    body = (long_varint(len(record), 5) + record) * 3
+    header = replace(read_header(build_rows_batch([Record()])), count=3, base_timestamp=2**62)
+    columns = read_regular(body, header, NAMES)
+    assert columns == read_one_by_one(body, None, header, NAMES)
+    assert columns.offset_deltas is not None
+    assert columns.offset_deltas.to_pylist() == [offset_delta] * 3
+
+
+def long_varint(value: int, size: int) -> bytes:
+    """An integer in more bytes than it takes."""
+    raw = ((value << 1) ^ (value >> 63)) & (2**64 - 1)
+    if size == 5:
+        raw &= 2**32 - 1
+    return bytes(raw >> 7 * index & 0x7F | (0x80 if index < size - 1 else 0) for index in range(size))
+
+
+@pytest.mark.parametrize("count", [24, 5_000])
+def test_regular_batches_are_not_read_one_by_one(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millrace.records.row_columns.read_one_by_one", None)
+    records = [Record(key=b"k", value=bytes(row % 200), headers=(("é", None),) * (row % 3)) for row in range(count)]
+    batch = build_rows_batch(records)
+    columns = rows_to_columns(batch, 0, read_header(batch), ["value"])
+    assert list(columns.columns) == ["value"]
+    assert columns.columns["value"].to_pylist() == [record.value for record in records]
+    assert columns.headers is not None
+    assert columns.headers.to_pylist()[:3] == [[], [{"key": "é", "value": None}], [{"key": "é", "value": None}] * 2]
+
+
+@pytest.mark.parametrize("headers", [(("k", b"v"),) * 65, (("kk", b"v"),)], ids=["many", "not UTF-8"])
+def test_odd_batches_are_read_all_the_same(headers: tuple[tuple[str, bytes]]) -> None:
+    batch = build_rows_batch([Record(headers=headers)] * 30)
+    if headers[0][0] == "kk":
+        batch = batch.replace(b"kk", b"k\xff")
+        batch = seal(read_header(batch), batch[61:])
+    decoded = rows_to_columns(batch, 0, read_header(batch))
+    assert decoded.headers is not None
+    assert [entry["key"] for entry in decoded.headers.to_pylist()[29]][:1] == [headers[0][0].replace("kk", "k�")]
+    assert isinstance(decoded.columns["key"], pa.BinaryArray)
