@@ -18,13 +18,13 @@ next offset never goes back from one batch to the next unless its topic's id cha
 
 from __future__ import annotations
 
-import base64
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from millrace.errors import OffsetsLostError, UsageError
+from millrace.ids import id_text, parse_id
 from pyspark_millrace.positions import PartitionKey
 
 _TOPIC_IDS: Final = "@topic-ids"
@@ -184,16 +184,6 @@ def recreated(topic: str, was: uuid.UUID, now: uuid.UUID) -> Loss:
 def gone(topics: Iterable[str]) -> Loss:
     """The loss of topics or partitions that were deleted while a query read them."""
     return Loss(f"{', '.join(topics)} no longer exists: its remaining records are gone", "stop reading it")
-
-
-def id_text(topic_id: uuid.UUID) -> str:
-    """A topic id as Kafka writes it: base64url without padding."""
-    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
-
-
-def parse_id(text: str) -> uuid.UUID:
-    """Read what ``id_text`` wrote. Raises ``ValueError``."""
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
 def _nested(offsets: Mapping[PartitionKey, int]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from millrace.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
+from millrace.ids import parse_id
 from millrace.records import DecodedBatch, decode_range
 from millrace.segments import map_extent
 from pyspark_millrace.columns import Layout, Metadata
@@ -154,8 +155,6 @@ def _obstacle(extent: Extent, topic_id: uuid.UUID) -> str | None:
 @lru_cache(maxsize=1024)
 def _topic_id_of(directory: Path) -> uuid.UUID | None:
     """The topic whose partition a directory holds, from ``partition.metadata``. It never changes for a directory."""
-    from pyspark_millrace.offsets import parse_id
-
     try:
         text = (directory / "partition.metadata").read_text()
         fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

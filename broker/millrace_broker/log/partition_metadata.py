@@ -5,13 +5,12 @@ Kafka's file: ``version: 0`` and ``topic_id: <uuid>``, the id in base64url witho
 
 from __future__ import annotations
 
-import base64
-import binascii
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
 from millrace.errors import StorageError
+from millrace.ids import id_text, parse_id
 from millrace_broker.log.files import Files, replace_file
 
 PARTITION_METADATA: Final = "partition.metadata"
@@ -19,8 +18,7 @@ PARTITION_METADATA: Final = "partition.metadata"
 
 def write_topic_id(files: Files, directory: Path, topic_id: UUID) -> None:
     """Write the file of a partition directory."""
-    text = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode("ascii")
-    replace_file(files, directory / PARTITION_METADATA, f"version: 0\ntopic_id: {text}\n".encode())
+    replace_file(files, directory / PARTITION_METADATA, f"version: 0\ntopic_id: {id_text(topic_id)}\n".encode())
 
 
 def read_topic_id(files: Files, directory: Path) -> UUID:
@@ -36,6 +34,6 @@ def read_topic_id(files: Files, directory: Path) -> UUID:
     try:
         if fields["version"] != "0":
             raise ValueError(f"version {fields['version']}")
-        return UUID(bytes=base64.urlsafe_b64decode(fields["topic_id"] + "=="))
-    except (KeyError, ValueError, binascii.Error) as error:
+        return parse_id(fields["topic_id"])
+    except (KeyError, ValueError) as error:
         raise StorageError(f"{path} is damaged ({error}): restore it from a copy") from error

@@ -22,7 +22,6 @@ from millrace.coordination.nodes import (
     SchemaNode,
     TopicNode,
     TypedTopicNode,
-    uuid_text,
 )
 from millrace.errors import (
     InvalidPartitionsError,
@@ -31,6 +30,7 @@ from millrace.errors import (
     StorageError,
     TopicExistsError,
 )
+from millrace.ids import id_text
 from millrace_broker.log import LogManager
 from millrace_broker.metadata import rules
 from millrace_broker.metadata.catalog import TopicCatalog
@@ -99,7 +99,7 @@ class TopicChanges:
             _logger.exception("topic %s could not be created on disk and is taken back", spec.name)
             self.delete(spec.name)
             raise
-        _logger.info("created topic %s (%s) with %d partitions", topic.name, uuid_text(topic_id), partitions)
+        _logger.info("created topic %s (%s) with %d partitions", topic.name, id_text(topic_id), partitions)
         return topic
 
     def delete(self, name: str) -> TopicInfo:
@@ -112,7 +112,7 @@ class TopicChanges:
         self._catalog.refresh(name)
         self._on_gone(topic)
         self._finish_deletion(name)
-        _logger.info("deleted topic %s (%s)", name, uuid_text(topic.topic_id))
+        _logger.info("deleted topic %s (%s)", name, id_text(topic.topic_id))
         return topic
 
     def create_partitions(self, name: str, count: int, *, validate_only: bool = False) -> TopicInfo | None:
@@ -273,8 +273,8 @@ class TopicChanges:
                 self._logs.create_log(topic.name, topic.topic_id, partition, topic.config)
             elif log.topic_id != topic.topic_id:
                 raise StorageError(
-                    f"{log.directory} holds topic id {uuid_text(log.topic_id)}, but {topic.name} is "
-                    f"{uuid_text(topic.topic_id)}: move that directory away"
+                    f"{log.directory} holds topic id {id_text(log.topic_id)}, but {topic.name} is "
+                    f"{id_text(topic.topic_id)}: move that directory away"
                 )
         self._logs.set_config(topic.name, topic.config)
 
@@ -320,6 +320,6 @@ def _check_schema(spec: TopicSpec) -> None:
 
 def _new_topic_id() -> uuid.UUID:
     # As Kafka's Uuid.randomUuid: a leading dash would look like an option on a command line.
-    while uuid_text(topic_id := uuid.uuid4()).startswith("-"):
+    while id_text(topic_id := uuid.uuid4()).startswith("-"):
         pass
     return topic_id

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from millrace.coordination import Coordination, Create, NodeExistsError, NoNodeError, Write, ensure_path, paths
 from millrace.coordination.nodes import BrokerNode, ClusterIdNode, ControllerNode
 from millrace.errors import EnvironmentProblemError
+from millrace.ids import id_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,4 +78,4 @@ def become_controller(coordination: Coordination, broker_id: int, *, now_ms: int
 
 
 def _random_id() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    return id_text(uuid.uuid4())

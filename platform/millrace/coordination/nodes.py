@@ -13,16 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from millrace.errors import StorageError
-
-
-def uuid_text(value: uuid.UUID) -> str:
-    """A UUID as Kafka writes it: base64url of its 16 bytes, without padding."""
-    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
-
-
-def parse_uuid(text: str) -> uuid.UUID:
-    """Read what ``uuid_text`` wrote. Raises ``ValueError``."""
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+from millrace.ids import id_text, parse_id
 
 
 def _dump(value: dict[str, Any]) -> bytes:
@@ -104,7 +95,7 @@ class TopicNode(_JsonNode):
         return _dump(
             {
                 "version": 3,
-                "topic_id": uuid_text(self.topic_id),
+                "topic_id": id_text(self.topic_id),
                 "partitions": {str(partition): list(replicas) for partition, replicas in self.assignment.items()},
                 "adding_replicas": {},
                 "removing_replicas": {},
@@ -114,7 +105,7 @@ class TopicNode(_JsonNode):
     @classmethod
     def _from_json(cls, value: dict[str, Any]) -> Self:
         assignment = {int(partition): tuple(replicas) for partition, replicas in value["partitions"].items()}
-        return cls(parse_uuid(value["topic_id"]), dict(sorted(assignment.items())))
+        return cls(parse_id(value["topic_id"]), dict(sorted(assignment.items())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +204,7 @@ class SchemaNode(_JsonNode):
         return _dump(
             {
                 "version": 1,
-                "topic_id": uuid_text(self.topic_id),
+                "topic_id": id_text(self.topic_id),
                 "schema_version": self.schema_version,
                 "arrow_schema": base64.b64encode(self.arrow_schema).decode(),
             }
@@ -222,7 +213,7 @@ class SchemaNode(_JsonNode):
     @classmethod
     def _from_json(cls, value: dict[str, Any]) -> Self:
         return cls(
-            topic_id=parse_uuid(value["topic_id"]),
+            topic_id=parse_id(value["topic_id"]),
             schema_version=value["schema_version"],
             arrow_schema=base64.b64decode(value["arrow_schema"], validate=True),
         )

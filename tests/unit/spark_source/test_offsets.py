@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.errors import OffsetsLostError, UsageError
+from millrace.ids import id_text, parse_id
 from pyspark_millrace.offsets import (
     LossReport,
     OffsetRange,
     StreamOffsets,
     clip_to_log,
-    id_text,
-    parse_id,
     ranges_between,
 )
 from pyspark_millrace.positions import PartitionKey

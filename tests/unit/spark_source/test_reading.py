@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.errors import CorruptBatchError, OffsetOutOfRangeError, OffsetsLostError, StorageError
+from millrace.ids import id_text
 from millrace.records import Compression, Record, build_columnar_batch, build_rows_batch, headers_array
 from millrace.schemas import parse_ddl
 from pyspark_millrace.columns import default_layout, named_layout
-from pyspark_millrace.offsets import OffsetRange, id_text
+from pyspark_millrace.offsets import OffsetRange
 from pyspark_millrace.options import parse_options
 from pyspark_millrace.planning import Extent, PlannedSplit
 from pyspark_millrace.positions import PartitionKey
