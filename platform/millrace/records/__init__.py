@@ -4,7 +4,7 @@
 - ``scan``: finding, checking and placing batches without looking into them
 - ``columnar``, ``columnar_writing``, ``arrays``: the native body's layout, and building it
 - ``rows``, ``varint``, ``control``: Kafka's own body record by record, and the transaction markers within it
-- ``row_columns``, ``varint_arrays``: the same body, all of its records at once
+- ``row_columns``, ``row_columns_writing``, ``varint_arrays``: the same body from and to Arrow, all records at once
 - ``compression``, ``xxhash32``: the codecs of row batches
 - ``decoding``, ``ipc_message``: both bodies to Arrow columns
 - ``legacy``, ``message_set``: magic 0 and 1, and logs of any magic, as they come from Kafka
@@ -59,6 +59,7 @@ from millrace.records.message_set import (
     sound_prefix_bytes,
 )
 from millrace.records.recompression import recompress_batch
+from millrace.records.row_columns_writing import build_rows_batch_of_columns
 from millrace.records.rows import Headers, Record, build_rows_batch, last_sequence_of, read_rows, sequence_of
 from millrace.records.scan import assign_offsets, crc_matches, scan_headers, stamp_append_time, verify_crc
 from millrace.records.validation import validate_batch
@@ -98,6 +99,7 @@ __all__ = [
     "build_end_marker_batch",
     "build_entries",
     "build_rows_batch",
+    "build_rows_batch_of_columns",
     "checksum",
     "compress",
     "crc_matches",

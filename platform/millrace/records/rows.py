@@ -84,7 +84,6 @@ def build_rows_batch(
     """
     if not records and last_offset is None:
         raise InvalidRecordError("a batch needs at least one record")
-    _check_producer(producer_id, producer_epoch, base_sequence, is_transactional, is_control)
     first_offset = base_offset if base_offset is not None else records[0].offset if records else 0
     offsets = [record.offset for record in records]
     if base_offset is not None:
@@ -92,10 +91,57 @@ def build_rows_batch(
     last = offsets[-1] if last_offset is None else last_offset
     _check_offsets(offsets, first_offset, last)
     timestamps = [record.timestamp_ms for record in records] or [NO_TIMESTAMP]
-    if min(timestamps) < NO_TIMESTAMP:
-        raise InvalidTimestampError(f"timestamp {min(timestamps)}: timestamps are milliseconds from 0, or -1 for none")
     base_timestamp = timestamps[0] if delete_horizon_ms is None else delete_horizon_ms
-    header = BatchHeader(
+    header = rows_header(
+        compression=compression,
+        first_offset=first_offset,
+        last_offset=last,
+        count=len(records),
+        timestamp_range=(min(timestamps), max(timestamps)),
+        base_timestamp=base_timestamp,
+        has_delete_horizon=delete_horizon_ms is not None,
+        timestamp_type=timestamp_type,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        is_transactional=is_transactional,
+        is_control=is_control,
+        leader_epoch=leader_epoch,
+    )
+    if not records:
+        return seal(header)
+    parts: list[bytes] = []
+    for record, offset in zip(records, offsets, strict=True):
+        _append_record(parts, record, offset - first_offset, wrapped(record.timestamp_ms - base_timestamp))
+    return seal(header, compress(b"".join(parts), compression, level=level))
+
+
+def rows_header(
+    *,
+    compression: Compression,
+    first_offset: int,
+    last_offset: int,
+    count: int,
+    timestamp_range: tuple[int, int],
+    base_timestamp: int,
+    has_delete_horizon: bool,
+    timestamp_type: TimestampType,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    is_transactional: bool,
+    is_control: bool,
+    leader_epoch: int,
+) -> BatchHeader:
+    """Compose the header of a rows batch, length and checksum left out, and see that its fields agree.
+
+    Raises ``InvalidRecordError`` and ``InvalidTimestampError``.
+    """
+    _check_producer(producer_id, producer_epoch, base_sequence, is_transactional, is_control)
+    oldest, newest = timestamp_range
+    if oldest < NO_TIMESTAMP:
+        raise InvalidTimestampError(f"timestamp {oldest}: timestamps are milliseconds from 0, or -1 for none")
+    return BatchHeader(
         base_offset=first_offset,
         batch_length=0,
         partition_leader_epoch=leader_epoch,
@@ -106,22 +152,16 @@ def build_rows_batch(
             timestamp_type=timestamp_type,
             is_transactional=is_transactional,
             is_control=is_control,
-            has_delete_horizon=delete_horizon_ms is not None,
+            has_delete_horizon=has_delete_horizon,
         ),
-        last_offset_delta=last - first_offset,
+        last_offset_delta=last_offset - first_offset,
         base_timestamp=base_timestamp,
-        max_timestamp=max(timestamps),
+        max_timestamp=newest,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
-        count=len(records),
+        count=count,
     )
-    if not records:
-        return seal(header)
-    parts: list[bytes] = []
-    for record, offset in zip(records, offsets, strict=True):
-        _append_record(parts, record, offset - first_offset, record.timestamp_ms - base_timestamp)
-    return seal(header, compress(b"".join(parts), compression, level=level))
 
 
 def _check_producer(

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from millrace.errors import CorruptBatchError, MillraceError
 from millrace.records import (
-    BatchHeader,
     Compression,
     Record,
     TimestampType,

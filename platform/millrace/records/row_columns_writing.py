@@ -1,0 +1,166 @@
+"""Arrow columns to rows batches, all records at once.
+
+numpy writes the integers of all records, Arrow joins them with the keys, values and headers: what comes out is, byte
+for byte, what ``build_rows_batch`` writes for the same records.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.errors import InvalidRecordError, MessageTooLargeError
+from millrace.records.arrays import binary_array, int32_array
+from millrace.records.compression import Compression, compress
+from millrace.records.header import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TimestampType,
+    seal,
+)
+from millrace.records.rows import rows_header
+from millrace.records.varint_arrays import Longs, VarintTable, join_tables
+
+_INT_MAX: Final = 2**31 - 1
+_NO_BYTES: Final = binary_array([b""])[0]
+_NO_HEADERS: Final = binary_array([b"\x00"])[0]
+_MINUS_ONE: Final = int32_array([-1])[0]
+_ZERO: Final = int32_array([0])[0]
+
+
+def build_rows_batch_of_columns(
+    columns: pa.RecordBatch,
+    *,
+    timestamps_ms: int | pa.Int64Array = NO_TIMESTAMP,
+    headers: pa.ListArray | None = None,
+    offsets: pa.Int64Array | None = None,
+    last_offset: int | None = None,
+    compression: Compression = Compression.NONE,
+    level: int | None = None,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    delete_horizon_ms: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """Build a whole batch of v2 records from binary columns ``value`` and, optionally, ``key``.
+
+    ``timestamps_ms`` is one for all or one per row, ``headers`` a list of ``HEADERS_TYPE`` per row; ``offsets`` are
+    absolute and ascend, without them the rows are numbered from ``base_offset``. The rest is as in
+    ``build_rows_batch``, and so are the errors.
+    """
+    count = columns.num_rows
+    if not count and last_offset is None:
+        raise InvalidRecordError("a batch needs at least one record")
+    deltas = np.arange(count) if offsets is None else _values(offsets, np.int64) - np.int64(base_offset)
+    last_delta = int(deltas[-1]) if last_offset is None else last_offset - base_offset
+    if count and (deltas[0] < 0 or deltas[-1] > last_delta or np.any(deltas[1:] <= deltas[:-1])):
+        raise InvalidRecordError(f"offsets of a batch of {base_offset}..{base_offset + last_delta} do not ascend in it")
+    if not 0 <= last_delta <= _INT_MAX:
+        raise InvalidRecordError(f"a batch cannot reach from offset {base_offset} to {base_offset + last_delta}")
+    if isinstance(timestamps_ms, int):
+        timestamps = np.full(count, timestamps_ms, np.int64)
+    else:
+        timestamps = _values(timestamps_ms, np.int64)
+    base_timestamp = delete_horizon_ms
+    if base_timestamp is None:
+        base_timestamp = int(timestamps[0]) if count else NO_TIMESTAMP
+    header = rows_header(
+        compression=compression,
+        first_offset=base_offset,
+        last_offset=base_offset + last_delta,
+        count=count,
+        timestamp_range=(int(timestamps.min()), int(timestamps.max())) if count else (NO_TIMESTAMP, NO_TIMESTAMP),
+        base_timestamp=base_timestamp,
+        has_delete_horizon=delete_horizon_ms is not None,
+        timestamp_type=timestamp_type,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        is_transactional=is_transactional,
+        is_control=False,
+        leader_epoch=leader_epoch,
+    )
+    if not count:
+        return seal(header)
+    key = columns.column("key") if "key" in columns.schema.names else pa.nulls(count, pa.binary())
+    body = _join_records(timestamps - np.int64(base_timestamp), deltas, key, columns.column("value"), headers)
+    if compression is Compression.NONE:
+        return seal(header, body)
+    return seal(header, compress(body.to_pybytes(), compression, level=level))
+
+
+def _join_records(
+    timestamp_deltas: Longs, offset_deltas: Longs, key: pa.Array, value: pa.Array, headers: pa.ListArray | None
+) -> pa.Buffer:
+    count = len(key)
+    key_sizes, value_sizes = _sizes(key), _sizes(value)
+    before_key = [VarintTable(np.zeros(count, np.int64)), VarintTable(timestamp_deltas), VarintTable(offset_deltas)]
+    before_key.append(VarintTable(key_sizes))
+    before_value = VarintTable(value_sizes)
+    tail = _NO_HEADERS if headers is None else _join_headers(headers)
+    lengths = sum(table.sizes for table in before_key) + before_value.sizes + np.maximum(key_sizes, 0)
+    lengths = lengths + np.maximum(value_sizes, 0) + (1 if headers is None else _sizes(tail))
+    total = int(lengths.sum()) + 5 * count
+    if total > _INT_MAX:
+        raise MessageTooLargeError(
+            f"a batch of up to {total} bytes: it can have {_INT_MAX}; send fewer records at once"
+        )
+    return _data(_join(_binary([VarintTable(lengths), *before_key]), key, _binary([before_value]), value, tail))
+
+
+def _join_headers(headers: pa.ListArray) -> pa.BinaryArray:
+    """The headers of each record as they are stored, their count first."""
+    counts = _values(pc.fill_null(pc.list_value_length(headers), _ZERO), np.int32).astype(np.int64)
+    key, value = headers.flatten().flatten()
+    if key.null_count:
+        raise InvalidRecordError("a header without a key")
+    key = key.cast(pa.binary())
+    joined = _join(_binary([VarintTable(_sizes(key))]), key, _binary([VarintTable(_sizes(value))]), value)
+    bounds = _bounds(joined)[np.concatenate([[0], np.cumsum(counts)])]
+    of_records = pa.Array.from_buffers(pa.binary(), len(counts), [None, pa.py_buffer(bounds), joined.buffers()[2]])
+    return _join(_binary([VarintTable(counts)]), of_records)
+
+
+def _join(*parts: pa.Array) -> pa.BinaryArray:
+    return pc.binary_join_element_wise(*parts, _NO_BYTES, null_handling="replace", null_replacement=b"")
+
+
+def _data(joined: pa.BinaryArray) -> pa.Buffer:
+    bounds = _bounds(joined)
+    return joined.buffers()[2].slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
+
+
+def _bounds(joined: pa.BinaryArray) -> npt.NDArray[np.int32]:
+    """Where the values of an array that was just joined begin and end; an empty one may have no buffer."""
+    if not len(joined):
+        return np.zeros(1, np.int32)
+    return np.frombuffer(joined.buffers()[1], np.int32)[: len(joined) + 1]
+
+
+def _binary(tables: list[VarintTable]) -> pa.BinaryArray:
+    data, sizes = join_tables(tables)
+    bounds = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=bounds[1:])
+    return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+
+
+def _sizes(array: pa.Array) -> Longs:
+    """The size of each value, -1 for null."""
+    sizes: Longs = _values(pc.fill_null(pc.binary_length(array), _MINUS_ONE), np.int32).astype(np.int64)
+    return sizes
+
+
+def _values(array: pa.Array, type_: type[Any]) -> npt.NDArray[Any]:
+    if array.null_count:
+        raise InvalidRecordError("a null among the offsets or timestamps")
+    return np.frombuffer(array.buffers()[1], type_)[array.offset : array.offset + len(array)]
