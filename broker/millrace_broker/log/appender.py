@@ -2,9 +2,9 @@
 
 Invariants:
 
-- An append is all or nothing: the bytes of the log, the entries of both indexes, and then the published size. If any
-  write fails, memory is as it was, and ``undo`` cuts off what reached the file. If that fails too, nobody may append
-  any more.
+- An append is all or nothing: the bytes of the log and the entries of both indexes reach the files, then the new size
+  is published, then the entries are: a reader never sees an entry that is ahead of its batch. If any write fails,
+  memory is as it was, and ``undo`` cuts off what reached the file. If that fails too, nobody may append any more.
 - Index files are preallocated to ``segment.index.bytes`` (sparsely) and trimmed when the segment is sealed or closed.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from millrace.records import BatchHeader
 from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, TimeEntry
 from millrace_broker.log.files import Files, Part
-from millrace_broker.log.index_building import IndexBuilder
+from millrace_broker.log.index_building import Growth, IndexBuilder
 from millrace_broker.log.segment import Segment
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
@@ -28,15 +28,17 @@ class SegmentAppender:
         self.segment = segment
         self.created_ms = created_ms
         self._index_bytes_max = index_bytes_max
-        self._builder = self._resume(segment)
-        self._first_timestamp_ms = self._read_first_timestamp(segment)
-        self._file = files.open(segment.path, create=True)
-        self._offset_file = files.open(segment.offset_index_path, create=True)
-        self._time_file = files.open(segment.time_index_path, create=True)
-        self._offset_file.truncate(_whole_entries(index_bytes_max, OFFSET_ENTRY_BYTES))
-        self._time_file.truncate(_whole_entries(index_bytes_max, TIME_ENTRY_BYTES))
-        self._write_entries(0, 0)
-        segment.use(self._file, self._builder.offset_index, self._builder.time_index)
+        self._first_timestamp_ms = segment.header_at(0).max_timestamp if segment.size_bytes else None
+        with segment.lock:  # nobody may open or rebuild index files that are about to be this one's
+            self._builder = self._resume(segment)
+            self._file = files.open(segment.path, create=True)
+            self._offset_file = files.open(segment.offset_index_path, create=True)
+            self._time_file = files.open(segment.time_index_path, create=True)
+            self._offset_file.truncate(_whole_entries(index_bytes_max, OFFSET_ENTRY_BYTES))
+            self._time_file.truncate(_whole_entries(index_bytes_max, TIME_ENTRY_BYTES))
+            self._offset_file.write(0, [bytes(self._builder.offset_bytes)])
+            self._time_file.write(0, [bytes(self._builder.time_bytes)])
+            segment.grow(self._file, self._builder.offset_index, self._builder.time_index)
 
     @staticmethod
     def _resume(segment: Segment) -> IndexBuilder:
@@ -50,10 +52,6 @@ class SegmentAppender:
             for position, header in segment.batches(start):
                 builder.add(position, header)
         return builder
-
-    @staticmethod
-    def _read_first_timestamp(segment: Segment) -> int | None:
-        return segment.header_at(0).max_timestamp if segment.size_bytes else None
 
     @property
     def largest(self) -> TimeEntry:
@@ -88,51 +86,33 @@ class SegmentAppender:
         Raises ``StorageError``, after which ``undo`` must be called before anything else is appended.
         """
         position = self.segment.size_bytes
-        mark = self._builder.mark()
-        try:
-            self._file.write(position, parts)
-            following = position
-            for header in headers:
-                self._builder.add(following, header)
-                following += header.size_bytes
-            self._write_entries(mark.offset_bytes, mark.time_bytes)
-        except BaseException:
-            self._builder.reset(mark)
-            raise
+        growth = self._builder.growth(position, headers)
+        self._file.write(position, parts)
+        self._write_entries(growth)
         if self._first_timestamp_ms is None:
             self._first_timestamp_ms = headers[0].max_timestamp
-        self.segment.size_bytes = following
+        self.segment.size_bytes = position + sum(header.size_bytes for header in headers)
+        self._builder.take(growth)
 
     def undo(self) -> None:
         """Cut off what a failed append left behind the published bytes."""
         self._file.truncate(self.segment.size_bytes)
 
-    def _write_entries(self, offset_bytes: int, time_bytes: int) -> None:
-        """Write the entries behind these sizes to the files."""
-        offsets, times = bytes(self._builder.offset_bytes[offset_bytes:]), bytes(self._builder.time_bytes[time_bytes:])
-        if offsets:
-            self._offset_file.write(offset_bytes, [offsets])
-        if times:
-            self._time_file.write(time_bytes, [times])
-
-    def sync(self) -> None:
-        """Make the log and then its indexes survive a power failure."""
-        self._file.sync()
-        self._offset_file.sync()
-        self._time_file.sync()
+    def _write_entries(self, growth: Growth) -> None:
+        """Write new entries behind those that are in the files."""
+        if growth.offset_entries:
+            self._offset_file.write(len(self._builder.offset_bytes), [growth.offset_entries])
+        if growth.time_entries:
+            self._time_file.write(len(self._builder.time_bytes), [growth.time_entries])
 
     def seal(self) -> None:
         """Give the time index its last entry and trim the files; the segment is read through its files from now on."""
-        mark = self._builder.mark()
-        self._builder.finish()
-        self._write_entries(mark.offset_bytes, mark.time_bytes)
+        growth = self._builder.last_growth()
+        self._write_entries(growth)
+        self._builder.take(growth)
         self._offset_file.truncate(len(self._builder.offset_bytes))
         self._time_file.truncate(len(self._builder.time_bytes))
         self._file.truncate(self.segment.size_bytes)
-        self.segment.release()
-
-    def release(self) -> None:
-        """Let go of the files as they are (the partition is offline or deleted)."""
         self.segment.release()
 
 

@@ -7,12 +7,22 @@ that its last entry always holds the segment's largest timestamp.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from millrace.records.header import NO_TIMESTAMP, BatchHeader
 from millrace.segments.indexes import OffsetIndex, TimeEntry, TimeIndex, pack_offset_entry, pack_time_entry
 from millrace_broker.log.files import Files, replace_file
+
+
+class Growth(NamedTuple):
+    """What some batches add to the indexes of a segment: entries for both, and the state after the last batch."""
+
+    offset_entries: bytes
+    time_entries: bytes
+    largest: TimeEntry
+    bytes_since_entry: int
 
 
 class Mark(NamedTuple):
@@ -47,23 +57,45 @@ class IndexBuilder:
         self.largest = self.time_index.last()
         self.bytes_since_entry = 0
 
+    def growth(self, position: int, headers: Iterable[BatchHeader]) -> Growth:
+        """Say what batches would add that follow the last one taken in, the first beginning at ``position``."""
+        largest, bytes_since_entry = self.largest, self.bytes_since_entry
+        indexed_ms = self.time_index.last().timestamp_ms
+        offset_entries, time_entries = bytearray(), bytearray()
+        for header in headers:
+            if header.max_timestamp > largest.timestamp_ms:
+                largest = TimeEntry(header.max_timestamp, header.last_offset)
+            if bytes_since_entry > self.interval_bytes:
+                offset_entries += pack_offset_entry(header.last_offset - self.base_offset, position)
+                if largest.timestamp_ms > indexed_ms:
+                    time_entries += self._pack_time(largest)
+                    indexed_ms = largest.timestamp_ms
+                bytes_since_entry = 0
+            bytes_since_entry += header.size_bytes
+            position += header.size_bytes
+        return Growth(bytes(offset_entries), bytes(time_entries), largest, bytes_since_entry)
+
+    def last_growth(self) -> Growth:
+        """Say what is added when nothing follows: the largest timestamp."""
+        is_new = self.largest.timestamp_ms > self.time_index.last().timestamp_ms
+        return Growth(b"", self._pack_time(self.largest) if is_new else b"", self.largest, self.bytes_since_entry)
+
+    def _pack_time(self, entry: TimeEntry) -> bytes:
+        return pack_time_entry(entry.timestamp_ms, entry.offset - self.base_offset)
+
+    def take(self, growth: Growth) -> None:
+        """Grow."""
+        self.offset_bytes += growth.offset_entries
+        self.time_bytes += growth.time_entries
+        self.largest, self.bytes_since_entry = growth.largest, growth.bytes_since_entry
+
     def add(self, position: int, header: BatchHeader) -> None:
         """Take in the batch that begins at ``position``, which follows the last one taken in."""
-        if header.max_timestamp > self.largest.timestamp_ms:
-            self.largest = TimeEntry(header.max_timestamp, header.last_offset)
-        if self.bytes_since_entry > self.interval_bytes:
-            self.offset_bytes += pack_offset_entry(header.last_offset - self.base_offset, position)
-            self._add_time()
-            self.bytes_since_entry = 0
-        self.bytes_since_entry += header.size_bytes
+        self.take(self.growth(position, (header,)))
 
     def finish(self) -> None:
         """Take in the largest timestamp, for nothing follows."""
-        self._add_time()
-
-    def _add_time(self) -> None:
-        if self.largest.timestamp_ms > self.time_index.last().timestamp_ms:
-            self.time_bytes += pack_time_entry(self.largest.timestamp_ms, self.largest.offset - self.base_offset)
+        self.take(self.last_growth())
 
     def mark(self) -> Mark:
         """Remember the present state."""

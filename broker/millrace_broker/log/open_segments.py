@@ -12,8 +12,8 @@ OPEN_SEGMENTS_MAX: Final = 500
 class Releasable(Protocol):
     """What can let go of its files and open them again when it needs them."""
 
-    def release(self) -> None:
-        """Let go; readers in the middle of something keep what they have."""
+    def try_release(self) -> bool:
+        """Let go unless it is just opening something; readers in the middle of something keep what they have."""
         ...
 
 
@@ -34,7 +34,9 @@ class OpenSegments:
             self._open[segment] = None
             released = [self._open.popitem(last=False)[0] for _ in range(len(self._open) - self._maximum)]
         for other in released:
-            other.release()
+            if not other.try_release():
+                with self._lock:
+                    self._open[other] = None
 
     def closed(self, segment: Releasable) -> None:
         """Note that a segment has let go by itself, or does not count any more."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -311,9 +311,7 @@ class PartitionLog:
         return zlib.crc32(f"{self.name}@{base_offset}".encode()) % jitter_ms if jitter_ms else 0
 
     def _open_appender(self, now_ms: int) -> SegmentAppender:
-        self._appender = SegmentAppender(
-            self._segments[-1], index_bytes_max=self._config.segment_index_bytes, files=self._files, created_ms=now_ms
-        )
+        self._appender = self._appender_of(self._segments[-1], now_ms)
         return self._appender
 
     def roll(self) -> SegmentAppender:
@@ -324,14 +322,34 @@ class PartitionLog:
         with self._lock:
             now_ms = self._clock.now_ms()
             appender = self._appender or self._open_appender(now_ms)
-            last = appender.segment
-            if last.base_offset == self._log_end_offset:
+            if appender.segment.base_offset == self._log_end_offset:
                 return appender
             write_snapshot_file(self._files, self.directory, self._log_end_offset, self._producers)
-            segment = self._loader().create_segment(self._log_end_offset)
-            appender.seal()
+            try:
+                segment = self._loader().create_segment(self._log_end_offset)
+                successor = self._appender_of(segment, now_ms)
+                appender.seal()
+            except StorageError as error:
+                self._abandon_segment(self._log_end_offset, error)
+                raise
+            self._appender = successor
             self._segments = (*self._segments, segment)
-            return self._open_appender(now_ms)
+            return successor
+
+    def _appender_of(self, segment: Segment, now_ms: int) -> SegmentAppender:
+        return SegmentAppender(
+            segment, index_bytes_max=self._config.segment_index_bytes, files=self._files, created_ms=now_ms
+        )
+
+    def _abandon_segment(self, base_offset: int, error: StorageError) -> None:
+        """Remove the files of a segment that could not be begun: appends that go on in the old one would overlap it."""
+        try:
+            for suffix in SEGMENT_SUFFIXES:
+                self._files.remove(self.directory / segment_file_name(base_offset, suffix))
+            self._files.sync_directory(self.directory)
+        except StorageError as worse:
+            _LOG.error("%s: offline (%s)", self.name, worse.message)
+            self._failure = error
 
     # --- reading -------------------------------------------------------------------------------------------
 
@@ -348,13 +366,14 @@ class PartitionLog:
         """
         log_end_offset = self._log_end_offset
         end = self.high_watermark if end_offset is None else min(end_offset, self.high_watermark)
-        if not self._log_start_offset <= start_offset <= log_end_offset:
+        segments = self._segments
+        if not self._log_start_offset <= start_offset <= max(log_end_offset, end):
             raise self._out_of_range(start_offset)
         if start_offset >= end:
             return b""
         try:
             return read_batches(
-                self._segments, start_offset, end, max_bytes, log_end_offset=log_end_offset, min_one_batch=min_one_batch
+                segments, start_offset, end, max_bytes, log_end_offset=log_end_offset, min_one_batch=min_one_batch
             )
         except (CorruptBatchError, StorageError) as error:
             if start_offset < self._log_start_offset:  # retention was faster
@@ -369,8 +388,12 @@ class PartitionLog:
 
     def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Find the first record whose timestamp is at least ``timestamp_ms``: (offset, timestamp); None if none is."""
-        log_start_offset = self._log_start_offset
-        for segment in self._segments:
+        return self._unless_deleted(lambda segments, start: self._find_time(segments, start, timestamp_ms))
+
+    def _find_time(
+        self, segments: Sequence[Segment], log_start_offset: int, timestamp_ms: int
+    ) -> tuple[int, int] | None:
+        for segment in segments:
             if self._largest(segment).timestamp_ms >= timestamp_ms:
                 found = find_time(segment, timestamp_ms, log_start_offset)
                 if found is not None:
@@ -379,11 +402,24 @@ class PartitionLog:
 
     def max_timestamp_offset(self) -> tuple[int, int] | None:
         """Find the first record with the log's largest timestamp: (offset, timestamp); None in an empty log."""
-        candidates = [(self._largest(segment), segment) for segment in self._segments]
+        return self._unless_deleted(self._find_largest)
+
+    def _find_largest(self, segments: Sequence[Segment], log_start_offset: int) -> tuple[int, int] | None:
+        candidates = [(self._largest(segment), segment) for segment in segments]
         largest, segment = max(candidates, key=lambda candidate: candidate[0].timestamp_ms)
-        if largest.timestamp_ms < 0:
-            return None
-        return find_time(segment, largest.timestamp_ms, self._log_start_offset)
+        return find_time(segment, largest.timestamp_ms, log_start_offset) if largest.timestamp_ms >= 0 else None
+
+    def _unless_deleted(
+        self, look: Callable[[Sequence[Segment], int], tuple[int, int] | None]
+    ) -> tuple[int, int] | None:
+        """Look through the segments, and again through the rest of them if some were deleted under the look."""
+        while True:
+            log_start_offset, segments = self._log_start_offset, self._segments
+            try:
+                return look(segments, log_start_offset)
+            except (CorruptBatchError, StorageError):
+                if self._segments[0] is segments[0]:
+                    raise
 
     def _largest(self, segment: Segment) -> TimeEntry:
         appender = self._appender
@@ -397,12 +433,18 @@ class PartitionLog:
         The extents tile ``start_offset..end_offset`` (exclusive) exactly; there are none for an empty range. Raises
         ``OffsetOutOfRangeError`` when the range is not between log start and high watermark.
         """
+        high_watermark, segments = self.high_watermark, self._segments
         for offset in (start_offset, end_offset):
-            if not self._log_start_offset <= offset <= self.high_watermark:
+            if not self._log_start_offset <= offset <= high_watermark:
                 raise self._out_of_range(offset)
         if start_offset > end_offset:
             raise InvalidRequestError(f"range {start_offset}..{end_offset} of {self.name} ends before it starts")
-        return cut(self._segments, start_offset, end_offset, split_bytes) if start_offset < end_offset else []
+        try:
+            return cut(segments, start_offset, end_offset, split_bytes) if start_offset < end_offset else []
+        except (CorruptBatchError, StorageError) as error:
+            if start_offset < self._log_start_offset:  # retention was faster
+                raise self._out_of_range(start_offset) from error
+            raise
 
     # --- durability ----------------------------------------------------------------------------------------
 
@@ -421,13 +463,20 @@ class PartitionLog:
             self._unflushed_since = None
         try:
             for segment in segments:
-                self._sync(segment)
+                self._sync_unless_deleted(segment)
             self._files.sync_directory(self.directory)
         except StorageError as error:
             self._failure = error
             raise
         with self._lock:
             self._recovery_point = max(self._recovery_point, end_offset)
+
+    def _sync_unless_deleted(self, segment: Segment) -> None:
+        try:
+            self._sync(segment)
+        except StorageError:
+            if segment in self._segments:
+                raise
 
     def _sync(self, segment: Segment) -> None:
         for path in (segment.path, segment.offset_index_path, segment.time_index_path):
@@ -529,7 +578,7 @@ class PartitionLog:
         """Take the oldest ``count`` segments out of the log: first from readers' sight, then their names."""
         gone, self._segments = self._segments[:count], self._segments[count:]
         for segment in gone:
-            self._open_segments.closed(segment)
+            segment.leave()
         due = self._clock.monotonic() + self._config.file_delete_delay_ms / 1000
         for segment in gone:
             _LOG.info("%s: deleting segment %d (%s)", self.name, segment.base_offset, why)

@@ -7,24 +7,34 @@ Invariants:
   cut by putting a new file in the old one's place (``recovery``), so that no mapping loses pages under its reader.
 - ``size_bytes`` only grows, and only after the bytes are written.
 - An index entry is a hint: it is used only if the batch that it points at agrees with it. If it does not, the indexes
-  are built anew from the log.
-- Only the last segment of a partition has an appender. A sealed segment's files no longer change, except for indexes
-  that are rebuilt.
+  are built anew from the log, or, while the segment grows, done without.
+- Only the last segment of a partition *grows*: it has an appender, whose open files and entries in memory are what is
+  read. A sealed segment's files no longer change, except for indexes that are rebuilt. One that is *gone* from the log
+  serves those who still hold it and writes nothing.
 
-Reading is safe from any thread beside one writer, which the partition's lock sees to.
+Reading is safe from any thread beside one writer, which the partition's lock sees to. ``lock`` is held where files are
+opened, closed and rebuilt, never while reading.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from millrace.errors import CorruptBatchError
 from millrace.records import BatchHeader, read_header
-from millrace.records.header import HEADER_BYTES
-from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeEntry, TimeIndex
+from millrace.records.header import HEADER_BYTES, NO_TIMESTAMP
+from millrace.segments.indexes import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    OffsetEntry,
+    OffsetIndex,
+    TimeEntry,
+    TimeIndex,
+)
 from millrace.segments.names import LOG, OFFSET_INDEX, TIME_INDEX, segment_file_name
 from millrace_broker.log.files import File, Files
 from millrace_broker.log.index_building import IndexBuilder
@@ -54,11 +64,13 @@ class Segment:
         self.time_index_path: Final = directory / segment_file_name(base_offset, TIME_INDEX)
         self.size_bytes = size_bytes
         self.index_interval_bytes = index_interval_bytes
+        self.lock: Final = threading.RLock()
         self._files: Final = files
         self._open_segments: Final = open_segments
         self._file: File | None = None
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._grows = False
+        self._is_gone = False
 
     # --- files, opened when first needed -------------------------------------------------------------------
 
@@ -66,34 +78,63 @@ class Segment:
         """Return the open ``.log``. Raises ``CorruptBatchError`` when it is missing."""
         file = self._file
         if file is None:
-            file = self._files.open_read_only(self.path)
-            if file is None:
-                raise CorruptBatchError(f"{self.path} is missing: restore it from a copy or delete the partition")
-            self._file = file
-            self._open_segments.opened(self)
+            with self.lock:
+                file = self._file = self._open() if self._file is None else self._file
+            self._note_open()
+        return file
+
+    def _open(self) -> File:
+        file = self._files.open_read_only(self.path)
+        if file is None:
+            raise CorruptBatchError(f"{self.path} is missing: restore it from a copy or delete the partition")
         return file
 
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Return both indexes, mapped; built from the log if they are missing or no whole number of entries."""
         indexes = self._indexes
         if indexes is None:
-            indexes = self._map_indexes() or self.rebuild_indexes("missing or cut short")
-            self._indexes = indexes
-            self._open_segments.opened(self)
+            with self.lock:
+                indexes = self._indexes
+                if indexes is None and not self.size_bytes:  # no batch was ever appended, so there are no files yet
+                    return OffsetIndex(b"", self.base_offset), TimeIndex(b"", self.base_offset)
+                if indexes is None:
+                    indexes = self._map_indexes() or self.rebuild_indexes("missing or cut short")
+                    self._indexes = indexes
+            self._note_open()
         return indexes
 
-    def use(self, file: File, offset_index: OffsetIndex, time_index: TimeIndex) -> None:
+    def _note_open(self) -> None:
+        """Be counted, without holding the lock: another segment may have to let go."""
+        if not self._grows:
+            self._open_segments.opened(self)
+
+    def grow(self, file: File, offset_index: OffsetIndex, time_index: TimeIndex) -> None:
         """Read through the appender's open file and its growing indexes from now on."""
-        self._file = file
-        self._indexes = (offset_index, time_index)
-        self._grows = True
+        with self.lock:
+            self._file, self._indexes, self._grows = file, (offset_index, time_index), True
         self._open_segments.closed(self)
 
     def release(self) -> None:
         """Let go of open files; they close when the last reader is done with them, and open again when needed."""
-        self._file = None
-        self._indexes = None
-        self._grows = False
+        with self.lock:
+            self._file, self._indexes, self._grows = None, None, False
+        self._open_segments.closed(self)
+
+    def try_release(self) -> bool:
+        """Let go of open files, but not of the appender's; False when some are being opened just now."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            if not self._grows:
+                self._file = self._indexes = None
+        finally:
+            self.lock.release()
+        return True
+
+    def leave(self) -> None:
+        """Note that the segment is no longer part of the log: whoever reads it may go on, its files are left alone."""
+        with self.lock:
+            self._is_gone = True
         self._open_segments.closed(self)
 
     def _map_indexes(self) -> tuple[OffsetIndex, TimeIndex] | None:
@@ -105,21 +146,22 @@ class Segment:
         return OffsetIndex.of_file(offsets, self.base_offset), TimeIndex.of_file(times, self.base_offset)
 
     def rebuild_indexes(self, why: str) -> tuple[OffsetIndex, TimeIndex]:
-        """Build both indexes anew from the log and put them in the place of the old files.
+        """Build both indexes of a sealed segment anew from the log and put them in the place of the old files.
 
-        Raises ``CorruptBatchError`` when the log itself is damaged, which it is if the appender's own entries do not
-        agree with it.
+        Raises ``CorruptBatchError`` when the log itself is damaged.
         """
-        if self._grows:
-            raise CorruptBatchError(f"{self.path} is damaged ({why}): restore it from a copy")
-        _LOG.warning("%s: building the indexes anew (%s)", self.path, why)
-        builder = IndexBuilder(self.base_offset, self.index_interval_bytes)
-        for position, header in self.batches():
-            builder.add(position, header)
-        builder.finish()
-        builder.write(self._files, self.offset_index_path, self.time_index_path)
-        self._indexes = (builder.offset_index, builder.time_index)
-        return self._indexes
+        with self.lock:
+            if self._grows and self._indexes is not None:  # it has been reopened for appending meanwhile
+                return self._indexes
+            builder = IndexBuilder(self.base_offset, self.index_interval_bytes)
+            for position, header in self.batches():
+                builder.add(position, header)
+            builder.finish()
+            if not self._is_gone:
+                _LOG.warning("%s: built the indexes anew (%s)", self.path, why)
+                builder.write(self._files, self.offset_index_path, self.time_index_path)
+            self._indexes = (builder.offset_index, builder.time_index)
+            return self._indexes
 
     # --- walking -------------------------------------------------------------------------------------------
 
@@ -157,27 +199,32 @@ class Segment:
 
     def find(self, offset: int, limit: int | None = None) -> tuple[int, BatchHeader] | None:
         """Find the first batch that ends at ``offset`` or later: (position, header); None when all end before."""
-        start = self._checked_position(offset)
-        return next(
-            ((position, header) for position, header in self.batches(start, limit) if header.last_offset >= offset),
-            None,
-        )
+        for position, header in self._batches_near(offset, self.size_bytes if limit is None else limit):
+            if header.last_offset >= offset:
+                return position, header
+        return None
 
-    def _checked_position(self, offset: int) -> int:
-        """Return where a batch begins that lies at or before the one that holds ``offset``."""
-        entry = self.indexes()[0].lookup(offset)
-        if entry.position == 0:
-            return 0
-        if self._agrees(entry.offset, entry.position):
-            return entry.position
-        offset_index, _ = self.rebuild_indexes(f"entry {tuple(entry)} names no batch")
-        return offset_index.lookup(offset).position
+    def _batches_near(self, offset: int, limit: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Walk the batches before ``limit`` from one on that lies shortly before the one that holds ``offset``."""
+        return self.batches(self._position(lambda index: index.lookup(offset)), limit)
 
-    def _agrees(self, last_offset: int, position: int) -> bool:
-        if not 0 < position < self.size_bytes:
+    def _position(self, look: Callable[[OffsetIndex], OffsetEntry | None]) -> int:
+        """Return the position of an entry that agrees with its batch; 0, where a batch always begins, for want of one.
+
+        ``look`` chooses the entry, None for none.
+        """
+        entry = look(self.indexes()[0])
+        if entry is not None and not self._agrees(entry) and not self._grows:
+            entry = look(self.rebuild_indexes(f"entry {tuple(entry)} names no batch")[0])
+        return entry.position if entry is not None and self._agrees(entry) else 0
+
+    def _agrees(self, entry: OffsetEntry) -> bool:
+        if entry.position == 0:  # stands for the beginning, and is no entry of the file
+            return True
+        if not 0 < entry.position < self.size_bytes:
             return False
         try:
-            return self.header_at(position).last_offset == last_offset
+            return self.header_at(entry.position).last_offset == entry.offset
         except CorruptBatchError:
             return False
 
@@ -188,13 +235,7 @@ class Segment:
         """
         if target >= limit:
             return limit
-        entry = self.indexes()[0].lookup_position(target)
-        position = start
-        if entry is not None and entry.position > start:
-            if self._agrees(entry.offset, entry.position):
-                position = entry.position
-            else:
-                self.rebuild_indexes(f"entry {tuple(entry)} names no batch")
+        position = max(start, self._position(lambda index: index.lookup_position(target)))
         for begins, header in self.batches(position, limit):
             if begins + header.size_bytes > target:
                 return begins
@@ -206,15 +247,16 @@ class Segment:
         Yields those whose largest timestamp is at least ``timestamp_ms``.
         """
         entry = self._checked_time_entry(timestamp_ms)
-        start = self._checked_position(max(entry.offset, start_offset))
-        for position, header in self.batches(start):
+        for position, header in self._batches_near(max(entry.offset, start_offset), self.size_bytes):
             if header.max_timestamp >= timestamp_ms and header.last_offset >= start_offset:
                 yield position, header
 
     def _checked_time_entry(self, timestamp_ms: int) -> TimeEntry:
         entry = self.indexes()[1].lookup(timestamp_ms)
-        if entry.offset == self.base_offset or self._has_time(entry):
+        if entry == (NO_TIMESTAMP, self.base_offset) or self._has_time(entry):
             return entry
+        if self._grows:
+            return TimeEntry(NO_TIMESTAMP, self.base_offset)
         return self.rebuild_indexes(f"entry {tuple(entry)} names no batch")[1].lookup(timestamp_ms)
 
     def _has_time(self, entry: TimeEntry) -> bool:
@@ -224,7 +266,7 @@ class Segment:
     def largest_timestamp(self) -> TimeEntry:
         """Return the largest timestamp of a sealed segment and the last offset of its batch; (-1, base) if none."""
         entry = self.indexes()[1].last()
-        if entry != (-1, self.base_offset) and not self._has_time(entry):
+        if entry != (NO_TIMESTAMP, self.base_offset) and not self._has_time(entry):
             entry = self.rebuild_indexes(f"entry {tuple(entry)} names no batch")[1].last()
         return entry
 

@@ -52,20 +52,24 @@ def check_produced(records: bytes | bytearray, config: TopicConfig) -> list[tupl
     if end != len(records):
         raise CorruptBatchError(f"{len(records) - end} bytes at position {end} are no complete record batch")
     for position, header in batches:
+        _check_size(position, header, config)
+        verify_crc(records, position, header)  # before what it covers is believed: damage must not look like misuse
         _check_header(position, header, config)
-        verify_crc(records, position, header)
     if len(batches) > 1 and any(header.producer_id != NO_PRODUCER_ID for _, header in batches):
         raise InvalidRecordError(f"{len(batches)} batches at once: a batch of an idempotent producer comes alone")
     return batches
 
 
-def _check_header(position: int, header: BatchHeader, config: TopicConfig) -> None:
-    batch = f"batch at position {position}"
+def _check_size(position: int, header: BatchHeader, config: TopicConfig) -> None:
     if header.size_bytes > config.max_message_bytes:
         raise MessageTooLargeError(
-            f"{batch} has {header.size_bytes} bytes, the topic takes {config.max_message_bytes} (max.message.bytes): "
-            "send smaller batches or raise the limit"
+            f"batch at position {position} has {header.size_bytes} bytes, the topic takes {config.max_message_bytes} "
+            "(max.message.bytes): send smaller batches or raise the limit"
         )
+
+
+def _check_header(position: int, header: BatchHeader, config: TopicConfig) -> None:
+    batch = f"batch at position {position}"
     if header.base_offset != 0:
         raise InvalidRecordError(f"{batch} has base offset {header.base_offset}: the log assigns it, producers send 0")
     if header.count <= 0 or header.last_offset_delta != header.count - 1:

@@ -8,11 +8,13 @@ from millrace_broker.log.open_segments import OpenSegments
 
 
 class Segment:
-    def __init__(self) -> None:
+    def __init__(self, is_busy: bool = False) -> None:
         self.released = 0
+        self.is_busy = is_busy
 
-    def release(self) -> None:
-        self.released += 1
+    def try_release(self) -> bool:
+        self.released += not self.is_busy
+        return not self.is_busy
 
 
 def test_the_first_opened_is_let_go_first() -> None:
@@ -24,6 +26,17 @@ def test_the_first_opened_is_let_go_first() -> None:
     assert [segment.released for segment in segments] == [1, 1, 0, 0]
     bound.closed(segments[3])
     assert len(bound) == 1
+
+
+def test_a_busy_one_goes_on_being_counted() -> None:
+    busy, *others = [Segment(is_busy=True), Segment(), Segment()]
+    bound = OpenSegments(1)
+    for segment in (busy, *others):
+        bound.opened(segment)
+    assert (busy.released, len(bound)) == (0, 2)
+    busy.is_busy = False
+    bound.opened(Segment())
+    assert busy.released == 1
 
 
 def test_a_log_of_many_segments_is_read_with_few_files(
