@@ -10,9 +10,11 @@ what is read is in the offsets, which Spark logs before it reads. A planned rang
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark_millrace.topics import Cluster, TopicSet
 
 _log = logging.getLogger(__name__)
+
+_PLANNING_LOOP: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is not typed
@@ -105,10 +109,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """Nothing to do: Spark's checkpoint is the record of what was read."""
 
     def stop(self) -> None:
-        """Close the connection."""
+        """Close the connection. Spark calls this in the process beside the driver, when the query has ended."""
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
+        _end_process_if_spark_hung_up()
 
     def _connected(self) -> Cluster:
         if self._cluster is None:
@@ -153,3 +158,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task."""
         return read_task(partition, self._layout, self._options)
+
+
+def _end_process_if_spark_hung_up() -> None:
+    """End the process beside the driver where Spark ends a query: by closing the connection to it.
+
+    PySpark's loop there knows no other end than the error of reading from it. It answers that error, nobody listens,
+    and the log of a query that went well ends with the traceback of a ``BrokenPipeError``. There is nothing left to do
+    or to tell anybody at that point, so the process ends instead.
+    """
+    error = sys.exc_info()[1]
+    if not isinstance(error, EOFError) or error.__traceback__ is None:
+        return
+    if error.__traceback__.tb_frame.f_globals.get("__name__") == _PLANNING_LOOP:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
