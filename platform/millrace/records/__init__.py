@@ -9,6 +9,7 @@
 - ``decoding``, ``ipc_message``: both bodies to Arrow columns
 - ``legacy``, ``message_set``: magic 0 and 1, and logs of any magic, as they come from Kafka
 - ``validation``, ``recompression``: what a broker does to a batch before it stores it
+- ``conversion``: a log of any of the formats in any other
 """
 
 from millrace.records.arrays import headers_array
@@ -31,6 +32,7 @@ from millrace.records.control import (
     read_control_type,
     read_end_marker,
 )
+from millrace.records.conversion import RecordFormat, convert
 from millrace.records.decoding import DecodedBatch, SchemaOf, decode_batch, decode_range
 from millrace.records.header import (
     HEADER_BYTES,
@@ -91,6 +93,7 @@ __all__ = [
     "MessageEntry",
     "ReadableBuffer",
     "Record",
+    "RecordFormat",
     "SchemaOf",
     "TimestampType",
     "assign_offsets",
@@ -102,6 +105,7 @@ __all__ = [
     "build_rows_batch_of_columns",
     "checksum",
     "compress",
+    "convert",
     "crc_matches",
     "decode_batch",
     "decode_range",

@@ -276,7 +276,7 @@ def build_entries(
     base_sequence: int = NO_SEQUENCE,
     is_transactional: bool = False,
 ) -> bytes:
-    """Write records, with the offsets that they have, in the format of any magic: the one way to convert between them.
+    """Write records, with the offsets that they have, in the format of any magic (whole logs: ``convert``).
 
     Raises ``UnsupportedForFormatError`` where the format cannot hold what there is (headers and producers before magic
     2), and what ``build_rows_batch`` and ``build_messages`` raise.

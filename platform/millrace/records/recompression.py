@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 from millrace.records.columnar_writing import build_columnar_batch
 from millrace.records.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
@@ -12,6 +13,7 @@ from millrace.records.header import (
     HEADER_BYTES,
     BatchHeader,
     ReadableBuffer,
+    TimestampType,
     as_arrow_buffer,
     seal,
 )
@@ -48,6 +50,26 @@ def recompress_batch(
         offsets=batch.offsets(),
         last_offset_delta=header.last_offset_delta,
         compression=compression,
+        **carried_over(header),
+    )
+
+
+class CarriedOver(TypedDict):
+    """What a batch's header says beside its records, in the words of the functions that build batches."""
+
+    timestamp_type: TimestampType
+    delete_horizon_ms: int | None
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    is_transactional: bool
+    base_offset: int
+    leader_epoch: int
+
+
+def carried_over(header: BatchHeader) -> CarriedOver:
+    """What has to be said again when the body of a batch is built anew."""
+    return CarriedOver(
         timestamp_type=header.timestamp_type,
         delete_horizon_ms=header.base_timestamp if header.has_delete_horizon else None,
         producer_id=header.producer_id,

@@ -61,25 +61,20 @@ def build_rows_batch_of_columns(
     count = columns.num_rows
     if not count and last_offset is None:
         raise InvalidRecordError("a batch needs at least one record")
-    deltas = np.arange(count) if offsets is None else _values(offsets, np.int64) - np.int64(base_offset)
+    deltas = np.arange(count) if offsets is None else _values(offsets, np.int64, count) - np.int64(base_offset)
     last_delta = int(deltas[-1]) if last_offset is None else last_offset - base_offset
     if count and (deltas[0] < 0 or deltas[-1] > last_delta or np.any(deltas[1:] <= deltas[:-1])):
         raise InvalidRecordError(f"offsets of a batch of {base_offset}..{base_offset + last_delta} do not ascend in it")
     if not 0 <= last_delta <= _INT_MAX:
         raise InvalidRecordError(f"a batch cannot reach from offset {base_offset} to {base_offset + last_delta}")
-    if isinstance(timestamps_ms, int):
-        timestamps = np.full(count, timestamps_ms, np.int64)
-    else:
-        timestamps = _values(timestamps_ms, np.int64)
-    base_timestamp = delete_horizon_ms
-    if base_timestamp is None:
-        base_timestamp = int(timestamps[0]) if count else NO_TIMESTAMP
+    timestamps = _timestamps(timestamps_ms, count)
+    base_timestamp = int(timestamps[0]) if delete_horizon_ms is None else delete_horizon_ms
     header = rows_header(
         compression=compression,
         first_offset=base_offset,
         last_offset=base_offset + last_delta,
         count=count,
-        timestamp_range=(int(timestamps.min()), int(timestamps.max())) if count else (NO_TIMESTAMP, NO_TIMESTAMP),
+        timestamp_range=(int(timestamps.min()), int(timestamps.max())),
         base_timestamp=base_timestamp,
         has_delete_horizon=delete_horizon_ms is not None,
         timestamp_type=timestamp_type,
@@ -99,10 +94,19 @@ def build_rows_batch_of_columns(
     return seal(header, compress(body.to_pybytes(), compression, level=level))
 
 
+def _timestamps(timestamps_ms: int | pa.Int64Array, count: int) -> Longs:
+    """One for each record, and at least one: the header of an empty batch has it as well."""
+    if isinstance(timestamps_ms, int):
+        return np.full(max(count, 1), timestamps_ms, np.int64)
+    return _values(timestamps_ms, np.int64, count) if count else np.array([NO_TIMESTAMP])
+
+
 def _join_records(
     timestamp_deltas: Longs, offset_deltas: Longs, key: pa.Array, value: pa.Array, headers: pa.ListArray | None
 ) -> pa.Buffer:
     count = len(key)
+    if headers is not None and len(headers) != count:
+        raise InvalidRecordError(f"headers of {len(headers)} records for {count}")
     key_sizes, value_sizes = _sizes(key), _sizes(value)
     before_key = [VarintTable(np.zeros(count, np.int64)), VarintTable(timestamp_deltas), VarintTable(offset_deltas)]
     before_key.append(VarintTable(key_sizes))
@@ -120,7 +124,7 @@ def _join_records(
 
 def _join_headers(headers: pa.ListArray) -> pa.BinaryArray:
     """The headers of each record as they are stored, their count first."""
-    counts = _values(pc.fill_null(pc.list_value_length(headers), _ZERO), np.int32).astype(np.int64)
+    counts = _values(pc.fill_null(pc.list_value_length(headers), _ZERO), np.int32, len(headers)).astype(np.int64)
     key, value = headers.flatten().flatten()
     if key.null_count:
         raise InvalidRecordError("a header without a key")
@@ -156,11 +160,15 @@ def _binary(tables: list[VarintTable]) -> pa.BinaryArray:
 
 def _sizes(array: pa.Array) -> Longs:
     """The size of each value, -1 for null."""
-    sizes: Longs = _values(pc.fill_null(pc.binary_length(array), _MINUS_ONE), np.int32).astype(np.int64)
+    sizes: Longs = _values(pc.fill_null(pc.binary_length(array), _MINUS_ONE), np.int32, len(array)).astype(np.int64)
     return sizes
 
 
-def _values(array: pa.Array, type_: type[Any]) -> npt.NDArray[Any]:
+def _values(array: pa.Array, type_: type[Any], count: int) -> npt.NDArray[Any]:
+    if len(array) != count:
+        raise InvalidRecordError(f"{len(array)} offsets or timestamps for {count} rows")
     if array.null_count:
         raise InvalidRecordError("a null among the offsets or timestamps")
-    return np.frombuffer(array.buffers()[1], type_)[array.offset : array.offset + len(array)]
+    if not count:
+        return np.empty(0, type_)
+    return np.frombuffer(array.buffers()[1], type_)[array.offset : array.offset + count]

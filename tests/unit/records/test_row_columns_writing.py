@@ -93,6 +93,8 @@ def test_values_alone_are_enough(values: list[bytes | None], timestamp: int, bas
         ({"last_offset": 0}, InvalidRecordError),
         ({"timestamps_ms": pa.array([5, -2])}, InvalidTimestampError),
         ({"timestamps_ms": pa.array([5, None])}, InvalidRecordError),
+        ({"timestamps_ms": pa.array([5])}, InvalidRecordError),
+        ({"headers": headers_array([()])}, InvalidRecordError),
         ({"producer_id": 5}, InvalidRecordError),
     ],
 )

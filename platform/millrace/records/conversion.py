@@ -1,0 +1,260 @@
+"""Write a log in another of its formats: messages of magic 0 or 1, rows, columnar.
+
+Every format converts to every other through rows, the one that holds nearly everything::
+
+    messages of magic 0, 1  <->  rows  <->  columnar (opaque)
+
+What stays in any case: keys, values, offsets, the order, and with them the gaps that compaction left. What a target
+cannot hold is refused with ``UnsupportedForFormatError``, or on request left out as Kafka does when it serves old
+consumers (``RecordsUtil.downConvert``):
+
+- headers, producer ids with their sequence numbers, transactions and control batches, by messages;
+- the columns of a typed topic, by everything but columnar batches: this is always refused.
+
+Timestamps are not refused by magic 0, which has none: Kafka's writer drops them as well. Leader epochs and delete
+horizons are the log's own bookkeeping: messages go without. Records from messages of magic 0 have timestamp -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Final
+
+import pyarrow as pa
+
+from millrace.errors import CorruptBatchError, UnknownSchemaError, UnsupportedForFormatError
+from millrace.records.columnar import OPAQUE_SCHEMA_ID, read_columns_header
+from millrace.records.columnar_writing import build_columnar_batch
+from millrace.records.compression import DECOMPRESSED_BYTES_MAX, Compression
+from millrace.records.decoding import SchemaOf, decode_batch
+from millrace.records.header import (
+    NO_PRODUCER_ID,
+    BatchHeader,
+    ReadableBuffer,
+    TimestampType,
+    as_arrow_buffer,
+    read_header,
+)
+from millrace.records.legacy import unwrap
+from millrace.records.message_set import BatchEntry, MessageEntry, build_entries, read_entries
+from millrace.records.recompression import carried_over, recompress_batch
+from millrace.records.row_columns_writing import build_rows_batch_of_columns
+from millrace.records.rows import Record, read_rows
+from millrace.records.validation import validate_batch
+
+GROUP_BYTES_MAX: Final = 2**20
+_INT_MAX: Final = 2**31 - 1
+
+
+class RecordFormat(IntEnum):
+    """How records are laid out; the numbers of the first three are Kafka's magic."""
+
+    MAGIC_0 = 0
+    MAGIC_1 = 1
+    ROWS = 2
+    COLUMNAR = 3
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether it is one of the formats from before Kafka 0.11."""
+        return self <= RecordFormat.MAGIC_1
+
+
+def convert(
+    buffer: ReadableBuffer,
+    target: RecordFormat,
+    *,
+    compression: Compression | None = None,
+    allow_loss: bool = False,
+    schema_of: SchemaOf | None = None,
+    group_bytes_max: int = GROUP_BYTES_MAX,
+    max_bytes: int = DECOMPRESSED_BYTES_MAX,
+) -> Iterator[bytes]:
+    """Write the entries of a log, of any formats, in the format ``target``; yields piece after piece of the result.
+
+    ``compression`` is that of the result, by default each entry's own; what already is as it should be comes out byte
+    for byte. Batches stay batches. Single messages are put together to batches or wrappers of up to ``group_bytes_max``
+    bytes. Control batches are rows also in a columnar log. An incomplete last entry is left out, as by every reader.
+
+    ``allow_loss`` leaves out what the target cannot hold (see above) instead of refusing it. ``schema_of`` is needed
+    for typed batches that get another compression. A compressed body may grow to ``max_bytes``.
+
+    Raises ``UnsupportedForFormatError`` for what the target cannot hold, ``UnsupportedCompressionError`` for zstd in
+    messages and for gzip and snappy in columnar batches, ``CorruptBatchError`` for a wrong checksum (of messages within
+    wrappers too) or a body that cannot be read, ``InvalidRecordError`` and ``InvalidTimestampError`` for records that
+    can be read but not written, such as offsets that do not ascend.
+    """
+    conversion = _Conversion(target, compression, allow_loss, schema_of or _no_schema, max_bytes)
+    whole = as_arrow_buffer(buffer)
+    group: _Group | None = None
+    for entry in read_entries(whole):
+        entry.check()
+        if isinstance(entry, MessageEntry) and not conversion.keeps(entry):
+            if group is not None and group.takes(entry, group_bytes_max):
+                group.add(entry)
+                continue
+            if group is not None:
+                yield from conversion.of_group(group)
+            group = _Group(entry, conversion.records_of(entry))
+            continue
+        if group is not None:
+            yield from conversion.of_group(group)
+            group = None
+        if isinstance(entry, BatchEntry):
+            yield from conversion.of_batch(whole, entry.position, entry.header)
+        else:
+            yield whole.slice(entry.position, entry.size_bytes).to_pybytes()
+    if group is not None:
+        yield from conversion.of_group(group)
+
+
+def _no_schema(schema_id: int) -> pa.Schema:
+    raise UnknownSchemaError(f"schema id {schema_id}: to convert typed batches, pass schema_of")
+
+
+@dataclass
+class _Group:
+    """Messages that become one batch: those of a wrapper, or single ones as long as they have one thing in common."""
+
+    first: MessageEntry
+    records: list[Record]
+    size_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size_bytes = self.first.size_bytes
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return self.first.timestamp_type or TimestampType.CREATE_TIME
+
+    def takes(self, entry: MessageEntry, bytes_max: int) -> bool:
+        """Whether a message can follow in the group: with append time a batch has one timestamp for all."""
+        first = self.first
+        return (
+            entry.compression is first.compression is Compression.NONE
+            and entry.timestamp_type is first.timestamp_type
+            and (entry.max_timestamp_ms == first.max_timestamp_ms or self.timestamp_type is TimestampType.CREATE_TIME)
+            and self.size_bytes + entry.size_bytes <= bytes_max
+            and entry.last_offset - self.records[0].offset <= _INT_MAX
+        )
+
+    def add(self, entry: MessageEntry) -> None:
+        self.records += entry.records()
+        self.size_bytes += entry.size_bytes
+
+
+@dataclass(frozen=True)
+class _Conversion:
+    """One conversion's options, and its steps from format to format."""
+
+    target: RecordFormat
+    compression: Compression | None
+    allow_loss: bool
+    schema_of: SchemaOf
+    max_bytes: int
+
+    def keeps(self, entry: MessageEntry) -> bool:
+        """Whether a message is as it should be."""
+        return entry.magic == self.target and self.compression in (None, entry.compression)
+
+    def records_of(self, entry: MessageEntry) -> list[Record]:
+        """Read a message or wrapper; the checksums within, which readers pass over, would be lost with the wrapper."""
+        for message in unwrap(entry.message, max_bytes=self.max_bytes):
+            if not message.crc_is_valid:
+                raise CorruptBatchError(f"message at offset {message.offset} within a wrapper fails its checksum")
+        return list(entry.records(max_bytes=self.max_bytes))
+
+    def of_group(self, group: _Group) -> Iterator[bytes]:
+        """Write messages that belong together."""
+        compression = self._compression(group.first.compression)
+        if self.target is not RecordFormat.COLUMNAR:
+            yield build_entries(
+                group.records, magic=self.target, compression=compression, timestamp_type=group.timestamp_type
+            )
+            return
+        rows = build_entries(group.records, magic=RecordFormat.ROWS, timestamp_type=group.timestamp_type)
+        yield self._columnar_of_rows(pa.py_buffer(rows), 0, read_header(rows), compression)
+
+    def of_batch(self, buffer: pa.Buffer, position: int, header: BatchHeader) -> Iterator[bytes]:
+        """Write a batch, of rows or columnar."""
+        compression = self._compression(Compression.of(header.compression))
+        source = RecordFormat.COLUMNAR if header.is_columnar else RecordFormat.ROWS
+        if self.target.has_messages:
+            if self._holds_data(header):
+                yield self._messages_of_batch(buffer, position, header, compression)
+        elif header.is_control or (source is self.target and compression == header.compression):
+            yield buffer.slice(position, header.size_bytes).to_pybytes()
+        elif source is self.target:
+            if header.is_columnar:
+                validate_batch(buffer, position, header, self.schema_of, max_bytes=self.max_bytes)
+            yield recompress_batch(buffer, position, header, self.schema_of, compression, max_bytes=self.max_bytes)
+        elif self.target is RecordFormat.COLUMNAR:
+            yield self._columnar_of_rows(buffer, position, header, compression)
+        else:
+            yield self._rows_of_columnar(buffer, position, header, compression)
+
+    def _compression(self, own: Compression) -> Compression:
+        return own if self.compression is None else self.compression
+
+    def _holds_data(self, header: BatchHeader) -> bool:
+        """Whether there is something for messages in a batch; raises for what they cannot hold."""
+        if not self.allow_loss:
+            what = "a control batch" if header.is_control else "a batch of a transactional or idempotent producer"
+            if header.is_control or header.producer_id != NO_PRODUCER_ID:
+                raise self._cannot_hold(f"{what} with base offset {header.base_offset}")
+        return header.count > 0 and not header.is_control
+
+    def _messages_of_batch(
+        self, buffer: pa.Buffer, position: int, header: BatchHeader, compression: Compression
+    ) -> bytes:
+        if header.is_columnar:
+            rows = pa.py_buffer(self._rows_of_columnar(buffer, position, header, Compression.NONE))
+            return self._messages_of_batch(rows, 0, read_header(rows), compression)
+        records = list(read_rows(buffer, position, header, max_bytes=self.max_bytes))
+        for index, record in enumerate(records):
+            if record.headers:
+                if not self.allow_loss:
+                    raise self._cannot_hold(f"the headers of the record at offset {record.offset}")
+                records[index] = replace(record, headers=())
+        return build_entries(records, magic=self.target, compression=compression, timestamp_type=header.timestamp_type)
+
+    def _rows_of_columnar(
+        self, buffer: pa.Buffer, position: int, header: BatchHeader, compression: Compression
+    ) -> bytes:
+        schema_id = read_columns_header(buffer, position, header).schema_id
+        if schema_id != OPAQUE_SCHEMA_ID:
+            raise UnsupportedForFormatError(
+                f"batch with base offset {header.base_offset} has the columns of schema {schema_id}, rows have key and "
+                "value only: keep it columnar, or read its columns and write them to an opaque topic, say as JSON"
+            )
+        batch = validate_batch(buffer, position, header, self.schema_of, max_bytes=self.max_bytes)
+        return build_rows_batch_of_columns(
+            batch.columns,
+            timestamps_ms=batch.timestamps_ms() if header.count else header.max_timestamp,
+            headers=batch.headers,
+            offsets=batch.offsets(),
+            last_offset=header.last_offset,
+            compression=compression,
+            **carried_over(header),
+        )
+
+    def _columnar_of_rows(
+        self, buffer: pa.Buffer, position: int, header: BatchHeader, compression: Compression
+    ) -> bytes:
+        batch = decode_batch(buffer, position, header, self.schema_of, max_bytes=self.max_bytes)
+        return build_columnar_batch(
+            batch.columns,
+            timestamps_ms=batch.timestamps_ms() if header.count else header.max_timestamp,
+            headers=batch.headers,
+            offsets=batch.offsets(),
+            last_offset_delta=header.last_offset_delta,
+            compression=compression,
+            **carried_over(header),
+        )
+
+    def _cannot_hold(self, what: str) -> UnsupportedForFormatError:
+        return UnsupportedForFormatError(
+            f"magic {self.target.value} cannot hold {what}: choose a newer format, or allow loss to go without"
+        )
