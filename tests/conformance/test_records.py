@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from millrace.errors import MillraceError
@@ -23,9 +24,12 @@ from millrace.records import (
     LogEntry,
     MessageEntry,
     Record,
+    RecordFormat,
     TimestampType,
     build_entries,
     build_rows_batch,
+    convert,
+    decode_batch,
     last_sequence_of,
     read_control_type,
     read_end_marker,
@@ -61,6 +65,59 @@ def test_reads_as_kafka_does(path: Path) -> None:
     if "fileReader" in expected:
         assert observe_file(data) == normalised_file(expected["fileReader"])
         assert observe_recovery(data) == normalised_recovery(expected["recover"])
+
+
+@pytest.mark.parametrize("target", RecordFormat)
+@pytest.mark.parametrize("path", [case for case in cases() if "valid" in str(case.id)])
+def test_converts_without_changing_what_kafka_reads(path: Path, target: RecordFormat) -> None:
+    data = path.with_suffix(".bin").read_bytes()
+    compression = None if target is RecordFormat.ROWS else Compression.LZ4
+    converted = b"".join(convert(data, target, compression=compression, allow_loss=True))
+    assert all_records(converted) == [kept(record, target) for record in expected_records(path, target)]
+
+
+def expected_records(path: Path, target: RecordFormat) -> Iterator[dict[str, Any]]:
+    for batch in json.loads(path.read_text(encoding="utf-8"))["batches"]:
+        if target.has_messages and batch.get("isControl"):
+            continue
+        yield from batch["records"]
+
+
+def kept(record: dict[str, Any], target: RecordFormat) -> dict[str, Any]:
+    """What a format holds of a record."""
+    return {
+        "offset": record["offset"],
+        "timestamp": -1 if target is RecordFormat.MAGIC_0 else record["timestamp"],
+        "key": record["key"],
+        "value": record["value"],
+        "headers": [] if target.has_messages else record.get("headers", []),
+    }
+
+
+def all_records(data: bytes) -> list[dict[str, Any]]:
+    buffer = pa.py_buffer(data)
+    found: list[dict[str, Any]] = []
+    for entry in read_entries(data):
+        entry.check()
+        if isinstance(entry, BatchEntry):
+            batch = decode_batch(buffer, entry.position, entry.header, lambda _: pa.schema([]))
+            headers = [[]] * batch.num_rows if batch.headers is None else batch.headers.to_pylist()
+            found += [
+                {"offset": offset, "timestamp": time, "key": encoded(key), "value": encoded(value), "headers": pairs}
+                for offset, time, key, value, pairs in zip(
+                    batch.offsets().to_pylist(),
+                    batch.timestamps_ms().to_pylist(),
+                    batch.columns["key"].to_pylist(),
+                    batch.columns["value"].to_pylist(),
+                    [[[header["key"], encoded(header["value"])] for header in row] for row in headers],
+                    strict=True,
+                )
+            ]
+        else:
+            found += [observe_record(record) | {"headers": []} for record in entry.records()]
+    for record in found:
+        record.pop("sizeInBytes", None)
+    return found
 
 
 # --- what Kafka said, exceptions reduced to FAILS -------------------------------------------------------------
