@@ -154,6 +154,7 @@ def run(arguments: argparse.Namespace, stopping: Event) -> None:
     rows = follow(start_query(read_topic(spark, arguments), arguments), stopping)
     seconds = time.monotonic() - started
     say(f"{rows:,} rows in {seconds:.1f} s ({rows / seconds:,.0f} rows/s) -> {arguments.table}")
+    spark.stop()
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -202,14 +202,15 @@ def _create(settings: Mapping[str, str]) -> SparkSession:
 
 
 def _register_source(created: SparkSession) -> None:
-    """Make ``format("millrace")`` known without Spark's search for it.
+    """Make ``format("millrace")`` known where Spark's own search would not find it.
 
-    That search is run by the interpreter which the JVM's own environment names, else by whatever python3 is on its
-    path; under spark-submit this need not be ours (``spark.pyspark.python`` is not asked), and takes a second.
+    That search is run by the interpreter which the JVM's environment names, else by whatever python3 is on its path.
+    Under spark-submit this need not be ours: of ``spark.pyspark.python`` the search knows nothing.
     """
-    if created not in _registered:
-        created.dataSource.register(DefaultSource)
-        _registered.add(created)
+    if created._jvm.System.getenv("PYSPARK_PYTHON") == os.environ["PYSPARK_PYTHON"] or created in _registered:
+        return
+    created.dataSource.register(DefaultSource)
+    _registered.add(created)
 
 
 _registered: Final[WeakSet[SparkSession]] = WeakSet()

@@ -1,0 +1,240 @@
+"""The source's readers on a real broker, called as Spark calls them, against a list model of the topic.
+
+Without Spark a case takes milliseconds: so every limit, split, path and restart is tried here, and Spark itself only
+has to be shown to call the readers (``test_spark_batch``, ``test_spark_streaming``).
+"""
+
+import json
+import pickle
+import uuid
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from millrace.clients import Admin, Producer
+from millrace.errors import OffsetsLostError
+from pyspark_millrace import DefaultSource
+
+START_MS = 1_700_000_000_000
+PARTITIONS = 3
+
+many = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+class Model:
+    """A topic, and what it must hold: values of each partition, in order."""
+
+    def __init__(self, servers, name, partitions):
+        self.servers, self.name = servers, name
+        self.rows = {partition: [] for partition in range(partitions)}
+        self.producer = Producer({"bootstrap.servers": servers, "batch.size": 1500, "linger.ms": 0})
+
+    def append(self, partition, count):
+        first = len(self.rows[partition])
+        values = [b"%d:%d" % (partition, first + number) + b"." * ((first + number) % 90) for number in range(count)]
+        self.rows[partition] += values
+        if count:
+            table = pa.table({"value": pa.array(values, pa.binary())})
+            self.producer.send_table(self.name, table, partition=partition, timestamps=START_MS + first)
+            self.producer.flush()
+
+    def expected(self, ranges):
+        return [
+            (value, partition, offset)
+            for partition, (start, end) in sorted(ranges.items())
+            for offset, value in enumerate(self.rows[partition][start:end], start)
+        ]
+
+
+@pytest.fixture(scope="module")
+def admin(module_broker):
+    with Admin(module_broker.bootstrap_servers) as admin:
+        yield admin
+
+
+@pytest.fixture(scope="module")
+def new_model(module_broker, admin):
+    models = []
+
+    def create(partitions=PARTITIONS):
+        name = f"model-{uuid.uuid4().hex[:8]}"
+        # Small segments and index steps, so that extents are cut within and across files.
+        configs = {"retention.ms": "-1", "segment.bytes": "20000", "index.interval.bytes": "1000"}
+        admin.create_topic(name, partitions=partitions, configs=configs)
+        models.append(Model(module_broker.bootstrap_servers, name, partitions))
+        return models[-1]
+
+    yield create
+    for model in models:
+        model.producer.close()
+
+
+@pytest.fixture(scope="module")
+def filled(new_model):
+    model = new_model()
+    for _ in range(8):
+        for partition, count in [(0, 150), (1, 30), (2, 7)]:
+            model.append(partition, count)
+    return model
+
+
+def source(model, **options):
+    """The source as Spark makes it, after the journey to another process."""
+    made = DefaultSource({"kafka.bootstrap.servers": model.servers, "subscribe": model.name, **options})
+    return pickle.loads(pickle.dumps(made)), made.schema()
+
+
+def rows_of(reader, tasks):
+    """What the tasks read, each in a process of its own as far as it can tell."""
+    rows = []
+    # The reader that plans stays in its process; tasks have one that never planned.
+    unused = pickle.dumps(type(reader)(reader._options, reader._topics, reader._layout))
+    for task in tasks:
+        for batch in pickle.loads(unused).read(pickle.loads(pickle.dumps(task))):
+            columns = [batch.column(name).to_pylist() for name in ("value", "partition", "offset")]
+            rows += zip(*columns, strict=True)
+    return rows
+
+
+reading = st.fixed_dictionaries(
+    {"directReads": st.sampled_from(["always", "never", "auto"])},
+    optional={
+        "splitBytes": st.sampled_from(["1", "700", "3000", "30000", "1000000"]),
+        "minPartitions": st.integers(1, 20).map(str),
+        "maxRecordsPerPartition": st.sampled_from(["1000", "100", "17"]),
+        "maxRecordsPerBatch": st.sampled_from(["1", "13", "400", "100000"]),
+        "columns": st.permutations(["offset", "value", "partition"]).map(",".join),
+    },
+)
+
+
+@many
+@given(data=st.data(), options=reading)
+def test_any_range_by_any_splits_and_path_gives_the_rows_of_the_range(filled, data, options):
+    ranges = {}
+    for partition, values in filled.rows.items():
+        start = data.draw(st.integers(0, len(values)), f"start of {partition}")
+        ranges[partition] = (start, data.draw(st.integers(start, len(values)), f"end of {partition}"))
+    starts, ends = (
+        json.dumps({filled.name: {str(partition): edges[side] for partition, edges in ranges.items()}})
+        for side in (0, 1)
+    )
+    found, schema = source(filled, startingOffsets=starts, endingOffsets=ends, **options)
+    reader = found.reader(schema)
+    assert rows_of(reader, reader.partitions()) == filled.expected(ranges)
+
+
+@many
+@given(data=st.data(), options=reading)
+def test_a_stream_of_any_limits_restarts_and_appends_gives_every_row_once(new_model, data, options):
+    model = new_model(data.draw(st.integers(1, PARTITIONS), "partitions"))
+    options["startingOffsets"] = data.draw(st.sampled_from(["earliest", "latest"]))
+    for partition in model.rows:
+        model.append(partition, data.draw(st.integers(0, 120), f"rows at the start of {partition}"))
+    began = {
+        partition: len(values) if options["startingOffsets"] == "latest" else 0
+        for partition, values in model.rows.items()
+    }
+    reader = stream(model, options)
+    offset = checkpointed(reader.initialOffset())
+    found = []
+    for _ in range(data.draw(st.integers(1, 6), "batches")):
+        grow(model, data)
+        limit = data.draw(st.one_of(st.none(), st.integers(1, 200)), "limit")
+        end = checkpointed(reader.latestOffset(offset, ReadAllAvailable() if limit is None else ReadMaxRows(limit)))
+        if data.draw(st.booleans(), "the driver dies after it logged the batch"):
+            # What was planned is planned again by another process, which knows the logged offsets alone; and by then
+            # the topic has grown.
+            reader.stop()
+            grow(model, data)
+            reader = stream(model, options)
+            if "@initial" in offset:
+                offset = checkpointed(reader.initialOffset())
+        rows = rows_of(reader, reader.partitions(offset, end)) if end != offset else []
+        assert limit is None or len(rows) <= limit
+        found += rows
+        offset = end
+    rest = checkpointed(reader.latestOffset(offset, ReadAllAvailable()))
+    found += rows_of(reader, reader.partitions(offset, rest)) if rest != offset else []
+    assert checkpointed(reader.latestOffset(rest, ReadAllAvailable())) == rest
+    reader.stop()
+    everything = {partition: (began[partition], len(values)) for partition, values in model.rows.items()}
+    assert sorted(found) == sorted(model.expected(everything))
+    by_partition = [[row[2] for row in found if row[1] == partition] for partition in model.rows]
+    assert by_partition == [sorted(offsets) for offsets in by_partition]
+
+
+def stream(model, options):
+    found, schema = source(model, **options)
+    return found.streamReader(schema)
+
+
+def checkpointed(offset):
+    """Offsets as they come back from the checkpoint."""
+    return json.loads(json.dumps(offset))
+
+
+def grow(model, data):
+    for partition in model.rows:
+        model.append(partition, data.draw(st.integers(0, 40), f"more rows of {partition}"))
+
+
+def test_a_small_partition_is_not_starved_by_a_large_one(new_model):
+    model = new_model(2)
+    model.append(0, 500)
+    model.append(1, 5)
+    reader = stream(model, {"startingOffsets": "earliest"})
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(50))
+    reader.stop()
+    assert end[model.name]["1"] >= 1
+    assert sum(end[model.name].values()) == 50
+
+
+def test_the_end_of_an_available_now_query_stays_where_it_was(new_model):
+    model = new_model(1)
+    model.append(0, 10)
+    reader = stream(model, {"startingOffsets": "earliest"})
+    reader.prepareForTriggerAvailableNow()
+    model.append(0, 10)
+    first = reader.latestOffset(reader.initialOffset(), ReadMaxRows(6))
+    last = reader.latestOffset(first, ReadMaxRows(6))
+    assert (first[model.name], last[model.name]) == ({"0": 6}, {"0": 10})
+    assert reader.latestOffset(last, ReadMaxRows(6)) == last
+    assert reader.reportLatestOffset()[model.name] == {"0": 10}
+    reader.stop()
+
+
+def test_partitions_added_while_a_stream_runs_are_read_from_their_start(new_model, admin):
+    model = new_model(1)
+    reader = stream(model, {"startingOffsets": "latest"})
+    start = reader.initialOffset()
+    admin.create_partitions(model.name, 2)
+    model.rows[1] = []
+    with Producer(model.servers) as producer:
+        producer.send(model.name, b"new", partition=1)
+        producer.flush()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert rows_of(reader, reader.partitions(start, end)) == [(b"new", 1, 0)]
+    reader.stop()
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_partitions_that_are_gone_are_named(new_model, admin, fail):
+    model, other = new_model(1), new_model(1)
+    model.append(0, 3)
+    other.append(0, 3)
+    options = {"subscribe": f"{model.name},{other.name}", "startingOffsets": "earliest", "failOnDataLoss": fail}
+    reader = stream(model, options)
+    start = reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
+    admin.delete_topic(other.name)
+    if fail == "true":
+        with pytest.raises(OffsetsLostError, match=f"{other.name}-0 no longer exists"):
+            reader.latestOffset(start, ReadAllAvailable())
+    else:
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert [row[1:] for row in rows_of(reader, reader.partitions(start, end))] == [(0, 1), (0, 2)]
+    reader.stop()
