@@ -20,6 +20,7 @@ from millrace.schemas import parse_schema
 from millrace_streams.demo.datasets import Dataset
 
 _CHUNK_ROWS = 16_384
+_ANSWER_MS_MAX = 10_000
 
 
 def ensure_topic(admin: Admin, dataset: Dataset, partitions: int) -> None:
@@ -57,7 +58,9 @@ def load(bootstrap_servers: str, dataset: Dataset, on_rows: Callable[[int], None
             "choose another --work-dir, or delete this one"
         )
     on_rows(found)
-    with Producer({"bootstrap.servers": bootstrap_servers}) as producer:
+    # The broker is on this machine: if it does not answer for so long, it has died.
+    waiting = {"request.timeout.ms": _ANSWER_MS_MAX, "delivery.timeout.ms": 2 * _ANSWER_MS_MAX}
+    with Producer({"bootstrap.servers": bootstrap_servers, **waiting}) as producer:
         for start in range(0, table.num_rows, _CHUNK_ROWS):
             chunk, target = table.slice(start, _CHUNK_ROWS), share.slice(start, _CHUNK_ROWS)
             producer.send_table(dataset.topic, chunk, partition=target, timestamps=dataset.time_column)

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
@@ -29,6 +30,7 @@ from pyspark_millrace.spark_session import spark_submit_command
 _START_SECONDS_MAX: Final = 60.0
 _LOCK_SECONDS_MAX: Final = 60.0
 _STOP_SECONDS_MAX: Final = 30.0
+_WATCH_SECONDS: Final = 0.5
 _PR_SET_PDEATHSIG: Final = 1
 _LISTENING: Final = re.compile(r"listening on (\S+)")
 
@@ -61,9 +63,27 @@ class DemoLock:
         return True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningBroker:
+    """A broker of the demo's own: where it listens, and whether it still does."""
+
+    bootstrap_servers: str
+    process: subprocess.Popen[bytes]
+    log_path: Path
+
+    def check(self) -> None:
+        """Raise ``EnvironmentProblemError`` with the end of its log if it has died."""
+        status = self.process.poll()
+        if status is not None:
+            raise EnvironmentProblemError(
+                f"the broker has died (exit code {status}); run the demo again and it continues. "
+                f"The end of {self.log_path}:\n{_tail(self.log_path)}"
+            )
+
+
 @contextmanager
-def running_broker(work_dir: Path, lock: DemoLock) -> Iterator[str]:
-    """A broker on a free loopback port with its data in ``work_dir/broker``; gives its address.
+def running_broker(work_dir: Path, lock: DemoLock) -> Iterator[RunningBroker]:
+    """A broker on a free loopback port with its data in ``work_dir/broker``.
 
     Raises ``EnvironmentProblemError`` with the broker's own words when it does not come up.
     """
@@ -72,7 +92,8 @@ def running_broker(work_dir: Path, lock: DemoLock) -> Iterator[str]:
     with log_path.open("w") as log:
         process = _start([*command, "--listen", "127.0.0.1:0"], log=log, lock=lock)
     try:
-        yield _await_address(process, log_path)
+        address = _await_address(process, log_path)
+        yield RunningBroker(bootstrap_servers=address, process=process, log_path=log_path)
     finally:
         _stop(process)
 
@@ -93,24 +114,42 @@ def spark_submit(
     job: Path,
     arguments: Sequence[str],
     *,
+    broker: RunningBroker,
     work_dir: Path,
+    log_path: Path,
     lock: DemoLock,
 ) -> None:
-    """Run a job with spark-submit to its end; its output goes to ``work_dir/logs/<job>.log``.
+    """Run a job with spark-submit to its end; its output goes to ``log_path``.
 
-    Raises ``EnvironmentProblemError`` with the end of that log when the job fails.
+    Raises ``EnvironmentProblemError`` with the end of that log when the job fails, or with the end of the broker's when
+    that has died.
     """
-    log_path = work_dir / "logs" / f"{job.stem}.log"
-    command = spark_submit_command(job, *arguments, conf={"spark.ui.enabled": "false"})
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.log.level": "WARN",
+        # Spark makes this folder, used or not; by default in the current directory.
+        "spark.sql.warehouse.dir": str(work_dir / "spark-warehouse"),
+    }
+    command = spark_submit_command(job, *arguments, conf=settings)
     with log_path.open("a") as log:
         process = _start(command, log=log, lock=lock)
     try:
-        status = process.wait()
+        while (status := _wait(process, _WATCH_SECONDS)) is None:
+            broker.check()
     finally:
         _stop(process)
     if status != 0:
         end = _tail(log_path)
+        broker.check()
         raise EnvironmentProblemError(f"{job.name} failed (exit code {status}); the end of {log_path}:\n{end}")
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """The exit code, or None when the process has not ended after ``seconds``."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _start(command: Sequence[str], *, log: IO[str], lock: DemoLock) -> subprocess.Popen[bytes]:
@@ -135,9 +174,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is not None:
         return
     process.terminate()
-    try:
-        process.wait(_STOP_SECONDS_MAX)
-    except subprocess.TimeoutExpired:
+    if _wait(process, _STOP_SECONDS_MAX) is None:
         process.kill()
         process.wait()
 

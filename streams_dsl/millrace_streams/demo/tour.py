@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -19,7 +20,7 @@ from millrace.clients import Admin
 from millrace.errors import MillraceError
 from millrace_streams.demo.datasets import Dataset, read_datasets
 from millrace_streams.demo.load import ensure_topic, load
-from millrace_streams.demo.processes import DemoLock, running_broker, spark_submit
+from millrace_streams.demo.processes import DemoLock, RunningBroker, running_broker, spark_submit
 from millrace_streams.demo.report import (
     Step,
     plot_departures,
@@ -28,6 +29,9 @@ from millrace_streams.demo.report import (
     read_delta,
     sorted_rows,
 )
+
+STARTED: Final = "▸"
+"""Begins the line that is printed when a step starts."""
 
 
 class TablesDifferError(MillraceError):
@@ -61,18 +65,26 @@ def run_tour(tour: Tour, console: Console) -> None:
     Raises ``EnvironmentProblemError`` when a process does not start or fails, ``TablesDifferError`` when the streamed
     and the backfilled table differ.
     """
+    continued = (tour.work_dir / "broker").exists()
     (tour.work_dir / "logs").mkdir(parents=True, exist_ok=True)
     lock = DemoLock(tour.work_dir)
+    if continued:
+        console.print(
+            f"{tour.work_dir} is there already: continuing where the last run ended, nothing is written twice",
+            soft_wrap=True,
+        )
     datasets = read_datasets(tour.conf, tour.rows)
-    with running_broker(tour.work_dir, lock) as bootstrap_servers:
-        console.print(f"Broker on [bold]{bootstrap_servers}[/], data in {tour.work_dir}")
-        steps = _load_all(tour, datasets, bootstrap_servers, console)
+    with running_broker(tour.work_dir, lock) as broker:
+        console.print(f"Broker on [bold]{broker.bootstrap_servers}[/], data in {tour.work_dir}", soft_wrap=True)
+        steps = _load_all(tour, datasets, broker.bootstrap_servers, console)
         for job in _jobs(tour, datasets):
-            steps.append(_run_job(tour, job, bootstrap_servers, lock, console))
+            steps.append(_run_job(tour, job, broker, lock, console))
     _report(tour, steps, console)
 
 
 def _load_all(tour: Tour, datasets: list[Dataset], bootstrap_servers: str, console: Console) -> list[Step]:
+    """Load what is missing. The progress bars begin with the rows that the topics hold already."""
+    console.print(f"{STARTED} load: {', '.join(dataset.topic for dataset in datasets)}")
     with Admin({"bootstrap.servers": bootstrap_servers}) as admin:
         for dataset in datasets:
             ensure_topic(admin, dataset, tour.partitions)
@@ -88,17 +100,23 @@ def _load_all(tour: Tour, datasets: list[Dataset], bootstrap_servers: str, conso
             started = time.monotonic()
             rows = load(bootstrap_servers, dataset, advance)
             steps.append(Step(name=f"load {dataset.topic}", rows=rows, seconds=time.monotonic() - started))
+    for dataset, step in zip(datasets, steps, strict=True):
+        held = dataset.table.num_rows - step.rows
+        found = f", {held:,} were there" if held else ""
+        loaded = f"{step.rows:,} rows" if step.rows else "nothing new"
+        console.print(f"[green]✓[/] {step.name}: {loaded}{found}")
     return steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """A spark-submit run, and how many rows its table accounts for."""
+    """A spark-submit run, and how many rows its table accounts for. ``anew``: it writes the whole table every time."""
 
     name: str
     script: str
     arguments: list[str]
     rows_of: Callable[[], int]
+    anew: bool = False
 
 
 def _jobs(tour: Tour, datasets: list[Dataset]) -> list[_Job]:
@@ -126,18 +144,24 @@ def _jobs(tour: Tour, datasets: list[Dataset]) -> list[_Job]:
         script="backfill.py",
         arguments=["--topology", str(tour.jobs / "hourly_departures.py"), "--table", str(backfilled)],
         rows_of=partial(_departures, backfilled),
+        anew=True,
     )
     return [*ingests, stream, backfill]
 
 
-def _run_job(tour: Tour, job: _Job, bootstrap_servers: str, lock: DemoLock, console: Console) -> Step:
-    before = job.rows_of()
+def _run_job(tour: Tour, job: _Job, broker: RunningBroker, lock: DemoLock, console: Console) -> Step:
+    before = 0 if job.anew else job.rows_of()
+    log_path = tour.work_dir / "logs" / f"{job.name.replace(', ', '-').replace(' ', '-')}.log"
+    console.print(f"{STARTED} {job.name}: spark-submit jobs/{job.script}, log in {log_path}", soft_wrap=True)
     started = time.monotonic()
-    with console.status(f"{job.name}: spark-submit jobs/{job.script}"):
-        arguments = ["--bootstrap-servers", bootstrap_servers, *job.arguments]
-        spark_submit(tour.jobs / job.script, arguments, work_dir=tour.work_dir, lock=lock)
+    with console.status(f"{job.name} ..."):
+        arguments = ["--bootstrap-servers", broker.bootstrap_servers, *job.arguments]
+        script = tour.jobs / job.script
+        spark_submit(script, arguments, broker=broker, work_dir=tour.work_dir, log_path=log_path, lock=lock)
     step = Step(name=job.name, rows=job.rows_of() - before, seconds=time.monotonic() - started)
-    console.print(f"[green]✓[/] {job.name}: {step.rows:,} rows in {step.seconds:.1f} s")
+    handled = f"{step.rows:,} rows" if step.rows else "nothing new"
+    found = f", {before:,} were there" if before else ""
+    console.print(f"[green]✓[/] {job.name}: {handled}{found}, in {step.seconds:.1f} s")
     return step
 
 
@@ -151,6 +175,7 @@ def _departures(path: Path) -> int:
 
 
 def _report(tour: Tour, steps: list[Step], console: Console) -> None:
+    console.print(f"{STARTED} report")
     streamed = read_delta(tour.table("hourly_departures"))
     backfilled = read_delta(tour.table("hourly_departures_backfill"))
     if not sorted_rows(streamed).equals(sorted_rows(backfilled)):
