@@ -1,0 +1,288 @@
+"""Every decoder, fed with mutated and random bytes: a right answer or an error of ours, in bounded time and memory.
+
+``FUZZ_CASES`` says how many cases each decoder gets (a soak: 1000000), ``FUZZ_SEED`` which ones. A failure names the
+case: ``FUZZ_SEED=<seed> FUZZ_FIRST=<number> FUZZ_CASES=1`` runs it alone.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from millrace.errors import MillraceError, UnknownSchemaError
+from millrace.records import (
+    ColumnFlags,
+    Compression,
+    ControlType,
+    EndTransactionMarker,
+    Record,
+    RecordFormat,
+    build_columnar_batch,
+    build_end_marker_batch,
+    build_entries,
+    build_rows_batch,
+    compress,
+    convert,
+    decode_range,
+    decompress,
+    headers_array,
+    read_columns_header,
+    read_control_type,
+    read_end_marker,
+    read_entries,
+    read_file_entries,
+    read_header,
+    read_rows,
+    recompress_batch,
+    scan_headers,
+    seal,
+    sound_prefix_bytes,
+    validate_batch,
+)
+from millrace.records.ipc_message import inspect_message
+from millrace.records.row_columns import read_one_by_one, rows_to_columns
+from millrace.records.rows import body_of
+
+CASES = int(os.environ.get("FUZZ_CASES", "1500"))
+SEED = os.environ.get("FUZZ_SEED", "1")
+FIRST = int(os.environ.get("FUZZ_FIRST", "0"))
+BYTES_MAX = 2**18
+GROWTH_BYTES_MAX = 2**28
+CASE_SECONDS_MAX = 20.0
+EDGES = [0, 1, 0x7F, 0x80, 0xFF]
+LARGE = [b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f", b"\x80\x00\x00\x00", bytes(8), b"\xff" * 10]
+
+# --- what the cases are made from -----------------------------------------------------------------------------
+
+SMALL = [
+    Record(key=b"k", value=b"v" * 70, timestamp_ms=5, offset=3),
+    Record(headers=(("h", b"x"), ("é", None)), timestamp_ms=-1, offset=9),
+]
+MANY = [
+    Record(key=None if row % 3 else b"key", value=bytes(row), headers=(("h", b""),) * (row % 4), timestamp_ms=row * row)
+    for row in range(70)
+]
+TYPED = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("name", pa.string()),
+        pa.field("tags", pa.list_(pa.string())),
+        pa.field("at", pa.struct([pa.field("x", pa.float64()), pa.field("y", pa.bool_())])),
+    ]
+)
+TABLE = pa.record_batch(
+    [
+        pa.array(range(20)),
+        pa.array([None if row % 5 == 0 else "n" * row for row in range(20)]),
+        pa.array([["t"] * (row % 3) for row in range(20)]),
+        pa.array([{"x": row / 2, "y": row % 2 == 0} for row in range(20)], TYPED.field("at").type),
+    ],
+    schema=TYPED,
+)
+OPAQUE = pa.record_batch({"key": pa.array([b"a", None, b"c"]), "value": pa.array([b"1" * 30, b"", None])})
+MARKER = EndTransactionMarker(type=ControlType.COMMIT, coordinator_epoch=3)
+ROWS = [build_rows_batch(each, compression=codec) for each in (SMALL, MANY) for codec in Compression]
+CONTROL = [build_end_marker_batch(MARKER, base_offset=0, timestamp_ms=1, producer_id=1, producer_epoch=0)]
+COLUMNAR = [
+    batch
+    for codec in (Compression.NONE, Compression.LZ4, Compression.ZSTD)
+    for batch in (
+        build_columnar_batch(TABLE, schema_id=1, compression=codec, timestamps_ms=pa.array(range(20))),
+        build_columnar_batch(TABLE, schema_id=1, compression=codec, tombstones=pa.array([False] * 20)),
+        build_columnar_batch(
+            OPAQUE,
+            compression=codec,
+            offsets=pa.array([2, 5, 9]),
+            headers=headers_array([(), (("h", b"x"),), (("i", None), ("i", b""))]),
+        ),
+    )
+]
+LEGACY = [
+    build_entries([replace(record, headers=()) for record in SMALL], magic=magic, compression=codec)
+    for magic in (0, 1)
+    for codec in (Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ4)
+]
+LOGS = [*ROWS, *CONTROL, *COLUMNAR, *LEGACY, LEGACY[1] + ROWS[0] + COLUMNAR[0], COLUMNAR[0] + ROWS[3] + COLUMNAR[4]]
+STREAMS = [compress(bytes(range(256)) * 40 + os.urandom(0), codec) for codec in Compression] * 2
+MESSAGES = [batch[128:] for batch in COLUMNAR]
+
+
+def schema_of(schema_id: int) -> pa.Schema:
+    if schema_id != 1:
+        raise UnknownSchemaError(f"schema id {schema_id}")
+    return TYPED
+
+
+def mutated(random: Random, seeds: list[bytes]) -> bytearray:
+    """A few changes to one of the seeds; one case in twenty is random bytes instead."""
+    if random.random() < 0.05:
+        return bytearray(random.randbytes(random.randrange(200)))
+    data = bytearray(random.choice(seeds))
+    for _ in range(random.choice([1, 1, 1, 2, 3, 8])):
+        at = random.randrange(len(data) + 1)
+        kind = random.randrange(7)
+        if kind == 0 and at < len(data):
+            data[at] ^= 1 << random.randrange(8)
+        elif kind == 1 and at < len(data):
+            data[at] = random.choice(EDGES)
+        elif kind == 2:
+            large = random.choice(LARGE)
+            data[at : at + len(large)] = large
+        elif kind == 3:
+            del data[at : at + random.randrange(1, 9)]
+        elif kind == 4:
+            data[at:at] = random.randbytes(random.randrange(1, 9))
+        elif kind == 5:
+            other = random.choice(seeds)
+            start = random.randrange(len(other))
+            piece = other[start : start + random.randrange(1, 64)]
+            data[at : at + len(piece)] = piece
+        elif random.random() < 0.3:
+            del data[at:]
+    return data
+
+
+def resealed(data: bytearray) -> bytes | None:
+    """Make one whole batch of what may have been one, with the right length and checksum, so that its body is read."""
+    if len(data) < 61:
+        return None
+    data[16] = 2
+    data[8:12] = (len(data) - 12).to_bytes(4, "big")
+    return seal(read_header(data), bytes(data[61:]))
+
+
+# --- the decoders -------------------------------------------------------------------------------------------
+
+
+def decode_headers(random: Random) -> None:
+    for position, header in scan_headers(mutated(random, LOGS)):
+        assert position + header.size_bytes > position
+
+
+def decode_rows(random: Random) -> None:
+    """The fast and the slow reader say the same of every batch."""
+    if (batch := resealed(mutated(random, ROWS))) is None:
+        return
+    header = read_header(batch)
+    body, damage = body_of(batch, 0, header, BYTES_MAX)
+    names = ("key", "value")
+    try:
+        expected = read_one_by_one(body, damage, header, names)
+    except MillraceError as error:
+        with pytest.raises(type(error)) as raised:
+            rows_to_columns(batch, 0, header, max_bytes=BYTES_MAX)
+        assert str(raised.value) == str(error)
+        raise
+    assert rows_to_columns(batch, 0, header, max_bytes=BYTES_MAX) == expected
+    assert len(list(read_rows(batch, 0, header, max_bytes=BYTES_MAX))) == header.count
+
+
+def decode_columnar(random: Random) -> None:
+    """What validation lets pass can be looked at, value by value."""
+    if (batch := resealed(mutated(random, COLUMNAR))) is None:
+        return
+    header = read_header(batch)
+    decoded = validate_batch(batch, 0, header, schema_of, max_bytes=BYTES_MAX)
+    assert decoded.num_rows == header.count
+    if header.is_columnar and read_columns_header(batch, 0, header).flags & ColumnFlags.HEADERS:
+        assert decoded.headers is not None
+    decoded.columns.to_pylist()
+    recompress_batch(batch, 0, header, schema_of, Compression.ZSTD, max_bytes=BYTES_MAX)
+
+
+def decode_some_columns(random: Random) -> None:
+    """Batches of unknown origin, projected; their values are not looked at, as nobody validated them."""
+    if (batch := resealed(mutated(random, COLUMNAR + ROWS))) is None:
+        return
+    for decoded in decode_range(pa.py_buffer(batch), 0, 2**63, schema_of, ["name", "key"], max_bytes=BYTES_MAX):
+        decoded.offsets()
+        decoded.timestamps_ms()
+
+
+def decode_entries(random: Random) -> None:
+    data = bytes(mutated(random, LOGS))
+    errors = []
+    for read in (read_entries, read_file_entries):
+        try:
+            for entry in read(data):
+                assert isinstance(entry.crc_is_valid, bool)
+                list(entry.records(max_bytes=BYTES_MAX))
+        except MillraceError as error:
+            errors.append(error)
+    assert 0 <= sound_prefix_bytes(data) <= len(data)
+    if errors:
+        raise errors[0]
+
+
+def decode_messages(random: Random) -> None:
+    """Legacy messages, whose checksum their readers do not look at."""
+    for entry in read_entries(bytes(mutated(random, LEGACY))):
+        list(entry.records(max_bytes=BYTES_MAX))
+
+
+def decode_streams(random: Random) -> None:
+    data = bytes(mutated(random, STREAMS))
+    assert len(
+        decompress(data, random.choice(list(Compression)), max_bytes=BYTES_MAX, magic=random.choice([0, 2]))
+    ) <= max(BYTES_MAX, len(data))
+
+
+def decode_message_metadata(random: Random) -> None:
+    summary = inspect_message(pa.py_buffer(bytes(mutated(random, MESSAGES))))
+    assert summary.decompressed_bytes >= 0
+
+
+def decode_control(random: Random) -> None:
+    data = bytes(mutated(random, [b"\0\0\0\1", b"\0\0\0\0\0\3"]))
+    read_control_type(data)
+    read_end_marker(Record(key=b"\0\0\0\1", value=data))
+
+
+def decode_to_convert(random: Random) -> None:
+    data = mutated(random, LOGS)
+    log = resealed(data) if random.random() < 0.7 else bytes(data)
+    target = random.choice(list(RecordFormat))
+    options = {"compression": random.choice([None, Compression.LZ4]), "allow_loss": random.random() < 0.5}
+    for piece in convert(log or b"", target, schema_of=schema_of, max_bytes=BYTES_MAX, **options):  # type: ignore[arg-type]
+        for entry in read_entries(piece):
+            entry.check()
+
+
+DECODERS: list[Callable[[Random], None]] = [
+    decode_headers,
+    decode_rows,
+    decode_columnar,
+    decode_some_columns,
+    decode_entries,
+    decode_messages,
+    decode_streams,
+    decode_message_metadata,
+    decode_control,
+    decode_to_convert,
+]
+
+
+@pytest.mark.parametrize("decode", DECODERS, ids=lambda decode: decode.__name__.removeprefix("decode_"))
+def test_any_bytes_give_an_answer_or_an_error_of_ours(decode: Callable[[Random], None]) -> None:
+    memory_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    refused = 0
+    for number in range(FIRST, FIRST + CASES):
+        started = time.monotonic()
+        try:
+            decode(Random(f"{decode.__name__} {SEED} {number}"))
+        except MillraceError:
+            refused += 1
+        except Exception as error:
+            error.add_note(f"{decode.__name__}: FUZZ_SEED={SEED} FUZZ_FIRST={number} FUZZ_CASES=1")
+            raise
+        assert time.monotonic() - started < CASE_SECONDS_MAX, number
+    assert refused or CASES < 100
+    growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - memory_before
+    assert growth < GROWTH_BYTES_MAX
