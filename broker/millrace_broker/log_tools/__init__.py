@@ -1,0 +1,14 @@
+"""Looking into the files of a log from outside, without a broker: what ``millrace log`` is made of.
+
+``dump``      the files of a path, one after another, as rows
+``batches``, ``records``, ``indexes``, ``small_files``  each kind of file
+``findings``  what they yield: rows, notes, problems
+``stored_schemas``  schemas of typed topics from the broker's metadata beside the log
+
+Everything here only reads, and may do so while a broker writes to the same files.
+"""
+
+from millrace_broker.log_tools.dump import DumpOptions, dump_file, files_of
+from millrace_broker.log_tools.findings import Finding, Note, Problem, Row
+
+__all__ = ["DumpOptions", "Finding", "Note", "Problem", "Row", "dump_file", "files_of"]

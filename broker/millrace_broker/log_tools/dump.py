@@ -1,0 +1,156 @@
+"""Dump the files of a log: what kind of file a path is, and the findings in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from millrace.errors import UsageError
+from millrace.segments.names import (
+    CLEANED,
+    DELETED,
+    LOG,
+    OFFSET_INDEX,
+    SNAPSHOT,
+    SWAP,
+    TIME_INDEX,
+    parse_segment_file_name,
+)
+from millrace_broker.log.checkpoints import HIGH_WATERMARKS, LEADER_EPOCHS, LOG_START_OFFSETS, RECOVERY_POINTS
+from millrace_broker.log.partition_metadata import PARTITION_METADATA
+from millrace_broker.log_tools.batches import Entry, describe, walk
+from millrace_broker.log_tools.findings import Finding, Note, Problem
+from millrace_broker.log_tools.indexes import base_offset_of, dump_offset_index, dump_time_index
+from millrace_broker.log_tools.records import records
+from millrace_broker.log_tools.small_files import dump_epochs, dump_metadata, dump_offsets, dump_snapshot
+from millrace_broker.log_tools.stored_schemas import StoredSchemas
+
+_IN_TRANSIT: Final = (DELETED, CLEANED, SWAP)
+_SMALL: Final[dict[str, Callable[[Path], Iterator[Finding]]]] = {
+    PARTITION_METADATA: dump_metadata,
+    LEADER_EPOCHS: dump_epochs,
+    RECOVERY_POINTS: dump_offsets,
+    LOG_START_OFFSETS: dump_offsets,
+    HIGH_WATERMARKS: dump_offsets,
+}
+_ORDER: Final = (LOG, OFFSET_INDEX, TIME_INDEX, SNAPSHOT)
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpOptions:
+    """What is wanted of the files.
+
+    ``with_data`` shows what records hold, ``deep`` only that they are there; ``schema`` decodes typed batches, in place
+    of the schemas that are found. ``max_bytes`` limits how much of each log is read. ``only_disagreements`` leaves out
+    the entries of indexes, and ``only_sanity`` the comparison with the log as well.
+    """
+
+    with_data: bool = False
+    deep: bool = False
+    schema: pa.Schema | None = None
+    max_bytes: int | None = None
+    only_disagreements: bool = False
+    only_sanity: bool = False
+
+    @property
+    def only_indexes(self) -> bool:
+        """Whether nothing but indexes is looked at."""
+        return self.only_disagreements or self.only_sanity
+
+
+def files_of(path: Path, options: DumpOptions) -> list[Path]:
+    """Return the files that a path stands for: itself, or what a partition directory holds, segment by segment.
+
+    Raises ``UsageError`` for a path that is not there, is of no known kind, or is a directory without such files.
+    """
+    if path.is_dir():
+        found = [file for file in path.iterdir() if file.is_file() and kind_of(file) and _is_live(file)]
+        if options.only_indexes:
+            found = [file for file in found if kind_of(file) in (OFFSET_INDEX, TIME_INDEX)]
+        if not found:
+            raise UsageError(f"{path} holds no files of a partition: name a partition's directory, or files")
+        return sorted(found, key=_place)
+    if not path.exists():
+        raise UsageError(f"{path}: there is no such file or directory")
+    if kind_of(path) is None:
+        raise UsageError(f"{path}: not a file of a partition, which are {', '.join((*_ORDER, *_SMALL))}")
+    return [path]
+
+
+def kind_of(path: Path) -> str | None:
+    """Return the suffix of a segment's file or the name of another file of a partition; None for anything else."""
+    name = _live_name(path)
+    parsed = parse_segment_file_name(name)
+    kind = parsed[1] if parsed is not None else name
+    return kind if kind in _ORDER or kind in _SMALL else None
+
+
+def _live_name(path: Path) -> str:
+    name = path.name
+    for suffix in _IN_TRANSIT:
+        name = name.removesuffix(suffix)
+    return name
+
+
+def _is_live(path: Path) -> bool:
+    return not path.name.endswith(_IN_TRANSIT)
+
+
+def _place(path: Path) -> tuple[int, int, str]:
+    kind = kind_of(path)
+    if kind in _ORDER:
+        return base_offset_of(path), _ORDER.index(kind), path.name
+    return -1, 0, path.name
+
+
+def dump_file(path: Path, options: DumpOptions, on_progress: Progress | None = None) -> Iterator[Finding]:
+    """Read one file, of one of the kinds that ``files_of`` returns.
+
+    ``on_progress`` is told bytes read and bytes there, in logs. Raises ``OSError`` when the file cannot be read.
+    """
+    kind = kind_of(path)
+    against_log = not options.only_sanity and _is_live(path)
+    if kind == LOG:
+        yield from _dump_log(path, options, on_progress)
+    elif kind == OFFSET_INDEX:
+        yield from dump_offset_index(
+            path, _base_offset(path), entries=not options.only_indexes, against_log=against_log
+        )
+    elif kind == TIME_INDEX:
+        yield from dump_time_index(path, _base_offset(path), entries=not options.only_indexes, against_log=against_log)
+    elif kind == SNAPSHOT:
+        yield from dump_snapshot(path)
+    elif kind is not None:
+        yield from _SMALL[kind](path)
+
+
+def _base_offset(path: Path) -> int:
+    return base_offset_of(path.with_name(_live_name(path)))
+
+
+def _dump_log(path: Path, options: DumpOptions, on_progress: Progress | None) -> Iterator[Finding]:
+    schemas = StoredSchemas(path.parent.parent, options.schema)
+    expected_offset = _base_offset(path)
+    noted: set[str] = set()
+    for entry in walk(path, max_bytes=options.max_bytes, on_progress=on_progress):
+        if not isinstance(entry, Entry):
+            yield entry
+            return
+        findings = list(describe(entry, expected_offset))
+        yield from findings
+        if not entry.is_valid:
+            continue
+        if options.with_data or options.deep:
+            for finding in records(entry, schemas, with_data=options.with_data):
+                if not isinstance(finding, Note) or finding.text not in noted:
+                    yield finding
+                if isinstance(finding, Note):
+                    noted.add(finding.text)
+        if not any(isinstance(finding, Problem) for finding in findings):
+            expected_offset = entry.batch.last_offset + 1
