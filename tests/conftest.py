@@ -1,7 +1,17 @@
-"""What tests of every part share: real brokers."""
+"""What tests of every part share: real brokers, and the dials that turn a test up for a soak.
+
+A test that kills or generates takes its number of rounds from a *dial*, an environment variable of ``DIALS``:
+``@pytest.mark.dial("LOG_KILL_ROUNDS", seconds=2)`` gives the fixture ``rounds``, and the test's time limit grows by so
+many seconds with each round. ``make soak`` (``tests/soak.py``) turns them all up. Other variables that tests know:
+
+* ``ORACLES``: directory of the conformance cases (default: ``tests/oracles``)
+* ``DEMO_KILL_SEED``: repeats a run of the kill test of the demo; a failing run prints it
+* ``--hypothesis-profile=soak``: more examples in property tests that do not set a number of their own
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +22,7 @@ from millrace_broker.embedded import EmbeddedBroker
 
 # Deadlines per example fail on a busy machine; pytest's own time limit stays. A failure prints what replays it.
 settings.register_profile("millrace", deadline=None, print_blob=True)
+settings.register_profile("soak", settings.get_profile("millrace"), max_examples=2000)
 settings.load_profile("millrace")
 
 
@@ -27,3 +38,36 @@ def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded
     """A broker shared by the tests of a module: each uses topics of its own names."""
     with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running
+
+
+DIALS = {
+    "DEMO_KILL_ROUNDS": 5,
+    "LOG_KILL_ROUNDS": 20,
+    "BROKER_KILL_ROUNDS": 4,
+}
+"""Rounds of the tests that can be turned up, as ``make test`` runs them."""
+
+TIMEOUT_SECONDS = 300
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "dial(name, seconds): takes its number of rounds from the dial of this name")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that is turned up may take longer."""
+    for item in items:
+        if (dial := item.get_closest_marker("dial")) is not None:
+            limit = TIMEOUT_SECONDS + dial.kwargs["seconds"] * dial_value(dial.args[0])
+            item.add_marker(pytest.mark.timeout(limit))
+
+
+def dial_value(name: str) -> int:
+    """Where a dial stands."""
+    return int(os.environ.get(name, DIALS[name]))
+
+
+@pytest.fixture
+def rounds(request: pytest.FixtureRequest) -> int:
+    """How many rounds a test with the mark ``dial`` is to run."""
+    return dial_value(request.node.get_closest_marker("dial").args[0])

@@ -187,14 +187,15 @@ def test_everything_is_there_after_a_clean_restart(start: Callable[..., Process]
     assert producer_ids == [0]
 
 
+@pytest.mark.dial("BROKER_KILL_ROUNDS", seconds=10)
 def test_acknowledged_records_and_topics_survive_kill_9_at_any_moment(
-    start: Callable[..., Process], calls_to: Any
+    start: Callable[..., Process], calls_to: Any, rounds: int
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
     acknowledged: dict[str, int] = {}
-    for round_number in range(4):
+    for round_number in range(rounds):
         process = start()
         killer = threading.Timer(chance.uniform(0.1, 0.6), os.kill, (process._process.pid, signal.SIGKILL))
         killer.start()

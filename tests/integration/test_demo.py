@@ -1,6 +1,8 @@
-"""The demo, killed with SIGKILL at random moments and run again: the tables come out the same, row for row.
+"""The demo, killed with SIGKILL in each of its steps and run again: the tables come out the same, row for row.
 
-The expected rows come from the data files through pyarrow alone; the tables are read with delta-rs.
+Each round wants more rows than the one before, so that there is something to do in every step of every round: a batch
+on top of the state, tables and offsets that the last kill left behind. The expected rows come from the data files
+through pyarrow alone; the tables are read with delta-rs.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,28 +24,93 @@ import pytest
 from millrace.cli.paths import conf_dir
 from millrace_streams.demo.datasets import Dataset, read_datasets
 from millrace_streams.demo.report import read_delta, sorted_rows
+from millrace_streams.demo.tour import STARTED
 
 ROWS = 30_000
-ROUNDS = int(os.environ.get("DEMO_KILL_ROUNDS", "5"))
-RUN_SECONDS_MAX = 300.0
+RUN_SECONDS_MAX = 400.0
+END_SECONDS_MAX = 60.0
+POLL_SECONDS = 0.02
 HOUR_US = 3_600_000_000
 
 
-def start_demo(work_dir: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "millrace.cli.main", "demo", "--work-dir", str(work_dir), "--rows", str(ROWS)]
-    with (work_dir / "demo.out").open("ab") as out:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+@dataclass(frozen=True)
+class Step:
+    """A step of the demo: how it begins, how long a kill in it may wait, what can be killed, what it writes."""
+
+    starts_with: str
+    seconds: float
+    victims: tuple[str, ...]
+    writes: str | None = None
 
 
-def run_demo(work_dir: Path) -> float:
-    started = time.monotonic()
-    process = start_demo(work_dir)
+WITH_SPARK = ("broker", "driver", "group")
+STEPS = (
+    Step("load", 0.3, ("broker", "group")),
+    Step("ingest flights", 12.0, WITH_SPARK, "flights"),
+    Step("hourly departures, stream", 16.0, WITH_SPARK, "hourly_departures"),
+    Step("hourly departures, backfill", 12.0, WITH_SPARK, "hourly_departures_backfill"),
+    # The broker and Spark have gone by then.
+    Step("report", 1.0, ("group",)),
+)
+
+
+class Demo:
+    """A running demo in a process group of its own. Everything it prints goes to ``demo.out``."""
+
+    def __init__(self, work_dir: Path, rows: int) -> None:
+        self._out = work_dir / "demo.out"
+        self._printed_before = self._out.stat().st_size if self._out.exists() else 0
+        command = [sys.executable, "-m", "millrace.cli.main", "demo", "--work-dir", str(work_dir), "--rows", str(rows)]
+        with self._out.open("ab") as out:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def printed(self) -> str:
+        return self._out.read_bytes()[self._printed_before :].decode()
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Whether ``condition`` came true before the time was over and the demo ended."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def kill(self, victim: str) -> None:
+        """Kill the broker, the driver of the Spark job (if they are there), or all at once."""
+        if victim == "group":
+            for process in (self.process.pid, *descendants(self.process.pid)):
+                kill_one(process)
+        else:
+            wanted = {"broker": b"\0broker\0", "driver": b"org.apache.spark.deploy.SparkSubmit"}[victim]
+            for process in descendants(self.process.pid):
+                if wanted in command_line(process):
+                    kill_one(process)
+
+    def finish(self) -> str:
+        """Wait for the good end of the demo; gives what it printed."""
+        try:
+            status = self.process.wait(RUN_SECONDS_MAX)
+        finally:
+            self.kill("group")
+        assert status == 0, self.printed()[-4000:]
+        return self.printed()
+
+
+def kill_one(process: int) -> None:
     try:
-        status = process.wait(RUN_SECONDS_MAX)
-    finally:
-        process.kill()
-    assert status == 0, (work_dir / "demo.out").read_text()[-4000:]
-    return time.monotonic() - started
+        os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def command_line(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def descendants(root: int) -> list[int]:
@@ -59,6 +128,31 @@ def descendants(root: int) -> list[int]:
         found += below
         queue += below
     return found
+
+
+def run_and_kill(work_dir: Path, rows: int, step: Step, victim: str, chance: random.Random) -> None:
+    """Run the demo into ``step``, kill ``victim`` somewhere in it, and see it end."""
+    demo = Demo(work_dir, rows)
+    try:
+        begun = demo.wait_for(lambda: f"{STARTED} {step.starts_with}" in demo.printed(), RUN_SECONDS_MAX)
+        assert begun, demo.printed()[-4000:]
+        if step.writes is not None and chance.random() < 0.5:
+            # At the commit of the table or right after it, before Spark has noted that the batch is done.
+            versions = work_dir / "tables" / step.writes / "_delta_log"
+            before = len(list(versions.glob("*.json")))
+            demo.wait_for(lambda: len(list(versions.glob("*.json"))) > before, 3 * step.seconds)
+            delay = chance.uniform(0, 0.5)
+        else:
+            delay = chance.uniform(0, step.seconds)
+        demo.wait_for(lambda: False, delay)
+        demo.kill(victim)
+        if victim != "group" and demo.wait_for(lambda: False, END_SECONDS_MAX) is False and demo.process.poll():
+            # Bereft of its broker or its driver it says so, and that it can be run again.
+            assert demo.process.returncode == 1, demo.printed()[-4000:]
+            assert "died" in demo.printed() or "failed" in demo.printed(), demo.printed()[-4000:]
+    finally:
+        demo.kill("group")
+        demo.process.wait()
 
 
 def expected_departures(flights: Dataset) -> pa.Table:
@@ -94,30 +188,30 @@ def assert_tables_are_right(work_dir: Path, datasets: list[Dataset]) -> None:
     assert (work_dir / "hourly_departures.png").stat().st_size > 10_000
 
 
+def kills(rounds: int, chance: random.Random) -> list[tuple[Step, str]]:
+    """Each step in turn, and for the steps with Spark each kind of victim in an order of chance."""
+    plan: list[tuple[Step, str]] = []
+    while len(plan) < rounds:
+        order = list(chance.sample(WITH_SPARK, len(WITH_SPARK)))
+        for step in STEPS:
+            plan.append((step, order.pop() if step.victims == WITH_SPARK else chance.choice(step.victims)))
+    return plan[:rounds]
+
+
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(1500 + 120 * ROUNDS)
-def test_killed_at_random_moments_and_run_again_the_tables_are_the_same(tmp_path: Path) -> None:
-    seed = int(os.environ.get("DEMO_KILL_SEED", str(random.SystemRandom().randrange(10**9))))
+@pytest.mark.dial("DEMO_KILL_ROUNDS", seconds=180)
+def test_killed_in_every_step_and_run_again_the_tables_are_the_same(tmp_path: Path, rounds: int) -> None:
+    seed = int(os.environ.get("DEMO_KILL_SEED") or random.SystemRandom().randrange(10**9))
     print(f"DEMO_KILL_SEED={seed}")
     chance = random.Random(seed)
-    datasets = read_datasets(conf_dir(), ROWS)
-    for _ in range(ROUNDS):
-        process = start_demo(tmp_path)
-        try:
-            process.wait(chance.uniform(1.0, 40.0))
-        except subprocess.TimeoutExpired:
-            pass
-        else:
-            assert process.returncode == 0, (tmp_path / "demo.out").read_text()[-4000:]
-        victims = [process.pid, *descendants(process.pid)]
-        for victim in {chance.choice(victims), process.pid}:
-            try:
-                os.kill(victim, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        process.wait()
-    run_demo(tmp_path)
-    assert_tables_are_right(tmp_path, datasets)
-    run_demo(tmp_path)
-    assert_tables_are_right(tmp_path, datasets)
+    for number, (step, victim) in enumerate(kills(rounds, chance), 1):
+        print(f"round {number}: kill the {victim} in {step.starts_with}", flush=True)
+        run_and_kill(tmp_path, ROWS * number // rounds, step, victim, chance)
+    printed = Demo(tmp_path, ROWS).finish()
+    assert "continuing where the last run ended" in printed
+    assert_tables_are_right(tmp_path, read_datasets(conf_dir(), ROWS))
+    if rounds == len(STEPS):
+        # The last round was killed in its report: all rows had gone through by then, and none went through again.
+        assert printed.count("nothing new") >= 2 * 5, printed
+        assert "Traceback" not in (tmp_path / "logs" / "hourly-departures-stream.log").read_text()

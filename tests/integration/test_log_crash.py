@@ -19,7 +19,6 @@ from millrace.records import read_rows, scan_headers
 from millrace_broker.log import LogManager, PartitionLog
 
 SCRIPT = Path(__file__).with_name("appending_process.py")
-ROUNDS = 20
 BATCH_RECORDS_MAX = 30
 
 
@@ -65,9 +64,10 @@ def all_values(log: PartitionLog) -> Iterator[tuple[int, bytes | None]]:
             offset = header.next_offset
 
 
-def test_killed_at_random_moments(tmp_path: Path, script: ModuleType) -> None:
+@pytest.mark.dial("LOG_KILL_ROUNDS", seconds=2)
+def test_killed_at_random_moments(tmp_path: Path, script: ModuleType, rounds: int) -> None:
     acknowledged_end = 0
-    for seed in range(ROUNDS):
+    for seed in range(rounds):
         acknowledged = append_until_killed(tmp_path, seed)
         if acknowledged:
             assert acknowledged[0][0] >= acknowledged_end
