@@ -1,0 +1,261 @@
+"""``spark.readStream.format("millrace")`` against a real broker: limits, restarts, growth, losses.
+
+What each limit and split gives is tried in ``test_spark_reader``; here Spark drives.
+"""
+
+import json
+import threading
+import uuid
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from millrace.clients import Admin, Producer, TopicPartition
+from millrace.errors import OffsetsLostError, UsageError
+from pyspark_millrace import session
+from pyspark_millrace.spark_errors import explain, millrace_error_in
+
+pytestmark = pytest.mark.spark
+
+DEADLINE_S = 90
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    started = session(
+        "spark streaming tests",
+        delta=False,
+        master="local[2]",
+        profile="low-latency",
+        checkpoint_root=tmp_path_factory.getbasetemp(),
+        **{"spark.ui.enabled": False},
+    )
+    started.sparkContext.setLogLevel("OFF")
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def admin(module_broker):
+    with Admin(module_broker.bootstrap_servers) as admin:
+        yield admin
+
+
+@pytest.fixture(scope="module")
+def producer(module_broker):
+    producer = Producer({"bootstrap.servers": module_broker.bootstrap_servers})
+    yield producer
+    producer.close()
+
+
+@pytest.fixture
+def topic(admin):
+    name = f"stream-{uuid.uuid4().hex[:8]}"
+    admin.create_topic(name, partitions=3, configs={"retention.ms": "-1"})
+    return name
+
+
+@pytest.fixture
+def send(module_broker):
+    def send(topic, numbers, partition=None):
+        # A producer of its own: it has the topic as it is now, made anew or with more partitions.
+        with Producer(module_broker.bootstrap_servers) as producer:
+            for number in numbers:
+                producer.send(topic, b"%d" % number, partition=number % 3 if partition is None else partition)
+            producer.flush()
+
+    return send
+
+
+class Query:
+    """A query that keeps what each micro-batch held, by the batch's id as a sink that is idempotent would."""
+
+    def __init__(self, records, checkpoint):
+        self._writer = records.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(self._keep)
+        self.batches = {}
+        self.before_batch = {}
+        self._arrived = threading.Condition()
+
+    def _keep(self, frame, batch_id):
+        if (action := self.before_batch.pop(batch_id, None)) is not None:
+            action()
+        with self._arrived:
+            self.batches[batch_id] = [tuple(row) for row in frame.collect()]
+            self._arrived.notify_all()
+
+    @property
+    def rows(self):
+        return [row for _, rows in sorted(self.batches.items()) for row in rows]
+
+    def values(self):
+        return sorted(int(row[0]) for row in self.rows)
+
+    def run(self):
+        """Take what is there and end."""
+        self._writer.trigger(availableNow=True).start().awaitTermination()
+        return self
+
+    def __enter__(self):
+        self.query = self._writer.trigger(processingTime="50 milliseconds").start()
+        return self
+
+    def await_rows(self, count):
+        with self._arrived:
+            reached = self._arrived.wait_for(
+                lambda: len(self.rows) >= count or not self.query.isActive, timeout=DEADLINE_S
+            )
+        if not self.query.isActive:
+            self.query.awaitTermination()
+        assert reached, f"{len(self.rows)} rows of {count} after {DEADLINE_S} s"
+
+    def __exit__(self, *error):
+        self.query.stop()
+
+
+@pytest.fixture
+def query(spark, module_broker, tmp_path):
+    def make(topic=None, *, select=("CAST(value AS STRING)", "partition", "offset"), **options):
+        reader = spark.readStream.format("millrace").option("kafka.bootstrap.servers", module_broker.bootstrap_servers)
+        subscription = {"subscribe": topic} if topic else {}
+        given = {"startingOffsets": "earliest", **subscription, **options}
+        return Query(reader.options(**given).load().selectExpr(*select), tmp_path / "checkpoint")
+
+    return make
+
+
+def failure(action):
+    with pytest.raises(StreamingQueryException) as caught:
+        action()
+    return caught.value
+
+
+def test_available_now_by_limited_batches_and_going_on_from_the_checkpoint(query, topic, send):
+    send(topic, range(1000))
+    first = query(topic, maxOffsetsPerTrigger=300)
+    # What comes while the query runs is not part of "now".
+    first.before_batch[0] = lambda: send(topic, range(1000, 1100))
+    first.run()
+    assert [len(rows) for _, rows in sorted(first.batches.items())] == [300, 300, 300, 100]
+    assert first.values() == list(range(1000))
+    second = query(topic, maxOffsetsPerTrigger=300).run()
+    assert second.values() == list(range(1000, 1100))
+    assert min(second.batches) == 4
+    assert query(topic).run().rows == []
+
+
+def test_a_batch_that_failed_is_read_again_as_it_was(query, topic, send, tmp_path):
+    send(topic, range(30))
+
+    def fail():
+        raise RuntimeError("the sink is down")
+
+    first = query(topic, startingOffsets="earliest", maxOffsetsPerTrigger=10)
+    first.before_batch[1] = fail
+    assert "the sink is down" in explain(failure(first.run))
+    send(topic, range(30, 60))
+    second = query(topic).run()
+    assert len(second.batches[1]) == 10
+    assert sorted(first.values() + second.values()) == list(range(60))
+
+
+def test_latest_starts_where_the_query_starts(query, topic, send):
+    send(topic, range(10))
+    with query(topic, startingOffsets="latest") as running:
+        deadline_reached = threading.Event()
+        while not running.query.recentProgress and not deadline_reached.wait(0.05) and running.query.isActive:
+            pass
+        send(topic, range(10, 20))
+        running.await_rows(10)
+    assert running.values() == list(range(10, 20))
+
+
+def test_new_topics_and_partitions_join_a_running_query(query, admin, send):
+    prefix = f"joins-{uuid.uuid4().hex[:8]}"
+    keeps = {"retention.ms": "-1"}
+    admin.create_topic(f"{prefix}.a", partitions=1, configs=keeps)
+    send(f"{prefix}.a", [1], partition=0)
+    with query(subscribePattern=f"{prefix}\\..*", select=["value", "topic", "partition", "offset"]) as running:
+        running.await_rows(1)
+        admin.create_partitions(f"{prefix}.a", 2)
+        send(f"{prefix}.a", [2], partition=1)
+        running.await_rows(2)
+        admin.create_topic(f"{prefix}.b", partitions=1, configs=keeps)
+        send(f"{prefix}.b", [3], partition=0)
+        running.await_rows(3)
+        progress = json.loads(running.query.lastProgress["sources"][0]["endOffset"])
+    assert [(bytes(value), topic[-1], *rest) for value, topic, *rest in running.rows] == [
+        (b"1", "a", 0, 0),
+        (b"2", "a", 1, 0),
+        (b"3", "b", 0, 0),
+    ]
+    assert f"{prefix}.a" in progress
+
+
+def test_a_schema_that_grows_while_a_query_runs(query, admin, producer):
+    name = f"grows-{uuid.uuid4().hex[:8]}"
+    admin.create_topic(name, partitions=1, schema="a INT", configs={"retention.ms": "-1"})
+    producer.send_table(name, pa.table({"a": pa.array([1], pa.int32())}))
+    producer.flush()
+    with query(name, select=["*"]) as running:
+        running.await_rows(1)
+        admin.evolve_schema(name, "a INT, b STRING")
+        producer.send_table(name, pa.table({"a": pa.array([2], pa.int32()), "b": ["x"]}))
+        producer.flush()
+        running.await_rows(2)
+    # The query has the columns that it started with; started again on the same checkpoint, it has the new one too.
+    assert running.rows == [(1,), (2,)]
+    producer.send_table(name, pa.table({"a": pa.array([3], pa.int32()), "b": ["y"]}))
+    producer.flush()
+    assert query(name, select=["*"]).run().rows == [(3, "y")]
+
+
+def test_a_topic_deleted_and_made_anew_is_not_read_on(query, admin, topic, send):
+    send(topic, range(9))
+    assert len(query(topic).run().rows) == 9
+    admin.delete_topic(topic)
+    admin.create_topic(topic, partitions=3, configs={"retention.ms": "-1"})
+    send(topic, range(100, 130))
+    error = failure(query(topic).run)
+    assert isinstance(millrace_error_in(error), OffsetsLostError)
+    assert f"topic {topic} is not the one that was read: its id is" in explain(error)
+    assert "another checkpoint, or set failOnDataLoss=false" in explain(error)
+    assert query(topic, failOnDataLoss="false").run().values() == list(range(100, 130))
+
+
+def test_records_that_retention_deleted_unread_are_named(query, admin, module_broker, send):
+    name = f"retained-{uuid.uuid4().hex[:8]}"
+    admin.create_topic(name, partitions=1, configs={"retention.ms": "-1", "segment.bytes": "1000"})
+    send(name, range(3), partition=0)
+    assert query(name).run().values() == [0, 1, 2]
+    for number in range(3, 40):
+        send(name, [number], partition=0)
+    admin.alter_configs(name, {"retention.bytes": "2500"})
+    # What the broker does every five minutes.
+    module_broker.server.broker.logs.get(name, 0).apply_retention()
+    partition = TopicPartition(name, 0)
+    start = admin.list_offsets({partition: "earliest"})[partition].offset
+    assert 3 < start < 40
+    error = failure(query(name).run)
+    assert isinstance(millrace_error_in(error), OffsetsLostError)
+    assert f"offsets 3..{start - 1} of {name}-0 are gone" in explain(error)
+    assert f"start at {start}, or set failOnDataLoss=false" in explain(error)
+    assert query(name, failOnDataLoss="false").run().values() == list(range(start, 40))
+
+
+def test_the_checkpoint_of_another_source_is_refused(spark, query, topic, tmp_path):
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    query_of_rate = rate.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query_of_rate.trigger(availableNow=True).start().awaitTermination()
+    assert isinstance(millrace_error_in(failure(query(topic).run)), UsageError)
+
+
+def test_a_stream_has_no_end(query, topic):
+    error = failure(query(topic, endingOffsets="latest").run)
+    assert "a stream has no end" in explain(error)
+
+
+def test_plain_renames_are_in_use_where_the_trial_allowed_them(spark):
+    assert spark.conf.get("spark.sql.streaming.checkpointFileManagerClass").endswith(
+        ".FileSystemBasedCheckpointFileManager"
+    )
