@@ -20,7 +20,7 @@ from millrace.config.broker import BrokerConfig, Listener
 from millrace.errors import EnvironmentProblemError, InvalidRequestError, MillraceError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.status import ERROR_CODE_KEY, status_of
-from millrace_broker.api import HANDLERS, STREAM_HANDLERS, Call, StreamHandler, UnaryHandler, known_error
+from millrace_broker.api import HANDLERS, STREAM_HANDLERS, Call, StreamHandler, UnaryHandler, in_progress, known_error
 from millrace_broker.broker import Broker
 from millrace_broker.limits import Lease
 
@@ -46,10 +46,10 @@ def make_server(broker: Broker) -> grpc.aio.Server:
     handlers = {}
     for method in _SERVICE.methods:
         if method.name in STREAM_HANDLERS:
-            behaviour: Any = _stream(broker, STREAM_HANDLERS[method.name])
+            behaviour: Any = _stream(broker, method.name, STREAM_HANDLERS[method.name])
             make = grpc.stream_stream_rpc_method_handler
         else:
-            behaviour = _unary(broker, HANDLERS[method.name])
+            behaviour = _unary(broker, method.name, HANDLERS[method.name])
             make = grpc.stream_unary_rpc_method_handler
         handlers[method.name] = make(
             behaviour,
@@ -93,8 +93,9 @@ def _options(config: BrokerConfig) -> list[tuple[str, int]]:
     ]
 
 
-def _unary(broker: Broker, handler: UnaryHandler) -> Any:
+def _unary(broker: Broker, name: str, handler: UnaryHandler) -> Any:
     async def behaviour(requests: AsyncIterator[Any], context: _Context) -> Any:
+        in_progress.set(f"{name} from {context.peer()}")
         with ExitStack() as stack:
             try:
                 call, request = await _admit(broker, requests, context, stack)
@@ -106,8 +107,9 @@ def _unary(broker: Broker, handler: UnaryHandler) -> Any:
     return behaviour
 
 
-def _stream(broker: Broker, handler: StreamHandler) -> Any:
+def _stream(broker: Broker, name: str, handler: StreamHandler) -> Any:
     async def behaviour(requests: AsyncIterator[Any], context: _Context) -> AsyncIterator[Any]:
+        in_progress.set(f"{name} from {context.peer()}")
         with ExitStack() as stack:
             try:
                 call, request = await _admit(broker, requests, context, stack)

@@ -147,13 +147,85 @@ def test_tables_into_a_typed_topic(run: Run, tmp_path: Path) -> None:
 def test_data_that_does_not_fit(run: Run, tmp_path: Path) -> None:
     run("topics", "create", "fussy", "-p", "1", "--ddl", "id INT NOT NULL, name STRING")
     assert "line 2: column id: 'x' is no INT" in run("produce", "fussy", stdin='{"id":1}\n{"id":"x"}\n', code=1).stderr
-    assert "column id, row 0: null" in run("produce", "fussy", stdin='{"name":"x"}\n', code=1).stderr
+    missing = run("produce", "fussy", stdin='{"id":1}\n\n{"name":"x"}\n', code=1)
+    assert missing.stderr == "millrace: line 3: column id is missing or null, but it is NOT NULL\n"
+    unknown = run("produce", "fussy", stdin='{"id":1}\n{"id":2,"town":"x"}\n', code=1)
+    assert "line 2: column town is not in the topic's schema: its columns are id, name" in unknown.stderr
+    (tmp_path / "bad.csv").write_text("name,id\nx,1\ny,2.5\n")
+    text = run("produce", "fussy", str(tmp_path / "bad.csv"), code=1).stderr
+    assert text == "millrace: line 3: column id: invalid value '2.5' for INT\n"
+    pq.write_table(pa.table({"id": [1, 2**40], "name": ["x", "y"]}), tmp_path / "wide.parquet")
+    assert "column id, row 1: 1099511627776" in run("produce", "fussy", str(tmp_path / "wide.parquet"), code=1).stderr
     assert "lines have no columns" in run("produce", "fussy", "--format", "lines", code=2).stderr
     assert "topic nowhere does not exist" in run("produce", "nowhere", stdin="x\n", code=1).stderr
     assert "cannot read" in run("produce", "fussy", str(tmp_path / "none.csv"), code=2).stderr
     (tmp_path / "bad.parquet").write_text("no parquet")
     assert "not readable as parquet" in run("produce", "fussy", str(tmp_path / "bad.parquet"), code=1).stderr
     assert run("consume", "fussy").stdout == ""
+
+
+def test_what_was_sent_before_a_misfit_is_said(run: Run, tmp_path: Path) -> None:
+    run("topics", "create", "partly", "-p", "1", "--ddl", "id INT NOT NULL")
+    lines = tmp_path / "lines.json"
+    with lines.open("w") as file:
+        for _ in range(600_000):  # more than is read at once
+            file.write('{"id": 1}\n')
+        file.write('{"id": null}\n')
+    text = run("produce", "partly", str(lines), code=1).stderr
+    assert "line 600001: column id is missing or null" in text
+    sent = int(text.split(" records, which were sent")[0].split("after ")[1].replace(",", ""))
+    described = json.loads(run("topics", "describe", "partly", "--json").stdout)
+    assert 0 < sent == described["partitions"][0]["records"]
+
+
+def test_too_large_a_message(run: Run, tmp_path: Path) -> None:
+    run("topics", "create", "small", "-p", "1", "-c", "max.message.bytes=1000")
+    text = run("produce", "small", stdin="x" * 5000 + "\n", code=1).stderr
+    assert "max.message.bytes" in text
+    assert "small-0" in text
+    assert run("consume", "small").stdout == ""
+
+
+def test_an_offset_that_is_not_there(run: Run) -> None:
+    run("topics", "create", "short", "-p", "2")
+    run("produce", "short", "-p", "1", stdin="a\nb\n")
+    text = run("consume", "short", "--from", "2", code=1).stderr
+    assert "short-0 has offsets 0 to 0 (the end), not 2" in text
+    assert "--partitions" in text
+    assert run("consume", "short", "--from", "2", "--partitions", "1").stdout == ""
+    assert run("consume", "short", "--from", "1", "--partitions", "1", "-f", "value").stdout == "b\n"
+
+
+def test_a_refused_alteration_changes_nothing(run: Run) -> None:
+    run("topics", "create", "still", "-p", "2")
+    assert "2 partitions" in run("topics", "alter", "still", "-p", "1", "-c", "flush.ms=5", code=1).stderr
+    assert "unknown topic option nope" in run("topics", "alter", "still", "-p", "3", "-c", "nope=5", code=1).stderr
+    described = json.loads(run("topics", "describe", "still", "--json").stdout)
+    assert described["configs"] == {}
+    assert len(described["partitions"]) == 2
+
+
+def test_an_incompatible_schema_changes_nothing(run: Run) -> None:
+    run("topics", "create", "kept", "-p", "1", "--ddl", "id BIGINT NOT NULL, city STRING", "-k", "id")
+    assert "column id may not change" in run("topics", "evolve", "kept", "--ddl", "id INT, city STRING", code=1).stderr
+    assert "must be nullable" in run("topics", "evolve", "kept", "--add", "tip INT NOT NULL", code=1).stderr
+    assert "city" in run("topics", "evolve", "kept", "--ddl", "id BIGINT NOT NULL", code=1).stderr
+    assert json.loads(run("topics", "describe", "kept", "--json").stdout)["schema_version"] == 1
+
+
+def test_descriptions_say_how_durable_a_topic_is_and_fit_a_terminal(run: Run, module_broker: EmbeddedBroker) -> None:
+    run("topics", "create", "durable", "-p", "1", "-c", "flush.messages=1", "--ddl", "id BIGINT NOT NULL COMMENT 'x'")
+    text = run("topics", "describe", "durable").stdout
+    assert "synced to disk before they are acknowledged" in text
+    assert max(map(len, text.splitlines())) <= 80
+    described = json.loads(run("topics", "describe", "durable", "--json").stdout)
+    assert described["durability"] == {"flush.messages": 1, "flush.ms": None, "min.insync.replicas": 1}
+    run("topics", "alter", "durable", "--delete-config", "flush.messages")
+    assert "when the operating system does it" in run("topics", "describe", "durable").stdout
+    run("topics", "alter", "durable", "-c", "flush.messages=1000", "-c", "flush.ms=2000")
+    assert "every 1,000 records and every 2,000 ms" in run("topics", "describe", "durable").stdout
+    directory = module_broker.server.data_directories[0] / "durable-0"
+    assert f"topic_id: {described['topic_id']}" in (directory / "partition.metadata").read_text()
 
 
 def test_wrong_ways_to_consume(run: Run) -> None:

@@ -26,7 +26,7 @@ from millrace_broker.api import (
     produce,
     read_range,
 )
-from millrace_broker.api.call import Call, known_error
+from millrace_broker.api.call import Call, in_progress, known_error
 from millrace_broker.broker import Broker
 
 UnaryHandler = Callable[[Broker, Any, Call], Awaitable[Any]]
@@ -55,4 +55,4 @@ STREAM_HANDLERS: Final[dict[str, StreamHandler]] = {
 }
 """Handlers whose response is a stream."""
 
-__all__ = ["HANDLERS", "STREAM_HANDLERS", "Call", "StreamHandler", "UnaryHandler", "known_error"]
+__all__ = ["HANDLERS", "STREAM_HANDLERS", "Call", "StreamHandler", "UnaryHandler", "in_progress", "known_error"]

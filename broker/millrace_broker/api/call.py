@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from millrace.errors import MillraceError, UnknownServerError
@@ -10,6 +11,9 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.limits import Lease
 
 _logger = logging.getLogger(__name__)
+
+in_progress: ContextVar[str] = ContextVar("in_progress", default="the broker's own work")
+"""Which call a task works for, in words for the log. The listener sets it; tasks that a handler starts inherit it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +29,7 @@ def known_error(error: Exception) -> MillraceError:
     """The error as a client may see it: one of ours as it is, anything else logged with its stack and hidden."""
     if isinstance(error, MillraceError):
         return error
-    _logger.error("unexpected failure", exc_info=error)
+    _logger.error("unexpected failure in %s", in_progress.get(), exc_info=error)
     return UnknownServerError(f"the broker failed unexpectedly ({type(error).__name__}): its log has the stack trace")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millrace.cli.options import BootstrapServer, ClientConfigFile, ClientOptions, client_config
-from millrace.errors import UsageError
+from millrace.errors import OffsetOutOfRangeError, UsageError
 
 if TYPE_CHECKING:
     from millrace.clients import Consumer, ConsumerRecord, TopicPartition
@@ -112,14 +112,26 @@ def _seek(consumer: Consumer, start: str) -> None:
         for partition in consumer.assignment():
             consumer.position(partition)
     elif start.isdigit():
-        for partition in consumer.assignment():
-            consumer.seek(partition, int(start))
+        _seek_to_offset(consumer, int(start))
     else:
         try:
             when = datetime.fromisoformat(start)
         except ValueError:
             raise UsageError(f"--from {start}: it is beginning, end, an offset, or a time in ISO 8601") from None
         consumer.seek_to_time(when if when.tzinfo else when.replace(tzinfo=UTC))
+
+
+def _seek_to_offset(consumer: Consumer, offset: int) -> None:
+    """Start at ``offset`` in every partition. Raises ``OffsetOutOfRangeError`` naming a partition that has it not."""
+    assigned = consumer.assignment()
+    first, end = consumer.beginning_offsets(assigned), consumer.end_offsets(assigned)
+    for partition in assigned:
+        if not first[partition] <= offset <= end[partition]:
+            raise OffsetOutOfRangeError(
+                f"{partition.topic}-{partition.partition} has offsets {first[partition]} to {end[partition]} (the end),"
+                f" not {offset}: start at another one, or choose partitions that have it with --partitions"
+            )
+        consumer.seek(partition, offset)
 
 
 @dataclass(frozen=True, slots=True)

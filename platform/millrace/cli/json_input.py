@@ -31,7 +31,9 @@ def typed_json_table(data: bytes, schema: pa.Schema, first_line: int) -> pa.Tabl
     """
     if all(_arrow_reads(field.type) for field in schema):
         try:
-            return _read_with_arrow(data, schema)
+            table = _read_with_arrow(data, schema)
+            if not any(table.column(field.name).null_count for field in schema if not field.nullable):
+                return table
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             # Its message names neither column nor line: the other parser finds them.
             pass
@@ -86,6 +88,9 @@ def _object(line: bytes, number: int) -> dict[str, Any]:
 
 
 def _column(field: pa.Field, values: list[Any], numbers: list[int]) -> pa.Array:
+    if not field.nullable and None in values:
+        number = numbers[values.index(None)]
+        raise SchemaMismatchError(f"line {number}: column {field.name} is missing or null, but it is NOT NULL")
     try:
         return pa.array(values, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):

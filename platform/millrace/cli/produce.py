@@ -125,17 +125,20 @@ def _send_all(
     last = None
     with progress() as bar:
         task = bar.add_task(f"sending to {topic}", total=None, rate="")
-        for table in tables:
-            try:
+        try:
+            for table in tables:
                 last = producer.send_table(topic, table, partition=partition, timestamps=timestamps)
-            except SchemaMismatchError as error:
-                raise SchemaMismatchError(f"after {count} records: {error.message}") from error
-            if last.done():
-                last.result()
-            count += table.num_rows
-            rate = f"{count / max(time.monotonic() - started, 1e-6):,.0f}/s"
-            bar.update(task, completed=count, rate=rate)
-        producer.flush()
+                if last.done():
+                    last.result()
+                count += table.num_rows
+                rate = f"{count / max(time.monotonic() - started, 1e-6):,.0f}/s"
+                bar.update(task, completed=count, rate=rate)
+        except SchemaMismatchError as error:
+            if not count:
+                raise
+            raise SchemaMismatchError(f"after {count:,} records, which were sent: {error.message}") from error
+        finally:
+            producer.flush()
     if last is not None:
         last.result()
     return count
@@ -175,12 +178,9 @@ class _Reader:
         elif self._format is InputFormat.JSON:
             yield from self._json(source)
         elif self._format is InputFormat.CSV:
-            from pyarrow import csv
+            from millrace.cli.csv_input import csv_tables
 
-            types = {field.name: field.type for field in self._topic.schema or ()}
-            convert = csv.ConvertOptions(column_types=types, strings_can_be_null=True)
-            for batch in csv.open_csv(source, convert_options=convert):
-                yield pa.Table.from_batches([batch])
+            yield from csv_tables(source, self._topic.schema)
         elif self._format is InputFormat.PARQUET:
             import pyarrow.parquet as pq
 

@@ -10,6 +10,7 @@ import typer
 
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_value
 from millrace.errors import UsageError
+from millrace.ids import id_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Create, list and change topics."
 )
+
+_DURABILITY = ("flush.messages", "flush.ms", "min.insync.replicas")
+_NO_LIMIT = 2**63 - 1
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 SchemaFile = Annotated[
@@ -69,7 +73,7 @@ def _summary(topic: TopicDescription) -> dict[str, Any]:
 
     return {
         "name": topic.name,
-        "topic_id": topic.topic_id,
+        "topic_id": id_text(topic.topic_id),
         "partitions": topic.num_partitions,
         "schema_id": topic.schema_id,
         "schema_version": topic.schema_version,
@@ -181,8 +185,29 @@ def _describe(admin: Admin, name: str) -> dict[str, Any]:
         **_summary(topic),
         "columns": [] if topic.schema is None else _columns(topic),
         "configs": {option: value.value for option, value in configs.items() if "TOPIC" in value.source},
+        "durability": {option: _limit(configs[option].value) for option in _DURABILITY},
         "partitions": partitions,
     }
+
+
+def _limit(value: str | None) -> int | None:
+    """A limit as a number; None where it is as good as none."""
+    number = int(value or _NO_LIMIT)
+    return None if number >= _NO_LIMIT else number
+
+
+def _durability_text(limits: dict[str, int | None]) -> str:
+    """What an acknowledgement stands for, in words."""
+    records, milliseconds, replicas = (limits[option] for option in _DURABILITY)
+    if records == 1:
+        synced = "and synced to disk before they are acknowledged"
+    else:
+        when = [f"every {records:,} records"] if records is not None else []
+        when += [f"every {milliseconds:,} ms"] if milliseconds is not None else []
+        synced = f"and synced to disk {' and '.join(when) or 'when the operating system does it'}"
+    options = ", ".join(f"{option}={'none' if limits[option] is None else limits[option]}" for option in _DURABILITY)
+    held = "1 replica" if replicas == 1 else f"{replicas} replicas"
+    return f"Records acknowledged with acks=all are on at least {held},\n{synced}\n({options})"
 
 
 def _columns(topic: TopicDescription) -> list[dict[str, Any]]:
@@ -221,6 +246,7 @@ def _print_description(described: dict[str, Any]) -> None:
         )
     else:
         typer.echo("Opaque: key and value are bytes")
+    typer.echo(f"\nDurability\n{_durability_text(described['durability'])}")
     if described["configs"]:
         typer.echo("\nConfiguration")
         print_table(["OPTION", "VALUE"], sorted(described["configs"].items()))
@@ -265,6 +291,8 @@ def alter(
     if partitions is None and not config and not delete_config:
         raise UsageError("nothing to change: give --partitions, --config or --delete-config")
     with admin_client(bootstrap_server, client_config) as admin:
+        if partitions is not None:
+            admin.create_partitions(name, partitions, validate_only=True)  # so that a refusal changes nothing at all
         if config or delete_config:
             settings = dict(name_value(text, "--config") for text in config or ())
             admin.alter_configs(name, settings, delete=delete_config or ())

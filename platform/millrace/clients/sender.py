@@ -334,7 +334,7 @@ class Sender:
             elif result is None:
                 self._failed(outgoing, UnknownServerError(f"the broker at {address} left out {outgoing.partition}"))
             elif result.error.code:
-                self._failed(outgoing, error_of(result.error.code, result.error.message))
+                self._failed(outgoing, _refusal(outgoing.partition, result.error))
             else:
                 self._succeeded(outgoing, result.base_offset, result.log_append_time_ms)
         self.wake()
@@ -404,3 +404,9 @@ class Sender:
                 queue.waiting.clear()
         for outgoing in left:
             self._complete(outgoing, error=error)
+
+
+def _refusal(partition: TopicPartition, error: pb.Error) -> MillraceError:
+    """A partition's error, naming the partition."""
+    name = str(partition)
+    return error_of(error.code, error.message if name in error.message else f"{name}: {error.message}")
