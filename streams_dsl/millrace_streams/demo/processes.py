@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from millrace.errors import EnvironmentProblemError
+from millrace.errors import EnvironmentProblemError, MillraceError
 from pyspark_millrace.spark_session import spark_submit_command
 
 _START_SECONDS_MAX: Final = 60.0
@@ -71,9 +71,9 @@ class RunningBroker:
     process: subprocess.Popen[bytes]
     log_path: Path
 
-    def check(self) -> None:
-        """Raise ``EnvironmentProblemError`` with the end of its log if it has died."""
-        status = self.process.poll()
+    def check(self, seconds: float = 0) -> None:
+        """Raise ``EnvironmentProblemError`` with the end of its log if it has died, or dies within ``seconds``."""
+        status = _wait(self.process, seconds)
         if status is not None:
             raise EnvironmentProblemError(
                 f"the broker has died (exit code {status}); run the demo again and it continues. "
@@ -85,7 +85,8 @@ class RunningBroker:
 def running_broker(work_dir: Path, lock: DemoLock) -> Iterator[RunningBroker]:
     """A broker on a free loopback port with its data in ``work_dir/broker``.
 
-    Raises ``EnvironmentProblemError`` with the broker's own words when it does not come up.
+    Raises ``EnvironmentProblemError`` with the broker's own words when it does not come up, and in the place of a
+    ``MillraceError`` when it has died.
     """
     log_path = work_dir / "logs" / "broker.log"
     command = [sys.executable, "-m", "millrace.cli.main", "broker", "--data-dir", str(work_dir / "broker")]
@@ -93,7 +94,13 @@ def running_broker(work_dir: Path, lock: DemoLock) -> Iterator[RunningBroker]:
         process = _start([*command, "--listen", "127.0.0.1:0"], log=log, lock=lock)
     try:
         address = _await_address(process, log_path)
-        yield RunningBroker(bootstrap_servers=address, process=process, log_path=log_path)
+        broker = RunningBroker(bootstrap_servers=address, process=process, log_path=log_path)
+        try:
+            yield broker
+        except MillraceError:
+            # What went wrong may be but an echo of the broker's death.
+            broker.check(_WATCH_SECONDS)
+            raise
     finally:
         _stop(process)
 
@@ -140,7 +147,6 @@ def spark_submit(
         _stop(process)
     if status != 0:
         end = _tail(log_path)
-        broker.check()
         raise EnvironmentProblemError(f"{job.name} failed (exit code {status}); the end of {log_path}:\n{end}")
 
 
