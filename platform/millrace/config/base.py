@@ -50,6 +50,8 @@ class Config(BaseModel):
 
 
 def _explain(cls: type[Config], problem: Any) -> str:
+    if not problem["loc"]:  # options that contradict each other; the message names them
+        return str(problem["msg"]).removeprefix("Value error, ")
     name = option_name(".".join(str(part) for part in problem["loc"]))
     if problem["type"] == "extra_forbidden":
         return f"unknown option {name}: the options are {', '.join(cls.option_names())}"

@@ -7,6 +7,7 @@ purpose, the option's description says so.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, NamedTuple, Self
 
@@ -43,6 +44,11 @@ TOPIC_DEFAULTS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     ),
     "retention.bytes": (("log.retention.bytes", 1),),
     "file.delete.delay.ms": (("log.segment.delete.delay.ms", 1),),
+    "cleanup.policy": (("log.cleanup.policy", 1),),
+    "min.cleanable.dirty.ratio": (("log.cleaner.min.cleanable.ratio", 1),),
+    "min.compaction.lag.ms": (("log.cleaner.min.compaction.lag.ms", 1),),
+    "max.compaction.lag.ms": (("log.cleaner.max.compaction.lag.ms", 1),),
+    "delete.retention.ms": (("log.cleaner.delete.retention.ms", 1),),
     "min.insync.replicas": (("min.insync.replicas", 1),),
 }
 """Each topic option's names at the broker, the strongest first, with the factor that makes them the topic's unit."""
@@ -112,6 +118,29 @@ class BrokerConfig(Config):
         description="Most bytes in one fetch response, a first batch aside. Kafka's default is 57671680.",
     )
     num_io_threads: Annotated[int, Field(ge=1, le=256)] = Field(4, description="Threads that read and write the disk.")
+    log_cleaner_enable: bool = Field(True, description="Whether compacted topics are compacted.")
+    log_cleaner_threads: Annotated[int, Field(ge=1, le=64)] = Field(1, description="Threads that compact.")
+    log_cleaner_dedupe_buffer_size: int = Field(
+        128 * 2**20,
+        ge=2**20,
+        le=2**40,
+        description="Memory for the last offset of each key, of all cleaner threads together: 24 bytes a key.",
+    )
+    log_cleaner_io_buffer_load_factor: float = Field(
+        0.9, gt=0, le=0.99, description="How full that memory may be; fuller takes longer to search."
+    )
+    log_cleaner_io_buffer_size: int = Field(
+        4 * 2**20,
+        ge=_SIZE_MIN_BYTES,
+        le=_INT_MAX,
+        description="Bytes of batches that cleaner threads take at once, all together. Kafka's default is 524288.",
+    )
+    log_cleaner_io_max_bytes_per_second: float = Field(
+        sys.float_info.max, gt=0, description="Most bytes that cleaner threads read and write a second, all together."
+    )
+    log_cleaner_backoff_ms: int = Field(
+        15_000, ge=1, le=_INT_MAX, description="Pause of a cleaner thread when there is nothing to clean."
+    )
     topic_defaults: TopicConfig = Field(TopicConfig.load({}), exclude=True)
 
     @classmethod

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from millrace.config.base import Config
 
@@ -13,6 +13,10 @@ _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
 Int32 = Annotated[int, Field(ge=0, le=_INT_MAX)]
 Int64 = Annotated[int, Field(ge=0, le=_LONG_MAX)]
+
+
+COMPACT: Final = "compact"
+DELETE: Final = "delete"
 
 
 class CompressionType(StrEnum):
@@ -63,4 +67,47 @@ class TopicConfig(Config):
         -1, ge=-1, le=_LONG_MAX, description="Size over which old segments are deleted; -1 none."
     )
     file_delete_delay_ms: Int64 = Field(60_000, description="Time between a segment's removal and its file's.")
+    cleanup_policy: str = Field(
+        DELETE, description="What becomes of old records: delete, compact (the last of each key stays), or both."
+    )
+    min_cleanable_dirty_ratio: float = Field(
+        0.5, ge=0, le=1, description="Part of a compacted log that must be uncleaned before it is cleaned."
+    )
+    min_compaction_lag_ms: Int64 = Field(0, description="Time for which a record is not compacted away.")
+    max_compaction_lag_ms: int = Field(
+        _LONG_MAX, ge=1, le=_LONG_MAX, description="Time after which a record is compacted whatever the ratio."
+    )
+    delete_retention_ms: Int64 = Field(86_400_000, description="Time for which compaction keeps tombstones.")
     min_insync_replicas: int = Field(1, ge=1, le=_INT_MAX, description="Replicas that must have a record for acks=all.")
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether only the last record of each key has to stay."""
+        return COMPACT in self.cleanup_policy.split(",")
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether retention by time and size deletes segments."""
+        return DELETE in self.cleanup_policy.split(",")
+
+    @property
+    def roll_ms(self) -> int:
+        """Age at which a segment is rolled; compaction, which leaves the last one alone, may need it earlier."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
+
+    @field_validator("cleanup_policy")
+    @classmethod
+    def _check_policy(cls, value: str) -> str:
+        policies = [part.strip() for part in value.split(",")]
+        if not set(policies) <= {COMPACT, DELETE}:
+            raise ValueError("expected delete, compact or compact,delete")
+        return ",".join(dict.fromkeys(policies))
+
+    @model_validator(mode="after")
+    def _check_lags(self) -> Self:
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise ValueError(
+                f"min.compaction.lag.ms={self.min_compaction_lag_ms} is above "
+                f"max.compaction.lag.ms={self.max_compaction_lag_ms}"
+            )
+        return self
