@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
@@ -18,7 +19,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.errors import CorruptBatchError
+from millrace.errors import CorruptBatchError, UnsupportedCompressionError
 from millrace.records.arrays import int64_scalar, repeated_int64, without_columns
 from millrace.records.columnar import (
     HEADERS_COLUMN,
@@ -36,13 +37,17 @@ from millrace.records.columnar import (
 from millrace.records.compression import DECOMPRESSED_BYTES_MAX
 from millrace.records.header import BatchHeader, TimestampType, read_header
 from millrace.records.ipc_message import inspect_message
-from millrace.records.row_columns import rows_to_columns
-from millrace.records.scan import verify_crc
+from millrace.records.row_columns import RowColumns, rows_to_columns, run_to_columns
+from millrace.records.scan import crc_matches, scan_headers, verify_crc
 
 SchemaOf: TypeAlias = Callable[[int], pa.Schema]
 """Finds the schema of an id; asked for typed batches only. Raises ``UnknownSchemaError``."""
 
 _BUFFER_ALIGNMENT: Final = 8
+_SMALL_ROWS_MAX: Final = 2_000
+_RUN_ROWS_MAX: Final = 16_384
+_RUN_BYTES_MAX: Final = 2**22
+"""Batches of few rows are decoded several at once, up to so many rows and bytes."""
 
 
 class DecodedBatch:
@@ -225,18 +230,74 @@ def decode_range(
                 verify_crc(buffer, position, header)
             elif position + header.size_bytes > size:
                 raise CorruptBatchError(f"the buffer ends within the batch with base offset {header.base_offset}")
-            decoded = decode_batch(buffer, position, header, schema_of, columns, max_bytes=max_bytes)
-            decoded = decoded.slice(start_offset, end_offset)
-            if decoded.num_rows:
-                yield decoded
+            run = _small_rows_from(buffer, position, header, end_offset, verify=verify)
+            for decoded in _decode_run(buffer, run, schema_of, columns, max_bytes):
+                clipped = decoded.slice(start_offset, end_offset)
+                if clipped.num_rows:
+                    yield clipped
+            position, header = run[-1]
         position += header.size_bytes
+
+
+def _small_rows_from(
+    buffer: pa.Buffer, position: int, first: BatchHeader, end_offset: int, *, verify: bool
+) -> list[tuple[int, BatchHeader]]:
+    """The batch at ``position``, and if it is of few rows those like it that follow, up to a size.
+
+    Ends before a batch that is wrong in any way: what is wrong with it is said when it is its turn.
+    """
+    run = [(position, first)]
+    rows, size = first.count, first.size_bytes
+    if not _is_small_rows(first):
+        return run
+    with contextlib.suppress(CorruptBatchError):
+        for following, header in scan_headers(buffer, position + first.size_bytes):
+            rows, size = rows + header.count, size + header.size_bytes
+            if not _is_small_rows(header) or rows > _RUN_ROWS_MAX or size > _RUN_BYTES_MAX:
+                break
+            if header.base_offset >= end_offset or (verify and not crc_matches(buffer, following, header)):
+                break
+            run.append((following, header))
+    return run
+
+
+def _is_small_rows(header: BatchHeader) -> bool:
+    return not (header.is_columnar or header.is_control) and 0 < header.count <= _SMALL_ROWS_MAX
+
+
+def _decode_run(
+    buffer: pa.Buffer,
+    run: list[tuple[int, BatchHeader]],
+    schema_of: SchemaOf,
+    columns: Sequence[str] | None,
+    max_bytes: int,
+) -> Iterator[DecodedBatch]:
+    if len(run) > 1:
+        names = _opaque_names(columns)
+        try:
+            found = run_to_columns(buffer, run, names, max_bytes=min(max_bytes, _RUN_BYTES_MAX))
+        except (CorruptBatchError, UnsupportedCompressionError):
+            pass  # one by one, those before the wrong one can be read
+        else:
+            for (_, header), rows in zip(run, found, strict=True):
+                yield _decoded_rows(header, rows, names)
+            return
+    for position, header in run:
+        yield decode_batch(buffer, position, header, schema_of, columns, max_bytes=max_bytes)
 
 
 def _decode_rows(
     buffer: pa.Buffer, position: int, header: BatchHeader, columns: Sequence[str] | None, max_bytes: int
 ) -> DecodedBatch:
-    names = [name for name in OPAQUE_SCHEMA.names if columns is None or name in columns]
-    rows = rows_to_columns(buffer, position, header, names, max_bytes=max_bytes)
+    names = _opaque_names(columns)
+    return _decoded_rows(header, rows_to_columns(buffer, position, header, names, max_bytes=max_bytes), names)
+
+
+def _opaque_names(columns: Sequence[str] | None) -> list[str]:
+    return [name for name in OPAQUE_SCHEMA.names if columns is None or name in columns]
+
+
+def _decoded_rows(header: BatchHeader, rows: RowColumns, names: list[str]) -> DecodedBatch:
     arrays = [rows.columns[name] for name in names]
     body = pa.RecordBatch.from_arrays(arrays, names=names) if arrays else without_columns(header.count)
     beside = {

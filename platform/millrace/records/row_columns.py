@@ -13,7 +13,7 @@ position beyond the body would have read is of no consequence.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -65,10 +65,28 @@ def rows_to_columns(
     body, damage = body_of(buffer, position, header, max_bytes)
     if damage is None and header.count >= _ROWS_MIN:
         try:
-            return read_regular(body, header, names)
+            return read_regular([body], [header], names)[0]
         except CorruptBatchError:
             pass  # the reference says whether it is, and where
     return read_one_by_one(body, damage, header, names)
+
+
+def run_to_columns(
+    buffer: ReadableBuffer, run: Sequence[tuple[int, BatchHeader]], names: Collection[str], *, max_bytes: int
+) -> list[RowColumns]:
+    """Read several rows batches, (position, header) each, at once: for small ones that is several times faster.
+
+    Together they may be ``max_bytes`` decompressed. Raises ``CorruptBatchError`` or ``UnsupportedCompressionError`` if
+    they cannot be read so: read them one after another then.
+    """
+    bodies: list[bytes] = []
+    for position, header in run:
+        body, damage = body_of(buffer, position, header, max_bytes)
+        max_bytes -= len(body)
+        if damage is not None:
+            raise damage
+        bodies.append(body)
+    return read_regular(bodies, [header for _, header in run], names)
 
 
 def read_one_by_one(
@@ -100,18 +118,17 @@ def read_one_by_one(
     )
 
 
-def read_regular(body: bytes, header: BatchHeader, names: Collection[str]) -> RowColumns:
-    """Read the columns of a sound batch; raises ``CorruptBatchError`` for all others, and for some odd but sound ones.
+def read_regular(bodies: Sequence[bytes], headers: Sequence[BatchHeader], names: Collection[str]) -> list[RowColumns]:
+    """Read the columns of sound batches; raises ``CorruptBatchError`` for all others, and for some odd but sound ones.
 
-    ``body`` is decompressed. Odd are more than 64 headers in a record, header keys that are not UTF-8, and bodies from
-    2 GiB on.
+    ``bodies`` are decompressed. Odd are more than 64 headers in a record, header keys that are not UTF-8, and bodies
+    from 2 GiB on.
     """
-    if len(body) > _INT_MAX or not 0 < header.count <= len(body):
-        raise CorruptBatchError("not a regular batch")
+    starts, ends = _find_records(bodies, headers)
+    body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
     data = np.frombuffer(body, np.uint8)
-    starts = np.array(_walk(body, header.count), np.int64)
-    lengths, at = read_varints(data, starts[:-1], 32)
-    _require(starts[-1] == len(body) and np.array_equal(at + lengths, starts[1:]))
+    lengths, at = read_varints(data, starts, 32)
+    _require(np.array_equal(at + lengths, ends))
     timestamp_deltas, at = read_varints(data, at + 1, 64)
     offset_deltas, at = read_varints(data, at, 32)
     key, at = _read_field(data, at)
@@ -120,19 +137,59 @@ def read_regular(body: bytes, header: BatchHeader, names: Collection[str]) -> Ro
     entries = None
     if header_counts.any():
         entries, at = _read_entries(data, at, header_counts)
-    _require(np.array_equal(at, starts[1:]))
+    _require(np.array_equal(at, ends))
     source = pa.py_buffer(body)
-    stamped = append_time(header)
-    return RowColumns(
+    whole = RowColumns(
         columns={name: (key if name == "key" else value).copied_from(source) for name in names},
-        offset_deltas=_offset_deltas(offset_deltas),
-        timestamps_ms=(
-            _arrow(timestamp_deltas + np.int64(header.base_timestamp), pa.int64())
-            if stamped is None
-            else repeated_int64(stamped, header.count)
-        ),
+        offset_deltas=None,
+        timestamps_ms=_timestamps(timestamp_deltas, headers),
         headers=None if entries is None else entries.copied_from(source, header_counts),
     )
+    return _of_each(whole, offset_deltas, header_counts, [header.count for header in headers])
+
+
+def _find_records(bodies: Sequence[bytes], headers: Sequence[BatchHeader]) -> tuple[Longs, Longs]:
+    """Where each record begins and ends in the joined bodies."""
+    starts: list[int] = []
+    ends: list[int] = []
+    base = 0
+    for body, header in zip(bodies, headers, strict=True):
+        _require(0 < header.count <= len(body))
+        bounds = _walk(body, header.count, base)
+        base += len(body)
+        _require(bounds[-1] == base <= _INT_MAX)
+        starts += bounds[:-1]
+        ends += bounds[1:]
+    return np.array(starts, np.int64), np.array(ends, np.int64)
+
+
+def _timestamps(deltas: Longs, headers: Sequence[BatchHeader]) -> pa.Int64Array:
+    counts = [header.count for header in headers]
+    stamped = [append_time(header) for header in headers]
+    times = deltas + np.repeat(np.array([header.base_timestamp for header in headers], np.int64), counts)
+    if any(time is not None for time in stamped):
+        imposed = np.repeat(np.array([time or 0 for time in stamped], np.int64), counts)
+        times = np.where(np.repeat([time is not None for time in stamped], counts), imposed, times)
+    return _arrow(times, pa.int64())
+
+
+def _of_each(whole: RowColumns, offset_deltas: Longs, header_counts: Longs, counts: Sequence[int]) -> list[RowColumns]:
+    """Cut the columns of several batches into those of each, leaving out the offsets and headers that say nothing."""
+    found = []
+    first = 0
+    for count in counts:
+        rows = slice(first, first + count)
+        is_numbered = np.array_equal(offset_deltas[rows], np.arange(count))
+        found.append(
+            RowColumns(
+                columns={name: array[rows] for name, array in whole.columns.items()},
+                offset_deltas=None if is_numbered else _arrow(offset_deltas[rows].astype(np.int32), pa.int32()),
+                timestamps_ms=whole.timestamps_ms[rows],
+                headers=whole.headers[rows] if whole.headers is not None and header_counts[rows].any() else None,
+            )
+        )
+        first += count
+    return found
 
 
 def _require(holds: bool | np.bool) -> None:
@@ -140,9 +197,9 @@ def _require(holds: bool | np.bool) -> None:
         raise CorruptBatchError("not a regular batch")
 
 
-def _walk(body: bytes, count: int) -> list[int]:
-    """Where each record begins, and where the last one ends; this is the only loop over records."""
-    starts = [0]
+def _walk(body: bytes, count: int, base: int) -> list[int]:
+    """Where each record begins, and where the last one ends, plus ``base``; this is the only loop over records."""
+    starts = [base]
     append = starts.append
     at = 0
     try:
@@ -155,7 +212,7 @@ def _walk(body: bytes, count: int) -> list[int]:
             else:
                 length, at = read_varint(body, at)
                 at += max(length, 0)
-            append(at)
+            append(base + at)
     except IndexError:
         raise CorruptBatchError("the records end before the last one") from None
     return starts
@@ -229,12 +286,6 @@ def _read_entries(data: Bytes, at: Longs, counts: Longs) -> tuple[_Entries, Long
         at[rows] = following
     _require(not keys.is_null.any())
     return _Entries(keys, values), at
-
-
-def _offset_deltas(deltas: Longs) -> pa.Int32Array | None:
-    if np.array_equal(deltas, np.arange(len(deltas))):
-        return None
-    return _arrow(deltas.astype(np.int32), pa.int32())
 
 
 def _arrow(

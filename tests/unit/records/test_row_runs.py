@@ -1,0 +1,121 @@
+"""Batches of few rows are decoded several at once: nobody may notice, but by the time it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.errors import MillraceError
+from millrace.records import (
+    Compression,
+    DecodedBatch,
+    Record,
+    TimestampType,
+    build_columnar_batch,
+    build_rows_batch,
+    decode_batch,
+    decode_range,
+    scan_headers,
+)
+
+BATCHES = st.lists(
+    st.tuples(
+        st.lists(
+            st.builds(
+                Record,
+                key=st.none() | st.binary(max_size=4),
+                value=st.none() | st.binary(max_size=9),
+                headers=st.sampled_from([(), (), (("h", b"x"),)]),
+                timestamp_ms=st.integers(0, 2**63 - 1),
+                offset=st.integers(0, 30),
+            ),
+            min_size=1,
+            max_size=30,
+            unique_by=lambda record: record.offset,
+        ).map(lambda records: sorted(records, key=lambda record: record.offset)),
+        st.sampled_from(Compression),
+        st.sampled_from(TimestampType),
+    ),
+    min_size=2,
+    max_size=6,
+)
+
+
+def no_schema(schema_id: int) -> pa.Schema:
+    raise AssertionError(schema_id)
+
+
+def seen(batch: DecodedBatch) -> dict[str, Any]:
+    batch.columns.validate(full=True)
+    return {
+        "header": batch.header,
+        "columns": batch.columns.to_pydict(),
+        "offsets": batch.offsets().to_pylist(),
+        "timestamps": batch.timestamps_ms().to_pylist(),
+        "headers": None if batch.headers is None else batch.headers.to_pylist(),
+    }
+
+
+def outcome(log: bytes, columns: Sequence[str] | None) -> tuple[list[dict[str, Any]], str | None]:
+    found: list[dict[str, Any]] = []
+    try:
+        for batch in decode_range(pa.py_buffer(log), 0, 2**62, no_schema, columns, verify=False):
+            found.append(seen(batch))
+    except MillraceError as error:
+        return found, str(error)
+    return found, None
+
+
+def outcome_one_by_one(log: bytes, columns: Sequence[str] | None) -> tuple[list[dict[str, Any]], str | None]:
+    found: list[dict[str, Any]] = []
+    try:
+        for position, header in scan_headers(log):
+            found.append(seen(decode_batch(pa.py_buffer(log), position, header, no_schema, columns)))
+    except MillraceError as error:
+        return found, str(error)
+    return found, None
+
+
+@given(BATCHES, st.sampled_from([None, ["key"], ["value"], []]), st.data())
+def test_a_run_of_batches_gives_what_each_gives(
+    batches: list[tuple[list[Record], Compression, TimestampType]], columns: list[str] | None, data: st.DataObject
+) -> None:
+    parts = [
+        bytearray(build_rows_batch(records, base_offset=None, compression=codec, timestamp_type=type_))
+        for records, codec, type_ in batches
+    ]
+    if data.draw(st.booleans()):
+        hit = data.draw(st.sampled_from(parts))
+        hit[data.draw(st.integers(61, len(hit) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    log = b"".join(parts)
+    assert outcome(log, columns) == outcome_one_by_one(log, columns)
+
+
+@pytest.mark.parametrize("per_batch", [1, 7, 100, 3_000])
+def test_runs_end_before_what_is_not_like_them(per_batch: int) -> None:
+    log = b""
+    for base in range(0, 40 * per_batch, per_batch):
+        if base % (11 * per_batch):
+            log += build_rows_batch([Record(value=b"v")] * per_batch, base_offset=base)
+        else:
+            log += build_columnar_batch(pa.record_batch({"value": pa.array([b"v"] * per_batch)}), base_offset=base)
+    buffer = pa.py_buffer(log)
+    start, end = per_batch + per_batch // 2, 38 * per_batch - per_batch // 2
+    offsets = [
+        offset for batch in decode_range(buffer, start, end, no_schema) for offset in batch.offsets().to_pylist()
+    ]
+    assert offsets == list(range(start, end))
+
+
+def test_batches_before_a_wrong_checksum_are_read() -> None:
+    parts = [bytearray(build_rows_batch([Record(value=b"v")] * 5, base_offset=base)) for base in range(0, 50, 5)]
+    parts[6][-1] ^= 1
+    found = decode_range(pa.py_buffer(b"".join(parts)), 0, 50, no_schema)
+    assert [next(found).header.base_offset for _ in range(6)] == [0, 5, 10, 15, 20, 25]
+    with pytest.raises(MillraceError, match=r"base offset 30 at position .* fails its checksum"):
+        next(found)
