@@ -1,4 +1,8 @@
-"""Measured Spark code of both sides: one session each, the same settings, one whole untimed run before the first."""
+"""Measured Spark code of both sides: one session each, the same settings, warm.
+
+Before the first timed run each side makes whole untimed ones: two at least, and for half a minute, because the JVM
+goes on compiling for that long whatever it runs; short runs need more of them to be as warm as long ones.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +41,8 @@ SPARK_CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+_WARM_UP_RUNS_MIN = 2
+_WARM_UP_SECONDS = 30.0
 _SETTINGS = "; Spark local[2], driver 4 GB, 2 shuffle partitions, one session for all runs"
 
 
@@ -65,7 +71,7 @@ def benchmark(
     *,
     name: str,
     title: str,
-    target_ratio: float,
+    target_ratio: float | None,
     topic: Literal["opaque", "typed"],
     ours: str,
     peer: str,
@@ -132,11 +138,18 @@ def serve(*, name: str, side: str, source: dict[str, str], jar_paths: list[str])
         return {"rate": outcome.records / outcome.seconds, "answer": outcome.answer}
 
     try:
-        run()
+        _warm_up(run)
         yield run
     finally:
         spark.stop()
         shutil.rmtree(where.scratch, ignore_errors=True)
+
+
+def _warm_up(run: Run) -> None:
+    started, runs = time.monotonic(), 0
+    while runs < _WARM_UP_RUNS_MIN or time.monotonic() - started < _WARM_UP_SECONDS:
+        run()
+        runs += 1
 
 
 def _session(jar_paths: list[str]) -> SparkSession:

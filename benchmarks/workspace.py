@@ -70,10 +70,12 @@ def free_port() -> int:
 def start(command: Sequence[str | Path], log: Path, **options: object) -> subprocess.Popen[str]:
     """Start a process in a session of its own, so that Ctrl-C reaches it only through us; stderr goes to ``log``.
 
-    stdout goes there as well unless ``options`` (of ``subprocess.Popen``) say otherwise.
+    stdout goes there as well unless ``options`` (of ``subprocess.Popen``) say otherwise. Python processes may keep what
+    they compiled, as they do by default: to compile it all again is no part of anybody's start.
     """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with log.open("w") as output:
-        defaults: dict[str, object] = {"stdin": subprocess.DEVNULL, "stdout": output}
+        defaults: dict[str, object] = {"stdin": subprocess.DEVNULL, "stdout": output, "env": environment}
         return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
             [str(part) for part in command], stderr=output, text=True, start_new_session=True, **(defaults | options)
         )

@@ -21,15 +21,16 @@ BENCHMARK = benchmark(
 
 def ours(spark: SparkSession, source: Source) -> Outcome:
     reader = spark.read.format("millrace").option("kafka.bootstrap.servers", source.bootstrap)
-    return _sum_lengths(reader.option("subscribe", source.topic).option("columns", "value").load())
+    return sum_lengths(reader.option("subscribe", source.topic).option("columns", "value").load())
 
 
 def peer(spark: SparkSession, source: Source) -> Outcome:
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", source.bootstrap)
-    return _sum_lengths(reader.option("subscribe", source.topic).load())
+    return sum_lengths(reader.option("subscribe", source.topic).load())
 
 
-def _sum_lengths(frame: DataFrame) -> Outcome:
+def sum_lengths(frame: DataFrame) -> Outcome:
+    """Number and length of the values."""
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
     seconds, rows = timed(frame.agg(F.sum(F.length("value")), F.count("value")).collect)
