@@ -31,6 +31,9 @@ lint: setup      ## style, types and import contracts
 bench: setup     ## us and the peers in turn; ONLY=<name> runs one benchmark
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
+soak: setup      ## the tests that kill and search at random, for hours; HOURS=<n>, ONLY=<suite>; writes docs/soak.md
+	$(BIN)/python tests/soak.py $(if $(HOURS),--hours $(HOURS)) $(if $(ONLY),--only $(ONLY))
+
 proto: setup     ## generate the protocol stubs anew
 	$(BIN)/python -m grpc_tools.protoc -I platform --python_out=platform --mypy_out=platform --grpc_python_out=platform --mypy_grpc_out=platform platform/millrace/protocol/millrace.proto
 

@@ -1,0 +1,175 @@
+"""The soak: the suites that search at random, with their dials turned up, and what came of it in ``docs/soak.md``.
+
+  make soak                      about three hours on 2 cores
+  make soak HOURS=0.5            turned up in proportion, each suite at least as in `make test`
+  make soak ONLY=demo            one suite
+
+It runs nothing of its own: suites are the tests of ``make test``, by the dials that ``tests/conftest.py`` documents.
+Every figure is of this run; a suite that failed is written down as failed, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).resolve().parents[1]
+REPORT = ROOT / "docs" / "soak.md"
+HOURS = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Tests to turn up. ``dials`` and ``repeats`` are for ``HOURS``; ``floor`` is what ``make test`` runs."""
+
+    name: str
+    what: str
+    arguments: Sequence[str]
+    dials: dict[str, int] = field(default_factory=dict)
+    floor: int = 1
+    repeats: int = 1
+
+
+SUITES = (
+    Suite(
+        name="demo",
+        what="the demo killed in every step: rounds",
+        arguments=["tests/integration/test_demo.py"],
+        dials={"DEMO_KILL_ROUNDS": 60},
+        floor=5,
+    ),
+    Suite(
+        name="log",
+        what="a log killed while it appends, reopened, compared: rounds",
+        arguments=["tests/integration/test_log_crash.py"],
+        dials={"LOG_KILL_ROUNDS": 2000},
+        floor=20,
+    ),
+    Suite(
+        name="broker",
+        what="a broker killed while it creates, deletes, writes: rounds",
+        arguments=["tests/integration/test_broker_process.py", "-k", "kill_9"],
+        dials={"BROKER_KILL_ROUNDS": 400},
+        floor=4,
+    ),
+    Suite(
+        name="properties",
+        what="all unit tests, their examples drawn anew each time: runs",
+        arguments=["tests/unit", "--hypothesis-profile=soak", "-o", "timeout=3600"],
+        repeats=6,
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a suite."""
+
+    suite: Suite
+    rounds: int
+    tests: int
+    failures: list[str]
+    seconds: float
+
+
+def run_suite(suite: Suite, scale: float) -> Outcome:
+    """Run a suite with its dials at ``scale`` times their soak value."""
+    dials = {name: max(suite.floor, round(value * scale)) for name, value in suite.dials.items()}
+    repeats = max(1, round(suite.repeats * scale))
+    started, tests, failures = time.monotonic(), 0, []
+    for _ in range(repeats):
+        ran, failed = run_pytest(suite.arguments, dials)
+        tests += ran
+        failures += failed
+    rounds = next(iter(dials.values()), repeats)
+    return Outcome(suite=suite, rounds=rounds, tests=tests, failures=failures, seconds=time.monotonic() - started)
+
+
+def run_pytest(arguments: Sequence[str], dials: dict[str, int]) -> tuple[int, list[str]]:
+    """How many tests ran, and which of them failed."""
+    with TemporaryDirectory() as directory:
+        results = Path(directory) / "results.xml"
+        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={results}", *arguments]
+        environment = os.environ | {name: str(value) for name, value in dials.items()}
+        status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        if not results.exists():
+            return 0, [f"pytest ended with exit code {status}"]
+        cases = list(ElementTree.parse(results).iter("testcase"))
+    bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    return len(cases), [f"{case.get('classname')}::{case.get('name')}" for case in bad]
+
+
+def write_report(outcomes: Sequence[Outcome], command: str, date: datetime) -> None:
+    """Write ``docs/soak.md``."""
+    lines = [
+        "# The last soak",
+        "",
+        "Written by `make soak` (`tests/soak.py`): the tests of `make test` that kill processes and draw examples at",
+        "random, with their dials turned up. The dials are documented in `tests/conftest.py`.",
+        "",
+        f"* date: {date:%Y-%m-%d %H:%M} UTC",
+        f"* commit: {commit()}",
+        f"* command: `{command}`",
+        f"* machine: {os.cpu_count()} cores, {memory_gb():.0f} GB, {platform.system()} {platform.machine()}, "
+        f"Python {platform.python_version()}",
+        "",
+        "| suite | what | rounds | tests | failed | minutes |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for outcome in outcomes:
+        lines.append(
+            f"| {outcome.suite.name} | {outcome.suite.what} | {outcome.rounds:,} | {outcome.tests:,} "
+            f"| {len(outcome.failures)} | {outcome.seconds / 60:.1f} |"
+        )
+    failures = [failure for outcome in outcomes for failure in outcome.failures]
+    if failures:
+        lines += ["", "Failed:", "", *(f"* `{failure}`" for failure in failures)]
+    REPORT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def commit() -> str:
+    """The commit that ran, and whether files differed from it."""
+    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    changed = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=ROOT, capture_output=True, text=True)
+    return (found.stdout.strip() or "unknown") + (" (with local changes)" if changed.stdout.strip() else "")
+
+
+def memory_gb() -> float:
+    """Memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def main() -> int:
+    """Run the soak; gives the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=HOURS, help="about how long, on 2 cores (default: %(default)s)")
+    parser.add_argument("--only", choices=[suite.name for suite in SUITES], help="run one suite")
+    arguments = parser.parse_args()
+    if arguments.hours <= 0:
+        parser.error("--hours must be positive")
+    chosen = [suite for suite in SUITES if arguments.only in (None, suite.name)]
+    scale = arguments.hours / HOURS
+    date = datetime.now(UTC)
+    only = f" ONLY={arguments.only}" if arguments.only else ""
+    command = f"make soak HOURS={arguments.hours:g}{only}"
+    outcomes = []
+    for suite in chosen:
+        outcomes.append(run_suite(suite, scale))
+        # After each suite: what a soak found is not lost when the next one is interrupted.
+        write_report(outcomes, command, date)
+    print(REPORT.read_text("utf-8"))
+    return 1 if any(outcome.failures for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
