@@ -150,6 +150,18 @@ def test_typed_records_are_dicts(admin: Admin, producer: Producer, module_broker
         assert (second.key, second.value) == ({"id": 2}, None)
 
 
+def test_a_poll_for_some_columns_does_not_narrow_the_next_poll(
+    admin: Admin, producer: Producer, module_broker: EmbeddedBroker
+) -> None:
+    admin.create_topic("narrow", partitions=1, schema="id BIGINT, name STRING")
+    producer.send_table("narrow", {"id": [1, 2, 3], "name": ["a", "b", "c"]}).result(10)
+    with _consumer(module_broker, "narrow") as consumer:
+        assert consumer.poll_table(5000, columns=["id"], max_records=1).to_pylist() == [{"id": 1}]
+        (second,) = consumer.poll(5000, max_records=1)
+        assert second.value == {"id": 2, "name": "b"}
+        assert consumer.poll_table(5000).to_pylist() == [{"id": 3, "name": "c"}]
+
+
 def test_rows_batches_read_like_columnar_ones(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("rows", partitions=1)
     log = module_broker.server

@@ -202,6 +202,7 @@ class Consumer:
         by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
         left = self._config.max_poll_records if max_records is None else max_records
         for reader in self._wait_for_data(timeout_ms):
+            reader.read_columns(None)
             key_columns = self._metadata.topic(reader.partition.topic).key_columns
             while left > 0 and (batch := reader.next(left)) is not None:
                 left -= batch.num_rows
