@@ -28,6 +28,7 @@ from millrace.records.header import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
     BatchHeader,
+    ReadableBuffer,
     TimestampType,
     attributes_of,
     seal,
@@ -79,18 +80,7 @@ def build_columnar_batch(
     reserved.add_timestamps(timestamps_ms, keep=delete_horizon_ms is not None)
     reserved.add(ColumnFlags.HEADERS, headers, HEADERS_TYPE)
     reserved.add(ColumnFlags.TOMBSTONES, tombstones, pa.bool_())
-    flags, arrays = reserved.flags, reserved.arrays
-    if schema_id == OPAQUE_SCHEMA_ID:
-        opaque = _opaque_arrays(columns)
-        flags |= ColumnFlags.KEY if len(opaque) == 2 else 0
-        arrays += opaque
-        schema = opaque_body_schema(int(flags))
-    else:
-        _refuse_reserved_names(columns.schema)
-        arrays += columns.columns
-        schema = typed_body_schema(columns.schema, int(flags))
-    parts = _message_parts(pa.RecordBatch.from_arrays(arrays, schema=schema), _ARROW_COMPRESSIONS[compression])
-    message_length = sum(len(part) for part in parts)
+    body = _body_parts(columns, schema_id, reserved, _ARROW_COMPRESSIONS[compression])
     header = BatchHeader(
         base_offset=base_offset,
         batch_length=0,
@@ -112,8 +102,27 @@ def build_columnar_batch(
         base_sequence=base_sequence,
         count=columns.num_rows,
     )
+    return seal(header, *body)
+
+
+def _body_parts(
+    columns: pa.RecordBatch, schema_id: int, reserved: _ReservedColumns, compression: str | None
+) -> list[ReadableBuffer]:
+    """All that follows the batch header: the columns header, the message, the padding."""
+    flags, arrays = reserved.flags, reserved.arrays
+    if schema_id == OPAQUE_SCHEMA_ID:
+        opaque = _opaque_arrays(columns)
+        flags |= ColumnFlags.KEY if len(opaque) == 2 else 0
+        arrays += opaque
+        schema = opaque_body_schema(int(flags))
+    else:
+        _refuse_reserved_names(columns.schema)
+        arrays += columns.columns
+        schema = typed_body_schema(columns.schema, int(flags))
+    parts = _message_parts(pa.RecordBatch.from_arrays(arrays, schema=schema), compression)
+    message_length = sum(len(part) for part in parts)
     padding = bytes(-(MESSAGE_POSITION + message_length) % ALIGNMENT_BYTES)
-    return seal(header, write_columns_header(flags, schema_id, message_length), *parts, padding)
+    return [write_columns_header(flags, schema_id, message_length), *parts, padding]
 
 
 class _ReservedColumns:
