@@ -98,6 +98,10 @@ class Files(Protocol):
         """Return when a file was last modified, in ms since 1970; None when there is none."""
         ...
 
+    def set_modified_ms(self, path: Path, time_ms: int) -> None:
+        """Set when a file counts as last modified."""
+        ...
+
     def rename(self, source: Path, target: Path) -> None:
         """Rename, atomically replacing a file of the target's name."""
         ...
@@ -275,6 +279,11 @@ class OsFiles:
                 return os.stat(path)
             except FileNotFoundError:
                 return None
+
+    def set_modified_ms(self, path: Path, time_ms: int) -> None:
+        """Set when a file counts as last modified."""
+        with _storage_errors("set the time of", path):
+            os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename, replacing."""

@@ -9,11 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from millrace.records.header import NO_TIMESTAMP, BatchHeader
 from millrace.segments.indexes import OffsetIndex, TimeEntry, TimeIndex, pack_offset_entry, pack_time_entry
 from millrace_broker.log.files import Files, replace_file
+
+
+class IndexedBatch(Protocol):
+    """What indexes need to know of a batch: a ``BatchHeader``, or what stands for one."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the whole batch."""
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record that it once had."""
+
+    @property
+    def max_timestamp(self) -> int:
+        """Largest timestamp in ms, -1 for none."""
 
 
 class Growth(NamedTuple):
@@ -57,7 +73,7 @@ class IndexBuilder:
         self.largest = self.time_index.last()
         self.bytes_since_entry = 0
 
-    def growth(self, position: int, headers: Iterable[BatchHeader]) -> Growth:
+    def growth(self, position: int, headers: Iterable[IndexedBatch]) -> Growth:
         """Say what batches would add that follow the last one taken in, the first beginning at ``position``."""
         largest, bytes_since_entry = self.largest, self.bytes_since_entry
         indexed_ms = self.time_index.last().timestamp_ms

@@ -100,14 +100,15 @@ class LogDirectory:
 
     def create_segment(self, base_offset: int) -> Segment:
         """Create an empty segment's ``.log``, durably."""
-        segment = self._segment(base_offset, 0)
+        segment = self.open_segment(base_offset, 0)
         file = self.files.open(segment.path, create=True)
         file.truncate(0)
         file.close()
         self.files.sync_directory(self.directory)
         return segment
 
-    def _segment(self, base_offset: int, size_bytes: int) -> Segment:
+    def open_segment(self, base_offset: int, size_bytes: int) -> Segment:
+        """A segment whose files are there, or will be; none is opened yet."""
         return Segment(
             self.directory,
             base_offset,
@@ -165,7 +166,7 @@ class LogDirectory:
                 _LOG.warning("%s/%s belongs to no segment: removed", self.directory, name)
                 self.files.remove(self.directory / name)
         segments = [
-            self._segment(base, self.files.size_bytes(self.directory / segment_file_name(base, LOG)) or 0)
+            self.open_segment(base, self.files.size_bytes(self.directory / segment_file_name(base, LOG)) or 0)
             for base in sorted(bases)
         ]
         return segments or [self.create_segment(log_start_offset)]

@@ -40,6 +40,7 @@ from millrace.segments.names import DELETED, SEGMENT_SUFFIXES, SNAPSHOT, partiti
 from millrace_broker.environment import Clock
 from millrace_broker.log.appender import SegmentAppender
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
+from millrace_broker.log.cleaning.swap import CleanedSegment, CleaningAbortedError, hold_open, promote, take_place
 from millrace_broker.log.extents import Extent, cut
 from millrace_broker.log.files import Files, Part
 from millrace_broker.log.loading import LoadedLog, LogDirectory
@@ -174,6 +175,11 @@ class PartitionLog:
         return self._segments[0].base_offset
 
     @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments as they are now, the one that is written to last."""
+        return self._segments
+
+    @property
     def segment_count(self) -> int:
         """How many segments there are."""
         return len(self._segments)
@@ -301,13 +307,13 @@ class PartitionLog:
             max_timestamp_ms=max(header.max_timestamp for header in headers),
             now_ms=now_ms,
             segment_bytes=self._config.segment_bytes,
-            age_ms=self._config.segment_ms - self._jitter_ms(appender.segment.base_offset),
+            age_ms=self._config.roll_ms - self._jitter_ms(appender.segment.base_offset),
         )
         return self.roll() if must_roll else appender
 
     def _jitter_ms(self, base_offset: int) -> int:
         """Return by how much this segment is rolled earlier: spread over partitions, the same at every start."""
-        jitter_ms = min(self._config.segment_jitter_ms, self._config.segment_ms)
+        jitter_ms = min(self._config.segment_jitter_ms, self._config.roll_ms)
         return zlib.crc32(f"{self.name}@{base_offset}".encode()) % jitter_ms if jitter_ms else 0
 
     def _open_appender(self, now_ms: int) -> SegmentAppender:
@@ -545,8 +551,8 @@ class PartitionLog:
             count = count_deletable(
                 self._facts(),
                 now_ms=self._clock.now_ms(),
-                retention_ms=self._config.retention_ms,
-                retention_bytes=self._config.retention_bytes,
+                retention_ms=self._config.retention_ms if self._config.is_deleted else -1,
+                retention_bytes=self._config.retention_bytes if self._config.is_deleted else -1,
                 log_start_offset=self._log_start_offset,
                 high_watermark=self.high_watermark,
             )
@@ -587,3 +593,28 @@ class PartitionLog:
                 if self._files.size_bytes(path) is not None:
                     self._files.rename(path, path.with_name(path.name + DELETED))
                     self._deleted.append((due, path.with_name(path.name + DELETED)))
+
+    # --- compaction ----------------------------------------------------------------------------------------
+
+    def replace_segments(self, replaced: Sequence[Segment], cleaned: CleanedSegment) -> None:
+        """Put a cleaned segment, whose files are ready, in the place of consecutive sealed ones.
+
+        Whoever reads the old ones goes on with their files. Raises ``CleaningAbortedError`` when they are not part of
+        the log any more, and ``StorageError``; the partition then takes no appends until it has been loaded again.
+        """
+        with self._lock:
+            if self._failure is not None or not set(replaced) <= set(self._segments[:-1]):
+                raise CleaningAbortedError(f"{self.name} was changed while it was cleaned: nothing was replaced")
+            hold_open(replaced)
+            try:
+                promote(self._files, self.directory, cleaned)
+                old_bases = [segment.base_offset for segment in replaced]
+                deleted = take_place(self._files, self.directory, cleaned, old_bases)
+            except StorageError as error:
+                self._failure = error
+                raise
+            first = self._segments.index(replaced[0])
+            successor = self._loader().open_segment(cleaned.base_offset, cleaned.size_bytes)
+            self._segments = (*self._segments[:first], successor, *self._segments[first + len(replaced) :])
+            due = self._clock.monotonic() + self._config.file_delete_delay_ms / 1000
+            self._deleted += [(due, path) for path in deleted]

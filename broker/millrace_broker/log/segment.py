@@ -125,7 +125,7 @@ class Segment:
         if not self.lock.acquire(blocking=False):
             return False
         try:
-            if not self._grows:
+            if not self._grows and not self._is_gone:  # the files of one that is gone may be another's by now
                 self._file = self._indexes = None
         finally:
             self.lock.release()

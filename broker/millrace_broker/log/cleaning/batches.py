@@ -1,0 +1,381 @@
+"""The batches of a segment as cleaning sees them: keys, offsets and values of their records, and batches without some.
+
+``V2Batch`` is a batch of either body, ``MessageBatch`` a message of magic 0 or 1 as old segments from Kafka hold them.
+Both are checked against their checksums when they are read: what is damaged must not be copied under a new one.
+
+A batch that loses records keeps its base offset, last offset, producer fields, compression and timestamp type, and so
+its sequence numbers (Kafka's ``MemoryRecords.filterTo``): a rows batch is written anew as Kafka does, a columnar one
+gets explicit offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millrace.errors import CorruptBatchError
+from millrace.records import (
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    OPAQUE_SCHEMA_ID,
+    BatchHeader,
+    Compression,
+    ControlType,
+    DecodedBatch,
+    MessageEntry,
+    Record,
+    SchemaOf,
+    TimestampType,
+    attributes_of,
+    build_columnar_batch,
+    build_entries,
+    build_rows_batch,
+    build_rows_batch_of_columns,
+    decode_batch,
+    read_control_type,
+    read_header,
+    read_rows,
+    seal,
+    verify_crc,
+)
+from millrace.records.arrays import binary_array
+from millrace.records.recompression import carried_over
+from millrace_broker.log.cleaning.key_hashes import mask_of_bits, valid_mask
+
+Longs = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool]
+
+_MAGIC_POSITION: Final = 16
+_THROUGH_MAGIC_BYTES: Final = 17
+_LENGTH_MIN: Final = 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicKeys:
+    """How the key of a topic's records is found: in ``key_columns`` of a typed topic, else in the column ``key``.
+
+    ``encode`` gives the canonical bytes of key columns (``millrace.schemas.encode_keys``).
+    """
+
+    schema_of: SchemaOf
+    key_columns: tuple[str, ...]
+    encode: Callable[[pa.RecordBatch, Sequence[str]], pa.LargeBinaryArray]
+
+    def of(self, batch: DecodedBatch) -> pa.Array:
+        """The key of every record, null where it has none."""
+        if batch.schema_id == OPAQUE_SCHEMA_ID:
+            return batch.columns.column("key")
+        if not self.key_columns:
+            raise CorruptBatchError("a typed topic without key columns cannot be compacted")
+        return self.encode(batch.columns, self.key_columns)
+
+
+class RecordKeys(NamedTuple):
+    """What decides about the records of a batch, one entry for each."""
+
+    offsets: Longs
+    keys: pa.Array
+    has_value: Mask
+
+
+class CleanableBatch(Protocol):
+    """A batch of any format."""
+
+    @property
+    def magic(self) -> int:
+        """Version of its format."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the whole."""
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record that it once had."""
+
+    @property
+    def max_timestamp(self) -> int:
+        """Largest timestamp, -1 for none."""
+
+    @property
+    def count(self) -> int:
+        """How many records it has; reading a compressed message of magic 0 or 1 for it."""
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it holds a transaction marker."""
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it belongs to a transaction."""
+
+    @property
+    def producer_id(self) -> int:
+        """Its producer, -1 for none."""
+
+    @property
+    def producer_epoch(self) -> int:
+        """Its producer's epoch, -1 for none."""
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When its tombstones may go; None while that is not decided."""
+
+    def control_type(self) -> ControlType | None:
+        """What its marker says; None when that has been taken away."""
+
+    def keys(self) -> RecordKeys:
+        """Its records' offsets, keys, and whether they have values."""
+
+    def original(self) -> memoryview:
+        """It as it is."""
+
+    def thinned(self, kept: Mask | None, delete_horizon_ms: int | None) -> bytes:
+        """It with the records of ``kept`` only (None: all), and with a delete horizon if one is given."""
+
+    def emptied(self) -> bytes:
+        """It without records, for the sake of its producer's last sequence number."""
+
+
+class V2Batch:
+    """A batch with Kafka's v2 header, rows or columnar."""
+
+    magic: Final = 2
+
+    def __init__(self, buffer: pa.Buffer, position: int, header: BatchHeader, keys: TopicKeys) -> None:
+        self._buffer = buffer
+        self._position = position
+        self._keys = keys
+        self.header = header
+        self.size_bytes = header.size_bytes
+        self.last_offset = header.last_offset
+        self.max_timestamp = header.max_timestamp
+        self.count = header.count
+        self.is_control = header.is_control
+        self.is_transactional = header.is_transactional
+        self.producer_id = header.producer_id
+        self.producer_epoch = header.producer_epoch
+        self.delete_horizon_ms = header.base_timestamp if header.has_delete_horizon else None
+
+    @cached_property
+    def _decoded(self) -> DecodedBatch:
+        return decode_batch(self._buffer, self._position, self.header, self._keys.schema_of)
+
+    def control_type(self) -> ControlType | None:
+        """See ``CleanableBatch``."""
+        for record in read_rows(self._buffer, self._position, self.header):
+            return read_control_type(record.key)
+        return None
+
+    def keys(self) -> RecordKeys:
+        """See ``CleanableBatch``."""
+        batch = self._decoded
+        if batch.schema_id == OPAQUE_SCHEMA_ID:
+            has_value = valid_mask(batch.columns.column("value"))
+        elif batch.tombstones is None:
+            has_value = np.ones(batch.num_rows, bool)
+        else:
+            has_value = ~mask_of_bits(batch.tombstones.buffers()[1], batch.tombstones.offset, batch.num_rows)
+        return RecordKeys(_values(batch.offsets()), self._keys.of(batch), has_value)
+
+    def original(self) -> memoryview:
+        """See ``CleanableBatch``."""
+        return memoryview(self._buffer)[self._position : self._position + self.size_bytes]
+
+    def thinned(self, kept: Mask | None, delete_horizon_ms: int | None) -> bytes:
+        """See ``CleanableBatch``."""
+        carried = carried_over(self.header)
+        if delete_horizon_ms is not None:
+            carried["delete_horizon_ms"] = delete_horizon_ms
+        if self.is_control:
+            records = list(read_rows(self._buffer, self._position, self.header))
+            return build_rows_batch(
+                records,
+                compression=Compression.of(self.header.compression),
+                last_offset=self.last_offset,
+                is_control=True,
+                **carried,
+            )
+        batch = self._decoded
+        rows = None if kept is None else _row_numbers(kept)
+        columns, offsets, timestamps_ms, headers, tombstones = (
+            array if rows is None or array is None else array.take(rows)
+            for array in (batch.columns, batch.offsets(), batch.timestamps_ms(), batch.headers, batch.tombstones)
+        )
+        if self.header.is_columnar:
+            return build_columnar_batch(
+                columns,
+                schema_id=batch.schema_id,
+                timestamps_ms=timestamps_ms,
+                headers=headers,
+                tombstones=tombstones,
+                offsets=offsets,
+                last_offset_delta=self.header.last_offset_delta,
+                compression=Compression.of(self.header.compression),
+                **carried,
+            )
+        return build_rows_batch_of_columns(
+            columns,
+            timestamps_ms=timestamps_ms,
+            headers=headers,
+            offsets=offsets,
+            last_offset=self.last_offset,
+            compression=Compression.of(self.header.compression),
+            **carried,
+        )
+
+    def emptied(self) -> bytes:
+        """See ``CleanableBatch``; a columnar batch stays one, so that those after it stay aligned."""
+        if self.header.is_columnar:
+            batch, carried = self._decoded, carried_over(self.header)
+            carried["delete_horizon_ms"] = None
+            return build_columnar_batch(
+                batch.columns.slice(0, 0),
+                schema_id=batch.schema_id,
+                timestamps_ms=self.max_timestamp,
+                last_offset_delta=self.header.last_offset_delta,
+                **carried,
+            )
+        attributes = attributes_of(
+            timestamp_type=self.header.timestamp_type,
+            is_transactional=self.is_transactional,
+            is_control=self.is_control,
+        )
+        return seal(replace(self.header, attributes=attributes, base_timestamp=NO_TIMESTAMP, count=0))
+
+
+def _values(array: pa.Int64Array) -> Longs:
+    if not len(array):
+        return np.empty(0, np.int64)
+    return np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array)]
+
+
+def _row_numbers(kept: Mask) -> pa.Int64Array:
+    rows = np.flatnonzero(kept)
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
+
+
+class MessageBatch:
+    """A message of magic 0 or 1: a record of its own, or a wrapper around compressed ones."""
+
+    is_control: Final = False
+    is_transactional: Final = False
+    producer_id: Final = NO_PRODUCER_ID
+    producer_epoch: Final = NO_PRODUCER_EPOCH
+    delete_horizon_ms: Final = None
+
+    def __init__(self, entry: MessageEntry, original: memoryview) -> None:
+        self._entry = entry
+        self._original = original
+        self.magic = entry.magic
+        self.size_bytes = entry.size_bytes
+        self.last_offset = entry.last_offset
+        self.max_timestamp = entry.max_timestamp_ms
+
+    @cached_property
+    def _records(self) -> list[Record]:
+        return list(self._entry.records())
+
+    @property
+    def count(self) -> int:
+        """See ``CleanableBatch``."""
+        return len(self._records)
+
+    def control_type(self) -> ControlType | None:
+        """See ``CleanableBatch``."""
+        return None
+
+    def keys(self) -> RecordKeys:
+        """See ``CleanableBatch``."""
+        records = self._records
+        return RecordKeys(
+            np.array([record.offset for record in records], np.int64),
+            binary_array([record.key for record in records]),
+            np.array([record.value is not None for record in records], bool),
+        )
+
+    def original(self) -> memoryview:
+        """See ``CleanableBatch``."""
+        return self._original
+
+    def thinned(self, kept: Mask | None, delete_horizon_ms: int | None) -> bytes:
+        """See ``CleanableBatch``; these formats have no place for a delete horizon."""
+        records = [record for number, record in enumerate(self._records) if kept is None or kept[number]]
+        return build_entries(
+            records,
+            magic=self.magic,
+            compression=self._entry.compression,
+            timestamp_type=self._entry.timestamp_type or TimestampType.CREATE_TIME,
+        )
+
+    def emptied(self) -> bytes:
+        """Never asked for: these formats have no producers."""
+        raise CorruptBatchError(f"message at offset {self.last_offset}: magic {self.magic} has no empty batches")
+
+
+class ReadableSegment(Protocol):
+    """A segment to read batches from."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of what may be read."""
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Read bytes."""
+
+
+def read_chunks(
+    segment: ReadableSegment, position: int, chunk_bytes: int, keys: TopicKeys
+) -> Iterator[list[CleanableBatch]]:
+    """Read the batches from the one at ``position`` on, as many at a time as ``chunk_bytes`` hold but at least one.
+
+    Raises ``CorruptBatchError`` for a batch that is damaged, and ``StorageError``.
+    """
+    wanted = chunk_bytes
+    while position < segment.size_bytes:
+        buffer = pa.py_buffer(segment.read(position, min(wanted, segment.size_bytes - position)))
+        batches, taken, missing = _batches_of(buffer, keys)
+        if not batches:
+            if buffer.size < wanted or missing <= wanted:
+                raise CorruptBatchError(f"the batch at position {position} is not complete")
+            wanted = missing
+            continue
+        yield batches
+        position += taken
+        wanted = chunk_bytes
+
+
+def _batches_of(buffer: pa.Buffer, keys: TopicKeys) -> tuple[list[CleanableBatch], int, int]:
+    """The whole batches in ``buffer``, where they end, and the size of the one that is cut off there."""
+    view = memoryview(buffer)
+    batches: list[CleanableBatch] = []
+    position, size = 0, buffer.size
+    while size - position >= _THROUGH_MAGIC_BYTES:
+        length = int.from_bytes(view[position + 8 : position + LOG_OVERHEAD_BYTES], "big", signed=True)
+        following = position + LOG_OVERHEAD_BYTES + length
+        if length < _LENGTH_MIN:
+            raise CorruptBatchError(f"a batch claims {length} bytes")
+        if following > size:
+            return batches, position, following - position
+        batches.append(_batch_at(buffer, view, position, following, keys))
+        position = following
+    return batches, position, HEADER_BYTES
+
+
+def _batch_at(buffer: pa.Buffer, view: memoryview, position: int, following: int, keys: TopicKeys) -> CleanableBatch:
+    if view[position + _MAGIC_POSITION] >= V2Batch.magic:
+        header = read_header(buffer, position)
+        verify_crc(buffer, position, header)
+        return V2Batch(buffer, position, header, keys)
+    entry = MessageEntry(buffer, position, following - position)
+    entry.check()
+    return MessageBatch(entry, view[position:following])

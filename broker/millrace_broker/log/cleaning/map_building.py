@@ -1,0 +1,73 @@
+"""Read the dirty part of a log into the offset map (Kafka's ``Cleaner.buildOffsetMap``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+
+from millrace_broker.log.cleaning.batches import CleanableBatch
+from millrace_broker.log.cleaning.key_hashes import KeyHasher, valid_mask
+from millrace_broker.log.cleaning.offset_map import OffsetMap
+from millrace_broker.log.cleaning.statistics import CleaningCounts
+from millrace_broker.log.cleaning.thinning import join_keys
+from millrace_broker.log.cleaning.transactions import CleanedTransactions
+
+
+class MapBuilding:
+    """Takes in the batches of the dirty part in order, until the map is full.
+
+    ``transactions`` has been told of the aborted ones: their data does not count.
+    """
+
+    def __init__(
+        self,
+        offsets: OffsetMap,
+        hasher: KeyHasher,
+        transactions: CleanedTransactions,
+        counts: CleaningCounts,
+        start_offset: int,
+    ) -> None:
+        self._map: Final = offsets
+        self._hasher: Final = hasher
+        self._transactions: Final = transactions
+        self._counts: Final = counts
+        self._start_offset: Final = start_offset
+
+    def take(self, batches: Iterable[CleanableBatch]) -> bool:
+        """Take in batches; returns False when the map was full before their end.
+
+        ``latest_offset`` of the map is then that of the last record taken, or of the last batch before the one that
+        holds the record which found it full.
+        """
+        dirty = [batch for batch in batches if batch.last_offset >= self._start_offset]
+        data = []
+        for batch in dirty:
+            self._counts.bytes_mapped += batch.size_bytes
+            self._counts.records_mapped += batch.count
+            is_useless = self._transactions.see(batch)
+            if not batch.is_control and not is_useless and batch.count:
+                data.append(batch)
+        full_in = self._put(data)
+        reached = dirty if full_in is None else dirty[: dirty.index(full_in)]
+        if reached:
+            self._map.latest_offset = max(self._map.latest_offset, reached[-1].last_offset)
+        return full_in is None
+
+    def _put(self, batches: Sequence[CleanableBatch]) -> CleanableBatch | None:
+        """Put the keys of batches; returns the one in which the map was full."""
+        if not batches:
+            return None
+        records = [batch.keys() for batch in batches]
+        joined = join_keys(records)
+        rows = np.flatnonzero(valid_mask(joined.keys) & (joined.offsets >= self._start_offset))
+        taken = self._map.put(self._hasher.hash(joined.keys)[rows], joined.offsets[rows])
+        if taken == len(rows):
+            return None
+        ends = np.cumsum([len(each.offsets) for each in records])
+        return batches[int(np.searchsorted(ends, rows[taken], side="right"))]
+
+    def reach(self, following_offset: int) -> None:
+        """Note that a segment was taken in to its end, whatever offsets are missing there."""
+        self._map.latest_offset = max(self._map.latest_offset, following_offset - 1)

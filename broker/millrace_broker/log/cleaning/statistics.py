@@ -1,0 +1,62 @@
+"""What a cleaning did, in figures: for the log, and for whoever asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class CleaningCounts:
+    """Counts while a cleaning is under way. ``mapped`` are those of reading the dirty part for the offset map."""
+
+    records_mapped: int = 0
+    bytes_mapped: int = 0
+    records_read: int = 0
+    bytes_read: int = 0
+    records_written: int = 0
+    bytes_written: int = 0
+    records_without_key: int = 0
+    segments_read: int = 0
+    segments_written: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningStatistics:
+    """One cleaning of one partition. Seconds are of wall-clock time, those of waiting for the I/O limit among them."""
+
+    partition: str
+    start_offset: int
+    end_offset: int
+    keys: int
+    map_utilization: float
+    records_mapped: int
+    bytes_mapped: int
+    records_read: int
+    bytes_read: int
+    records_written: int
+    bytes_written: int
+    records_without_key: int
+    segments_read: int
+    segments_written: int
+    map_seconds: float
+    copy_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.map_seconds + self.copy_seconds
+
+    @property
+    def megabytes_per_second(self) -> float:
+        """Bytes that were gone through to be cleaned, per second."""
+        return self.bytes_read / 1e6 / self.seconds if self.seconds else 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"cleaned {self.partition} up to offset {self.end_offset} (dirty from {self.start_offset}): "
+            f"{self.segments_read} segments, {self.bytes_read} bytes, {self.records_read} records to "
+            f"{self.segments_written}, {self.bytes_written}, {self.records_written}; {self.keys} keys, map "
+            f"{self.map_utilization:.1%} full; {self.records_without_key} records had no key; "
+            f"{self.map_seconds:.1f} s for the map, {self.copy_seconds:.1f} s for copying, "
+            f"{self.megabytes_per_second:.1f} MB/s"
+        )

@@ -1,0 +1,158 @@
+"""Write a cleaned segment and put it in the place of those that it was made of, so that no crash loses or doubles any.
+
+1. The new files are written as ``<base>.log.cleaned``, ``.index.cleaned`` and so on, and synced. Until all of them are
+   renamed, a start removes them: nothing has happened.
+2. They are renamed to ``.swap``, the log last, and the directory is synced. From here on a start finishes what follows.
+3. The other segments' files are renamed to ``.deleted``, in ascending order; then each ``.swap`` takes its name, in one
+   step with the loss of the old file of that name: whoever opens the log by its path always finds one.
+
+(Kafka's ``UnifiedLog.replaceSegments``.) ``loading`` is the other half: what a start does with each state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from millrace.errors import MillraceError
+from millrace.segments.names import (
+    CLEANED,
+    DELETED,
+    LOG,
+    OFFSET_INDEX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    SWAP,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    segment_file_name,
+)
+from millrace.segments.transaction_index import AbortedTransaction, pack_aborted
+from millrace_broker.log.cleaning.thinning import Kept
+from millrace_broker.log.files import File, Files, Part
+from millrace_broker.log.index_building import IndexBuilder
+from millrace_broker.log.segment import Segment
+
+
+class CleaningAbortedError(MillraceError):
+    """The log was changed, deleted or closed under the cleaning, or the cleaner is to stop; the log is sound."""
+
+
+_PENDING_BYTES: Final = 2**20
+"""Written at once."""
+_ORDER: Final = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, LOG)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanedSegment:
+    """A segment whose ``.cleaned`` files are complete and synced."""
+
+    base_offset: int
+    size_bytes: int
+    suffixes: tuple[str, ...]
+
+
+class CleanedSegmentWriter:
+    """Writes the ``.cleaned`` files of one segment. Call ``abandon`` unless ``finish`` returned."""
+
+    def __init__(self, files: Files, directory: Path, base_offset: int, index_interval_bytes: int) -> None:
+        self._files: Final = files
+        self._directory: Final = directory
+        self._base_offset: Final = base_offset
+        self._indexes: Final = IndexBuilder(base_offset, index_interval_bytes)
+        self._pending: list[Part] = []
+        self._pending_bytes = 0
+        self._size_bytes = 0
+        self._log: Final = self._create(LOG)
+
+    def append(self, batches: Iterable[Kept]) -> int:
+        """Write batches that stay; returns their bytes."""
+        before = self._size_bytes + self._pending_bytes
+        for batch in batches:
+            self._indexes.take(self._indexes.growth(self._size_bytes + self._pending_bytes, (batch,)))
+            self._pending.append(batch.data)
+            self._pending_bytes += batch.size_bytes
+            if self._pending_bytes >= _PENDING_BYTES:
+                self._flush()
+        self._flush()  # the next batches come from another buffer, and this one is not to be held
+        return self._size_bytes - before
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._log.write(self._size_bytes, self._pending)
+        self._size_bytes += self._pending_bytes
+        self._pending, self._pending_bytes = [], 0
+
+    def finish(self, aborted: Sequence[AbortedTransaction], modified_ms: int) -> CleanedSegment:
+        """Complete and sync the files; the log gets the time of the last segment that went into it."""
+        self._indexes.finish()
+        contents = {OFFSET_INDEX: bytes(self._indexes.offset_bytes), TIME_INDEX: bytes(self._indexes.time_bytes)}
+        if aborted:
+            contents[TRANSACTION_INDEX] = b"".join(pack_aborted(transaction) for transaction in aborted)
+        for suffix, content in contents.items():
+            file = self._create(suffix)
+            file.write(0, [content])
+            file.sync()
+            file.close()
+        self._log.sync()
+        self._log.close()
+        self._files.set_modified_ms(self._path(LOG), modified_ms)
+        return CleanedSegment(
+            base_offset=self._base_offset,
+            size_bytes=self._size_bytes,
+            suffixes=tuple(suffix for suffix in _ORDER if suffix == LOG or suffix in contents),
+        )
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        self._log.close()
+        for suffix in _ORDER:
+            self._files.remove(self._path(suffix))
+
+    def _create(self, suffix: str) -> File:
+        file = self._files.open(self._path(suffix), create=True)
+        file.truncate(0)
+        return file
+
+    def _path(self, suffix: str) -> Path:
+        return self._directory / (segment_file_name(self._base_offset, suffix) + CLEANED)
+
+
+def hold_open(segments: Iterable[Segment]) -> None:
+    """Have segments that are to be replaced keep their files open, for those who are reading them or are about to."""
+    for segment in segments:
+        with segment.lock:
+            segment.leave()
+            segment.file()
+            segment.indexes()
+        segment.leave()
+
+
+def promote(files: Files, directory: Path, cleaned: CleanedSegment) -> None:
+    """Step 2: decide that the cleaned segment takes the others' place, whatever happens from now on."""
+    for suffix in cleaned.suffixes:
+        name = segment_file_name(cleaned.base_offset, suffix)
+        files.rename(directory / (name + CLEANED), directory / (name + SWAP))
+    files.sync_directory(directory)
+
+
+def take_place(files: Files, directory: Path, cleaned: CleanedSegment, replaced: Sequence[int]) -> list[Path]:
+    """Step 3: remove the names of the ``replaced`` segments (base offsets) and give the first one's to the new files.
+
+    Returns the files that are to be removed later, and are not in anybody's way until then.
+    """
+    deleted = []
+    for base_offset in replaced:
+        is_kept = base_offset == cleaned.base_offset
+        for suffix in SEGMENT_SUFFIXES if is_kept else (*SEGMENT_SUFFIXES, SNAPSHOT):
+            path = directory / segment_file_name(base_offset, suffix)
+            if not (is_kept and suffix in cleaned.suffixes) and files.size_bytes(path) is not None:
+                deleted.append(path.with_name(path.name + DELETED))
+                files.rename(path, deleted[-1])
+    for suffix in cleaned.suffixes:
+        path = directory / segment_file_name(cleaned.base_offset, suffix)
+        files.rename(path.with_name(path.name + SWAP), path)
+    files.sync_directory(directory)
+    return deleted
