@@ -170,7 +170,9 @@ def _end_process_if_spark_hung_up() -> None:
     error = sys.exc_info()[1]
     if not isinstance(error, EOFError) or error.__traceback__ is None:
         return
-    if error.__traceback__.tb_frame.f_globals.get("__name__") == _PLANNING_LOOP:
+    # Spark runs the module as a program: its name is __main__, and only its spec says which it is.
+    spec = error.__traceback__.tb_frame.f_globals.get("__spec__")
+    if spec is not None and spec.name == _PLANNING_LOOP:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
