@@ -2,7 +2,7 @@
 
 ``manager``             all partitions of a broker, over its log directories
 ``partition``           one partition: append, read, look up, locate, flush, retention
-``reading``             reads and look-ups across segments
+``readable``, ``reading``  what readers use of it: reads and look-ups across segments
 ``segment``, ``appender``  one segment, read and written; ``index_building`` decides which batches get index entries
 ``loading``, ``recovery``, ``producer_loading``  what is done at start: leftovers, recovery, rebuilding
 ``validation``, ``placing``  checks of what producers send, and giving it offsets

@@ -6,12 +6,13 @@ Invariants:
   high watermark and the last stable offset are the log end offset.
 - Segments are sorted by base offset and do not overlap; at least one exists, and only the last is written to. The tuple
   that holds them is replaced, never changed, so that readers need no lock.
-- The log end offset is published after the batches, and nothing at or after it is ever handed out.
+- The log end offset is published after the batches, and nothing is handed out that was not appended whole.
 - A refused append leaves no trace; a failed one (``StorageError``) none that a reader could see. When the rest of a
   failed write cannot be cut off, or a sync failed, the partition takes no more appends until it has been loaded again.
 - The recovery point is at most the log end offset, and everything before it has been synced.
 
-Any thread may read; appending, rolling, deleting and closing take the partition's lock. Syncing does not hold it.
+Any thread may read (``readable``); appending, rolling, deleting and closing take the partition's lock. Syncing does
+not hold it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import logging
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,28 +28,25 @@ from uuid import UUID
 
 from millrace.config.topic import MessageTimestampType, TopicConfig
 from millrace.errors import (
-    CorruptBatchError,
     FencedLeaderEpochError,
     InvalidRequestError,
     MillraceError,
-    OffsetOutOfRangeError,
     StorageError,
 )
 from millrace.records import NO_PRODUCER_ID, BatchHeader
-from millrace.segments.indexes import TimeEntry
-from millrace.segments.names import DELETED, SEGMENT_SUFFIXES, SNAPSHOT, partition_directory_name, segment_file_name
+from millrace.segments.names import DELETED, SEGMENT_SUFFIXES, SNAPSHOT, segment_file_name
 from millrace_broker.environment import Clock
 from millrace_broker.log.appender import SegmentAppender
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
 from millrace_broker.log.cleaning.swap import CleanedSegment, CleaningAbortedError, hold_open, promote, take_place
-from millrace_broker.log.extents import Extent, cut
 from millrace_broker.log.files import Files, Part
 from millrace_broker.log.loading import LoadedLog, LogDirectory
 from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.placing import Placed, place, stamp
 from millrace_broker.log.producer_loading import snapshot_offsets, write_snapshot_file
 from millrace_broker.log.producers import ProducerEntry, append_batch
-from millrace_broker.log.reading import find_time, floor, read_batches
+from millrace_broker.log.readable import ReadableLog
+from millrace_broker.log.reading import floor
 from millrace_broker.log.retention import SegmentFacts, count_deletable
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.validation import check_produced, check_times
@@ -70,7 +68,7 @@ class AppendResult:
     is_duplicate: bool = False
 
 
-class PartitionLog:
+class PartitionLog(ReadableLog):
     """The log of one partition, opened by ``LogManager``."""
 
     def __init__(
@@ -88,10 +86,7 @@ class PartitionLog:
         log_start_offset: int = 0,
         was_clean: bool = False,
     ) -> None:
-        self.topic: Final = topic
-        self.topic_id: Final = topic_id
-        self.partition: Final = partition
-        self.directory: Final = directory
+        super().__init__(topic, topic_id, partition, directory)
         self._config = config
         self._files: Final = files
         self._clock: Final = clock
@@ -101,7 +96,6 @@ class PartitionLog:
             recovery_point=recovery_point, log_start_offset=log_start_offset, was_clean=was_clean
         )
         self._take_over(loaded)
-        self._appender: SegmentAppender | None = None
         self._failure: MillraceError | None = None
         self._unflushed_since: float | None = None
         self._deleted: list[tuple[float, Path]] = []
@@ -126,11 +120,6 @@ class PartitionLog:
     # --- what it is ----------------------------------------------------------------------------------------
 
     @property
-    def name(self) -> str:
-        """``topic-partition``, as the directory is called and messages say it."""
-        return partition_directory_name(self.topic, self.partition)
-
-    @property
     def config(self) -> TopicConfig:
         """The topic's configuration."""
         return self._config
@@ -140,49 +129,9 @@ class PartitionLog:
         self._config = config
 
     @property
-    def log_start_offset(self) -> int:
-        """Offset of the first record that is still there."""
-        return self._log_start_offset
-
-    @property
-    def high_watermark(self) -> int:
-        """Offset before which every in-sync replica has everything: what consumers may read."""
-        return self._log_end_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Offset before which no transaction is undecided."""
-        return self._log_end_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        """Offset that the next record gets."""
-        return self._log_end_offset
-
-    @property
     def recovery_point(self) -> int:
         """Offset before which everything has been synced to the disk."""
         return self._recovery_point
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of all segments, without indexes."""
-        return sum(segment.size_bytes for segment in self._segments)
-
-    @property
-    def first_base_offset(self) -> int:
-        """Base offset of the first segment, which the log may start inside of."""
-        return self._segments[0].base_offset
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The segments as they are now, the one that is written to last."""
-        return self._segments
-
-    @property
-    def segment_count(self) -> int:
-        """How many segments there are."""
-        return len(self._segments)
 
     @property
     def leader_epochs(self) -> tuple[tuple[int, int], ...]:
@@ -356,101 +305,6 @@ class PartitionLog:
         except StorageError as worse:
             _LOG.error("%s: offline (%s)", self.name, worse.message)
             self._failure = error
-
-    # --- reading -------------------------------------------------------------------------------------------
-
-    def read(
-        self, start_offset: int, max_bytes: int, *, end_offset: int | None = None, min_one_batch: bool = True
-    ) -> bytes:
-        """Read whole batches, from the one that holds ``start_offset`` up to ``max_bytes`` or ``end_offset``.
-
-        The first batch may begin before ``start_offset`` and the last end after ``end_offset`` (exclusive, by default
-        the high watermark). ``min_one_batch`` gives a first batch even if it is larger than ``max_bytes``. Empty when
-        there is nothing. A read ends with its segment: more may follow.
-
-        Raises ``OffsetOutOfRangeError``, and ``CorruptBatchError`` or ``StorageError`` when the disk lost data.
-        """
-        log_end_offset = self._log_end_offset
-        end = self.high_watermark if end_offset is None else min(end_offset, self.high_watermark)
-        segments = self._segments
-        if not self._log_start_offset <= start_offset <= max(log_end_offset, end):
-            raise self._out_of_range(start_offset)
-        if start_offset >= end:
-            return b""
-        try:
-            return read_batches(
-                segments, start_offset, end, max_bytes, log_end_offset=log_end_offset, min_one_batch=min_one_batch
-            )
-        except (CorruptBatchError, StorageError) as error:
-            if start_offset < self._log_start_offset:  # retention was faster
-                raise self._out_of_range(start_offset) from error
-            raise
-
-    def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
-        return OffsetOutOfRangeError(
-            f"offset {offset} of {self.name} is not in the log, which has offsets "
-            f"{self._log_start_offset}..{self._log_end_offset - 1} (next: {self._log_end_offset})"
-        )
-
-    def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Find the first record whose timestamp is at least ``timestamp_ms``: (offset, timestamp); None if none is."""
-        return self._unless_deleted(lambda segments, start: self._find_time(segments, start, timestamp_ms))
-
-    def _find_time(
-        self, segments: Sequence[Segment], log_start_offset: int, timestamp_ms: int
-    ) -> tuple[int, int] | None:
-        for segment in segments:
-            if self._largest(segment).timestamp_ms >= timestamp_ms:
-                found = find_time(segment, timestamp_ms, log_start_offset)
-                if found is not None:
-                    return found
-        return None
-
-    def max_timestamp_offset(self) -> tuple[int, int] | None:
-        """Find the first record with the log's largest timestamp: (offset, timestamp); None in an empty log."""
-        return self._unless_deleted(self._find_largest)
-
-    def _find_largest(self, segments: Sequence[Segment], log_start_offset: int) -> tuple[int, int] | None:
-        candidates = [(self._largest(segment), segment) for segment in segments]
-        largest, segment = max(candidates, key=lambda candidate: candidate[0].timestamp_ms)
-        return find_time(segment, largest.timestamp_ms, log_start_offset) if largest.timestamp_ms >= 0 else None
-
-    def _unless_deleted(
-        self, look: Callable[[Sequence[Segment], int], tuple[int, int] | None]
-    ) -> tuple[int, int] | None:
-        """Look through the segments, and again through the rest of them if some were deleted under the look."""
-        while True:
-            log_start_offset, segments = self._log_start_offset, self._segments
-            try:
-                return look(segments, log_start_offset)
-            except (CorruptBatchError, StorageError):
-                if self._segments[0] is segments[0]:
-                    raise
-
-    def _largest(self, segment: Segment) -> TimeEntry:
-        appender = self._appender
-        if appender is not None and appender.segment is segment:
-            return appender.largest
-        return segment.largest_timestamp()
-
-    def locate(self, start_offset: int, end_offset: int, split_bytes: int = 0) -> list[Extent]:
-        """Say what files and positions a range of offsets is made of, cut to about ``split_bytes`` (0: per segment).
-
-        The extents tile ``start_offset..end_offset`` (exclusive) exactly; there are none for an empty range. Raises
-        ``OffsetOutOfRangeError`` when the range is not between log start and high watermark.
-        """
-        high_watermark, segments = self.high_watermark, self._segments
-        for offset in (start_offset, end_offset):
-            if not self._log_start_offset <= offset <= high_watermark:
-                raise self._out_of_range(offset)
-        if start_offset > end_offset:
-            raise InvalidRequestError(f"range {start_offset}..{end_offset} of {self.name} ends before it starts")
-        try:
-            return cut(segments, start_offset, end_offset, split_bytes) if start_offset < end_offset else []
-        except (CorruptBatchError, StorageError) as error:
-            if start_offset < self._log_start_offset:  # retention was faster
-                raise self._out_of_range(start_offset) from error
-            raise
 
     # --- durability ----------------------------------------------------------------------------------------
 

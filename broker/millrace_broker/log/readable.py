@@ -1,0 +1,174 @@
+"""The half of a partition's log that any thread may use without a lock: reading and looking up.
+
+Invariant: what is needed is taken in the order that is safe beside a writer, who publishes the other way round. First
+the end of the log, then the tuple of segments, which holds everything before that end; last the start of the log, which
+moves before segments go. So a look that began with an offset in the log finds it, or finds that it was deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from millrace.errors import CorruptBatchError, InvalidRequestError, OffsetOutOfRangeError, StorageError
+from millrace.segments.indexes import TimeEntry
+from millrace.segments.names import partition_directory_name
+from millrace_broker.log.appender import SegmentAppender
+from millrace_broker.log.extents import Extent, cut
+from millrace_broker.log.reading import find_time, read_batches
+from millrace_broker.log.segment import Segment
+
+
+class ReadableLog:
+    """A partition's log as its readers see it. ``PartitionLog`` sets and replaces what it holds."""
+
+    _segments: tuple[Segment, ...]
+    _log_start_offset: int
+    _log_end_offset: int
+
+    def __init__(self, topic: str, topic_id: UUID, partition: int, directory: Path) -> None:
+        self.topic: Final = topic
+        self.topic_id: Final = topic_id
+        self.partition: Final = partition
+        self.directory: Final = directory
+        self._appender: SegmentAppender | None = None
+
+    @property
+    def name(self) -> str:
+        """``topic-partition``, as the directory is called and messages say it."""
+        return partition_directory_name(self.topic, self.partition)
+
+    @property
+    def log_start_offset(self) -> int:
+        """Offset of the first record that is still there."""
+        return self._log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset before which every in-sync replica has everything: what consumers may read."""
+        return self._log_end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Offset before which no transaction is undecided."""
+        return self._log_end_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset that the next record gets."""
+        return self._log_end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all segments, without indexes."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def first_base_offset(self) -> int:
+        """Base offset of the first segment, which the log may start inside of."""
+        return self._segments[0].base_offset
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments as they are now, the one that is written to last."""
+        return self._segments
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments there are."""
+        return len(self._segments)
+
+    def read(
+        self, start_offset: int, max_bytes: int, *, end_offset: int | None = None, min_one_batch: bool = True
+    ) -> bytes:
+        """Read whole batches, from the one that holds ``start_offset`` up to ``max_bytes`` or ``end_offset``.
+
+        The first batch may begin before ``start_offset`` and the last end after ``end_offset`` (exclusive, by default
+        the high watermark). ``min_one_batch`` gives a first batch even if it is larger than ``max_bytes``. Empty when
+        there is nothing. A read ends with its segment: more may follow.
+
+        Raises ``OffsetOutOfRangeError``, and ``CorruptBatchError`` or ``StorageError`` when the disk lost data.
+        """
+        log_end_offset = self._log_end_offset
+        end = self.high_watermark if end_offset is None else min(end_offset, self.high_watermark)
+        segments = self._segments
+        if not self._log_start_offset <= start_offset <= max(log_end_offset, end):
+            raise self._out_of_range(start_offset)
+        if start_offset >= end:
+            return b""
+        try:
+            return read_batches(
+                segments, start_offset, end, max_bytes, log_end_offset=log_end_offset, min_one_batch=min_one_batch
+            )
+        except (CorruptBatchError, StorageError) as error:
+            if start_offset < self._log_start_offset:  # retention was faster
+                raise self._out_of_range(start_offset) from error
+            raise
+
+    def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(
+            f"offset {offset} of {self.name} is not in the log, which has offsets "
+            f"{self._log_start_offset}..{self._log_end_offset - 1} (next: {self._log_end_offset})"
+        )
+
+    def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Find the first record whose timestamp is at least ``timestamp_ms``: (offset, timestamp); None if none is."""
+        return self._unless_deleted(lambda segments, start: self._find_time(segments, start, timestamp_ms))
+
+    def _find_time(
+        self, segments: Sequence[Segment], log_start_offset: int, timestamp_ms: int
+    ) -> tuple[int, int] | None:
+        for segment in segments:
+            if self._largest(segment).timestamp_ms >= timestamp_ms:
+                found = find_time(segment, timestamp_ms, log_start_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def max_timestamp_offset(self) -> tuple[int, int] | None:
+        """Find the first record with the log's largest timestamp: (offset, timestamp); None in an empty log."""
+        return self._unless_deleted(self._find_largest)
+
+    def _find_largest(self, segments: Sequence[Segment], log_start_offset: int) -> tuple[int, int] | None:
+        candidates = [(self._largest(segment), segment) for segment in segments]
+        largest, segment = max(candidates, key=lambda candidate: candidate[0].timestamp_ms)
+        return find_time(segment, largest.timestamp_ms, log_start_offset) if largest.timestamp_ms >= 0 else None
+
+    def _unless_deleted(
+        self, look: Callable[[Sequence[Segment], int], tuple[int, int] | None]
+    ) -> tuple[int, int] | None:
+        """Look through the segments, and again through the rest of them if some were deleted under the look."""
+        while True:
+            log_start_offset, segments = self._log_start_offset, self._segments
+            try:
+                return look(segments, log_start_offset)
+            except (CorruptBatchError, StorageError):
+                if self._segments is segments:
+                    raise
+
+    def _largest(self, segment: Segment) -> TimeEntry:
+        appender = self._appender
+        if appender is not None and appender.segment is segment:
+            return appender.largest
+        return segment.largest_timestamp()
+
+    def locate(self, start_offset: int, end_offset: int, split_bytes: int = 0) -> list[Extent]:
+        """Say what files and positions a range of offsets is made of, cut to about ``split_bytes`` (0: per segment).
+
+        The extents tile ``start_offset..end_offset`` (exclusive) exactly; there are none for an empty range. Raises
+        ``OffsetOutOfRangeError`` when the range is not between log start and high watermark.
+        """
+        high_watermark, segments = self.high_watermark, self._segments
+        for offset in (start_offset, end_offset):
+            if not self._log_start_offset <= offset <= high_watermark:
+                raise self._out_of_range(offset)
+        if start_offset > end_offset:
+            raise InvalidRequestError(f"range {start_offset}..{end_offset} of {self.name} ends before it starts")
+        try:
+            return cut(segments, start_offset, end_offset, split_bytes) if start_offset < end_offset else []
+        except (CorruptBatchError, StorageError) as error:
+            if start_offset < self._log_start_offset:  # retention was faster
+                raise self._out_of_range(start_offset) from error
+            raise
