@@ -15,6 +15,7 @@ loads nothing but ``source``; what needs pyarrow, grpc or a broker is imported w
 * ``batch, stream``  Spark's reader interfaces over these
 * ``spark_session``  ``session()``: a ready Spark session with Delta
 * ``delta_jars, java_runtime, checkpoint_files``  what a session needs of its environment
+* ``worker_daemon``  Spark's daemon of Python workers without its false alarms
 """
 
 from __future__ import annotations

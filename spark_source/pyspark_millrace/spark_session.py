@@ -44,6 +44,9 @@ DELTA_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
 }
 
+WORKER_DAEMON: Final = "pyspark_millrace.worker_daemon"
+"""Spark's own daemon of Python workers, but no traceback in the log whenever Spark ends an idle one."""
+
 PROFILES: Final = ("default", "low-latency")
 
 
@@ -108,6 +111,7 @@ def default_settings(*, local: bool, delta: bool) -> dict[str, str]:
             "spark.sql.shuffle.partitions": str(max(2, cores)),
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
+            "spark.python.daemon.module": WORKER_DAEMON,
         }
     if delta:
         settings |= DELTA_SETTINGS
