@@ -27,7 +27,7 @@ from pyspark_millrace.positions import (
 )
 
 DEFAULT_ROWS_PER_BATCH: Final = 50_000
-"""Most rows of an Arrow batch handed to Spark; docs/design/spark-source.md has the measurement."""
+"""Most rows of an Arrow batch handed to Spark; docs/design/0006-spark-source.md has the measurement."""
 
 _T = TypeVar("_T")
 

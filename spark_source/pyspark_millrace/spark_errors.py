@@ -61,7 +61,8 @@ def millrace_error_in(error: BaseException) -> MillraceError | None:
         found = list(_OURS.finditer(text))
         if found:
             kind = getattr(errors, found[-1]["name"], MillraceError)
-            return kind(found[-1]["message"].strip()) if issubclass(kind, MillraceError) else None
+            known = isinstance(kind, type) and issubclass(kind, MillraceError)
+            return (kind if known else MillraceError)(found[-1]["message"].strip())
     return None
 
 

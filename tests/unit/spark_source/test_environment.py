@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 
 from millrace.errors import EnvironmentProblemError, UsageError
-from pyspark_millrace.checkpoint_files import probe_rename
+from pyspark_millrace.checkpoint_files import CHECKPOINT_MANAGER, probe_rename
 from pyspark_millrace.delta_jars import DELTA_PACKAGE, cache_directory, delta_jars
 from pyspark_millrace.java_runtime import check_java
-from pyspark_millrace.spark_session import default_settings, merge_settings, session
+from pyspark_millrace.spark_session import (
+    CHECKPOINT_MANAGER_SETTING,
+    _checkpoint_settings,
+    default_settings,
+    merge_settings,
+    session,
+    spark_submit_command,
+)
 from pyspark_millrace.transform import decode_transform, encode_transform
 
 
@@ -173,6 +180,15 @@ def test_the_properties_file_says_what_a_session_says():
     assert in_file == in_code
 
 
+def test_the_command_names_the_interpreter_to_the_jvm(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    command = spark_submit_command("job.py", "--topic", "t", delta=False, conf={"spark.master": "local[1]"})
+    assert command[:3] == ["env", f"PYSPARK_PYTHON={sys.executable}", str(tmp_path / "bin" / "spark-submit")]
+    assert command[-3:] == ["job.py", "--topic", "t"]
+    assert f"spark.pyspark.python={sys.executable}" in command
+    assert "spark.master=local[1]" in command
+
+
 def test_an_unknown_profile_is_refused():
     with pytest.raises(UsageError, match="expected one of default, low-latency"):
         session(profile="fast")
@@ -203,6 +219,22 @@ def test_a_rename_that_is_not_atomic_is_noticed(tmp_path, monkeypatch):
     probe = probe_rename(tmp_path)
     assert not probe.safe
     assert "not atomic" in probe.reason
+
+
+def test_the_low_latency_profile_renames_only_where_the_trial_allowed_it(tmp_path, monkeypatch, caplog):
+    assert _checkpoint_settings(tmp_path) == {CHECKPOINT_MANAGER_SETTING: CHECKPOINT_MANAGER}
+    assert _checkpoint_settings(None) == {}
+    assert "no checkpoint_root given" in caplog.text
+    assert _checkpoint_settings("s3a://bucket/checkpoints") == {}
+    assert "not a local file system" in caplog.text
+
+    def missing_for_a_moment(source, target):
+        Path(target).unlink()
+        Path(target).write_bytes(Path(source).read_bytes())
+
+    monkeypatch.setattr("pyspark_millrace.checkpoint_files.os.rename", missing_for_a_moment)
+    assert _checkpoint_settings(tmp_path) == {}
+    assert "are not atomic" in caplog.text
 
 
 # --- transformations -----------------------------------------------------------------------------------------
