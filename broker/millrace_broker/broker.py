@@ -29,6 +29,7 @@ from millrace.errors import (
     NotLeaderError,
     UnknownTopicOrPartitionError,
 )
+from millrace_broker.compaction import cleaner_settings, keys_of
 from millrace_broker.delayed import Arrivals, ArrivalStatistics, PartitionKey
 from millrace_broker.environment import Clock, SystemClock
 from millrace_broker.limits import ByteBudget, LimitStatistics, RequestLimits
@@ -144,6 +145,8 @@ class Broker:
             on_gone=self._forget,
         )
         self.changes.resume()
+        if self.config.log_cleaner_enable:
+            self.logs.start_cleaner(cleaner_settings(self.config), keys_of(self.catalog))
         self.producer_ids = ProducerIds(self.coordination, self.config.broker_id)
 
     def _check_metadata_file(self, directory: Path) -> None:

@@ -1,7 +1,7 @@
 """LocateRange: which pieces of which segment files a range of offsets is made of.
 
 Paths are named only to callers on this host, and only while ``direct.reads.enable`` is on: who knows a path goes
-round the broker, and only the files' permissions stand in the way.
+round the broker, and only the files' permissions stand in the way. Those of compacted topics are not named.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ async def handle(broker: Broker, request: pb.LocateRangeRequest, call: Call) -> 
     )
     if end_offset == request.start_offset:
         return response
-    names_paths = broker.config.direct_reads_enable and call.is_local
+    # Compaction puts other files under the same names, where the positions would mean something else.
+    names_paths = broker.config.direct_reads_enable and call.is_local and not partition.topic.config.is_compacted
     for extent in await broker.run_io(log.locate, request.start_offset, end_offset, request.split_bytes):
         response.extents.add(
             segment_base_offset=extent.segment_base_offset,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from millrace import records as codec
 from millrace.config.topic import CompressionType
-from millrace.errors import SchemaMismatchError, UnknownSchemaError
+from millrace.errors import InvalidRecordError, SchemaMismatchError, UnknownSchemaError
 from millrace.records import BatchHeader, Compression
 from millrace_broker.metadata import TopicInfo
 
@@ -29,8 +29,8 @@ def prepare_records(topic: TopicInfo, data: bytes) -> bytes:
     """Check every batch in ``data`` against its topic; returns what to append: ``data``, or it compressed anew.
 
     Raises ``CorruptBatchError``, ``InvalidRecordError``, ``SchemaMismatchError`` (naming row and column),
-    ``InvalidTimestampError``, ``UnsupportedCompressionError``. What is left of an incomplete batch at the end is
-    kept, for the log to refuse.
+    ``InvalidTimestampError``, ``UnsupportedCompressionError``. In a compacted topic every record must have a key. What
+    is left of an incomplete batch at the end is kept, for the log to refuse.
     """
     target = _TARGET.get(topic.config.compression_type)
     parts: list[bytes] = []
@@ -42,7 +42,9 @@ def prepare_records(topic: TopicInfo, data: bytes) -> bytes:
     for position, header in codec.scan_headers(data):
         codec.verify_crc(data, position, header)
         _check_kind(topic, data, position, header)
-        codec.validate_batch(data, position, header, schema_of)
+        batch = codec.validate_batch(data, position, header, schema_of)
+        if topic.config.is_compacted:
+            _check_keys(topic, batch)
         if target is not None and header.compression != target:
             parts += [data[kept:position], codec.recompress_batch(data, position, header, schema_of, target)]
             kept = position + header.size_bytes
@@ -58,6 +60,20 @@ def _check_kind(topic: TopicInfo, data: bytes, position: int, header: BatchHeade
             raise SchemaMismatchError(f"topic {topic.name} is opaque: it takes no batch of schema {schema_id}")
     elif topic.is_typed:
         raise SchemaMismatchError(f"topic {topic.name} is typed: it takes columnar batches, not rows")
+
+
+def _check_keys(topic: TopicInfo, batch: codec.DecodedBatch) -> None:
+    """Raise ``InvalidRecordError`` for a record without a key: in a compacted topic nothing could ever replace it."""
+    names = topic.key_columns if topic.is_typed else ("key",)
+    columns = [batch.columns.column(name) for name in names]
+    if any(not column.null_count for column in columns):
+        return
+    for row in range(batch.num_rows):
+        if not any(column[row].is_valid for column in columns):
+            raise InvalidRecordError(
+                f"row {row} of a batch for {topic.name} has no key ({', '.join(names)} is null), and the topic is "
+                "compacted (cleanup.policy): give every record a key"
+            )
 
 
 def _schema(topic: TopicInfo, schema_id: int) -> pa.Schema:

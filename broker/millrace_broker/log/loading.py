@@ -133,7 +133,9 @@ class LogDirectory:
         swaps = [name for name in names if name.endswith(SWAP)]
         for name in swaps:
             parsed = parse_segment_file_name(name.removesuffix(SWAP))
-            if parsed is None or parsed[0] >= min(unfinished, default=parsed[0] + 1):
+            # An index whose log has taken its place already is built anew.
+            has_log = parsed is not None and segment_file_name(parsed[0], LOG) + SWAP in swaps
+            if parsed is None or not has_log or parsed[0] >= min(unfinished, default=parsed[0] + 1):
                 self.files.remove(self.directory / name)
             elif parsed[1] == LOG:
                 self._finish_swap(parsed[0])

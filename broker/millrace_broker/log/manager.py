@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,9 @@ from millrace.segments.names import (
 )
 from millrace_broker.environment import Clock, SystemClock
 from millrace_broker.log.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS, Partition
+from millrace_broker.log.cleaning.batches import TopicKeys
+from millrace_broker.log.cleaning.checkpoints import CleanerCheckpoints
+from millrace_broker.log.cleaning.threads import CleanerSettings, CompactedPartition, LogCleaner
 from millrace_broker.log.data_directory import DataDirectory
 from millrace_broker.log.files import Files, OsFiles
 from millrace_broker.log.open_segments import OpenSegments
@@ -79,6 +83,7 @@ class LogManager:
         self._offline: dict[Partition, MillraceError] = {}
         self._configs: dict[str, TopicConfig] = {}
         self._is_closed = False
+        self.cleaner: LogCleaner | None = None
         self._next_retention = clock.monotonic()
         self._next_checkpoint = self._next_retention + self._checkpoint_interval_s
 
@@ -249,14 +254,17 @@ class LogManager:
 
         Raises ``UnknownTopicOrPartitionError`` when there is none.
         """
-        with self._lock:
-            key = (topic, partition)
+        key = (topic, partition)
+        # First the cleaner, then the lock: to come to its end it may want that.
+        with contextlib.nullcontext() if self.cleaner is None else self.cleaner.paused(key), self._lock:
             log = self._logs.pop(key, None)
             if log is None:
                 raise UnknownTopicOrPartitionError(
                     f"there is no partition {partition_directory_name(topic, partition)}"
                 )
             directory = self._homes.pop(key)
+            if self.cleaner is not None:
+                self.cleaner.forget(directory.path, key)
             log.release()
             gone = directory.path / deleted_directory_name(topic, partition, uuid4().hex)
             self._files.rename(log.directory, gone)
@@ -271,6 +279,27 @@ class LogManager:
             for (name, _), log in self._logs.items():
                 if name == topic:
                     log.config = config
+
+    # --- compaction ----------------------------------------------------------------------------------------
+
+    def start_cleaner(self, settings: CleanerSettings, keys_of: Callable[[str], TopicKeys]) -> LogCleaner:
+        """Have threads clean the partitions of compacted topics until ``close``; ``keys_of`` is asked by topic.
+
+        Raises ``StorageError`` when a checkpoint of the cleaner is damaged.
+        """
+
+        def find_partitions() -> list[CompactedPartition]:
+            with self._lock:
+                return [
+                    CompactedPartition(log, self._homes[key].path, keys_of(log.topic))
+                    for key, log in self._logs.items()
+                    if log.config.is_compacted
+                ]
+
+        checkpoints = CleanerCheckpoints(self._files, [directory.path for directory in self._directories])
+        self.cleaner = LogCleaner(settings, find_partitions, checkpoints, self._files, self._clock)
+        self.cleaner.start()
+        return self.cleaner
 
     # --- upkeep --------------------------------------------------------------------------------------------
 
@@ -327,6 +356,8 @@ class LogManager:
             if self._is_closed:
                 return
             self._is_closed = True
+        if self.cleaner is not None:
+            self.cleaner.stop()
         failed: set[Path] = set()
         for key, log in sorted(self._logs.items()):
             try:

@@ -154,6 +154,7 @@ class TopicChanges:
             values
         )
         config = rules.effective_config(self._config.topic_defaults, overrides, is_typed=topic.is_typed)
+        rules.check_compaction(name, config, is_typed=topic.is_typed, key_columns=topic.key_columns)
         if validate_only:
             return
         self._coordination.set(paths.topic_config_path(name), ConfigNode(overrides).encode())
@@ -220,7 +221,9 @@ class TopicChanges:
             self._config.default_replication_factor if factor == -1 else factor,
             len(self._coordination.children(paths.BROKER_IDS)),
         )
-        rules.effective_config(self._config.topic_defaults, spec.configs, is_typed=bool(spec.arrow_schema))
+        is_typed = bool(spec.arrow_schema)
+        config = rules.effective_config(self._config.topic_defaults, spec.configs, is_typed=is_typed)
+        rules.check_compaction(spec.name, config, is_typed=is_typed, key_columns=spec.key_columns)
         _check_schema(spec)
         return partitions
 

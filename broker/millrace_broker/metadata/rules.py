@@ -6,7 +6,7 @@ Names follow Kafka's ``Topic.validate`` and ``hasCollision``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from millrace.config.topic import CompressionType, TopicConfig
@@ -72,6 +72,15 @@ def check_option_names(names: Iterable[str]) -> None:
     if unknown:
         raise InvalidConfigError(
             f"unknown topic option {', '.join(unknown)}: the options are {', '.join(TopicConfig.option_names())}"
+        )
+
+
+def check_compaction(name: str, config: TopicConfig, *, is_typed: bool, key_columns: Sequence[str]) -> None:
+    """Raise ``InvalidConfigError`` when a topic is to be compacted whose records have no keys."""
+    if config.is_compacted and is_typed and not key_columns:
+        raise InvalidConfigError(
+            f"cleanup.policy={config.cleanup_policy}: topic {name} is typed and has no key columns to compact by; "
+            "name some when creating it, or leave the policy at delete"
         )
 
 

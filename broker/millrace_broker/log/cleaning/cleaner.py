@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from millrace.config.topic import TopicConfig
 from millrace.segments.transaction_index import AbortedTransaction
@@ -52,7 +52,10 @@ class CleanableSegment(ReadableSegment, Protocol):
         """When it was last written."""
 
 
-class CleanableLog(Protocol):
+SegmentT = TypeVar("SegmentT", bound=CleanableSegment)
+
+
+class CleanableLog(Protocol[SegmentT]):
     """A log that is to be cleaned."""
 
     @property
@@ -68,7 +71,7 @@ class CleanableLog(Protocol):
         """The topic's configuration."""
 
     @property
-    def segments(self) -> Sequence[CleanableSegment]:
+    def segments(self) -> Sequence[SegmentT]:
         """Its segments, the active one last."""
 
     def last_records(self) -> Mapping[int, LastRecord]:
@@ -77,7 +80,7 @@ class CleanableLog(Protocol):
     def aborted_transactions(self, start_offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
         """Aborted transactions with records in a range of offsets."""
 
-    def replace(self, replaced: Sequence[CleanableSegment], cleaned: CleanedSegment) -> None:
+    def replace(self, replaced: Sequence[SegmentT], cleaned: CleanedSegment) -> None:
         """Put a cleaned segment in the place of consecutive others.
 
         Raises ``CleaningAbortedError`` when they are not the log's any more, ``StorageError``.
@@ -102,7 +105,7 @@ class Cleaner:
     use_io: Callable[[int], object]
 
     def clean(
-        self, log: CleanableLog, dirty: CleanableRange, keys: TopicKeys, now_ms: int
+        self, log: CleanableLog[SegmentT], dirty: CleanableRange, keys: TopicKeys, now_ms: int
     ) -> CleaningStatistics | None:
         """Clean a log up to the end offset in the result; None when there is nothing dirty.
 
@@ -114,11 +117,11 @@ class Cleaner:
         return _Cleaning(self, log, dirty, keys, now_ms).run()
 
 
-class _Cleaning:
+class _Cleaning(Generic[SegmentT]):
     """One cleaning of one log."""
 
     def __init__(
-        self, cleaner: Cleaner, log: CleanableLog, dirty: CleanableRange, keys: TopicKeys, now_ms: int
+        self, cleaner: Cleaner, log: CleanableLog[SegmentT], dirty: CleanableRange, keys: TopicKeys, now_ms: int
     ) -> None:
         self._cleaner: Final = cleaner
         self._log: Final = log
@@ -160,7 +163,7 @@ class _Cleaning:
             return self._segments[following].base_offset
         return self._dirty.first_uncleanable_offset
 
-    def _chunks(self, segment: CleanableSegment, position: int) -> Iterator[list[CleanableBatch]]:
+    def _chunks(self, segment: SegmentT, position: int) -> Iterator[list[CleanableBatch]]:
         for batches in read_chunks(segment, position, self._cleaner.limits.chunk_bytes, self._keys):
             self._cleaner.use_io(sum(batch.size_bytes for batch in batches))
             yield batches
@@ -184,7 +187,7 @@ class _Cleaning:
 
     # --- second pass ---------------------------------------------------------------------------------------
 
-    def _groups(self, end_offset: int) -> list[list[CleanableSegment]]:
+    def _groups(self, end_offset: int) -> list[list[SegmentT]]:
         segments = [segment for segment in self._segments if segment.base_offset < end_offset]
         sizes = [SegmentSizes(each.base_offset, each.size_bytes, *each.index_bytes()) for each in segments]
         cut = group(
@@ -195,7 +198,7 @@ class _Cleaning:
         )
         return [segments[first:end] for first, end in cut]
 
-    def _clean_group(self, segments: list[CleanableSegment]) -> None:
+    def _clean_group(self, segments: list[SegmentT]) -> None:
         writer = CleanedSegmentWriter(
             self._cleaner.files, self._log.directory, segments[0].base_offset, self._log.config.index_interval_bytes
         )
@@ -211,7 +214,7 @@ class _Cleaning:
         self._counts.segments_read += len(segments)
         self._counts.segments_written += 1
 
-    def _copy(self, segment: CleanableSegment, writer: CleanedSegmentWriter) -> None:
+    def _copy(self, segment: SegmentT, writer: CleanedSegmentWriter) -> None:
         following = self._next_offset(self._segments.index(segment))
         self._transactions.expect(self._log.aborted_transactions(segment.base_offset, following))
         keeps_old_tombstones = segment.modified_ms() > self._old_horizon_ms

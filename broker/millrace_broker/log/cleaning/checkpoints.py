@@ -1,0 +1,50 @@
+"""Up to where each partition has been cleaned: ``cleaner-offset-checkpoint``, one in each log directory.
+
+Kafka's format and place (``checkpoints``). What it says may be behind, which costs a cleaning that finds little; a
+partition that it does not name is dirty from its start.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from millrace_broker.log.checkpoints import Partition, read_offsets, write_offsets
+from millrace_broker.log.files import Files
+
+CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
+
+
+class CleanerCheckpoints:
+    """The checkpoints of all log directories, in memory and on disk. Safe from any thread."""
+
+    def __init__(self, files: Files, directories: list[Path]) -> None:
+        """Read them; raises ``StorageError`` for a file that is damaged."""
+        self._files: Final = files
+        self._lock: Final = threading.Lock()
+        self._offsets: Final = {path: read_offsets(files, path / CLEANER_OFFSETS) for path in directories}
+
+    def get(self, directory: Path, partition: Partition) -> int | None:
+        """Up to where a partition is clean, None when it never was cleaned."""
+        return self._offsets[directory].get(partition)
+
+    def put(self, directory: Path, partition: Partition, offset: int) -> None:
+        """Note that a partition has been cleaned; raises ``StorageError``, and the note is then only in memory."""
+        self._change(directory, lambda offsets: offsets.update({partition: offset}))
+
+    def truncate(self, directory: Path, partition: Partition, end_offset: int) -> None:
+        """Note that a partition ends earlier now: what is clean cannot go beyond that."""
+        if (self.get(directory, partition) or 0) > end_offset:
+            self.put(directory, partition, end_offset)
+
+    def forget(self, directory: Path, partition: Partition) -> None:
+        """Note that a partition is gone."""
+        if self.get(directory, partition) is not None:
+            self._change(directory, lambda offsets: offsets.pop(partition, None))
+
+    def _change(self, directory: Path, change: Callable[[dict[Partition, int]], object]) -> None:
+        with self._lock:
+            change(self._offsets[directory])
+            write_offsets(self._files, directory / CLEANER_OFFSETS, self._offsets[directory])

@@ -1,0 +1,280 @@
+"""The cleaner of a broker: threads that clean the dirtiest log first, and those who must keep them off one.
+
+Invariants:
+
+- a partition is cleaned by one thread at a time, and by none while it is ``paused``;
+- a partition whose cleaning failed because of what is on its disk is not tried again until the broker starts anew, or
+  it is ``resumed`` by hand: it stays readable, and it is named in ``statistics``;
+- a checkpoint is written only after the segments that it speaks of are in place.
+
+States and order of work are those of Kafka's ``LogCleanerManager``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from millrace.errors import MillraceError
+from millrace_broker.environment import Clock
+from millrace_broker.log.checkpoints import Partition
+from millrace_broker.log.cleaning.batches import TopicKeys
+from millrace_broker.log.cleaning.candidates import CleanableRange, cleanable_range, dirtiest
+from millrace_broker.log.cleaning.checkpoints import CleanerCheckpoints
+from millrace_broker.log.cleaning.cleaner import Cleaner, CleanerLimits
+from millrace_broker.log.cleaning.offset_map import ENTRY_BYTES
+from millrace_broker.log.cleaning.partition_view import PartitionView
+from millrace_broker.log.cleaning.statistics import CleaningStatistics
+from millrace_broker.log.cleaning.swap import CleaningAbortedError
+from millrace_broker.log.cleaning.throttle import Throttle
+from millrace_broker.log.files import Files
+from millrace_broker.log.partition import PartitionLog
+
+_LOG: Final = logging.getLogger(__name__)
+_REMEMBERED_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerSettings:
+    """How a broker cleans (``log.cleaner.*``). Memory and I/O are of all threads together."""
+
+    threads: int = 1
+    dedupe_buffer_bytes: int = 128 * 2**20
+    load_factor: float = 0.9
+    io_buffer_bytes: int = 4 * 2**20
+    io_bytes_per_second_max: float = sys.float_info.max
+    backoff_ms: int = 15_000
+
+    @property
+    def limits(self) -> CleanerLimits:
+        """The part of one thread."""
+        return CleanerLimits(
+            map_slots=max(self.dedupe_buffer_bytes // self.threads // ENTRY_BYTES, 1),
+            map_load_factor=self.load_factor,
+            chunk_bytes=max(self.io_buffer_bytes // self.threads, 1),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerStatistics:
+    """What the cleaner does and did. ``uncleanable`` says why a partition is not cleaned any more."""
+
+    latest: tuple[CleaningStatistics, ...]
+    in_progress: tuple[Partition, ...]
+    dirtiest_ratio: float
+    uncleanable: dict[Partition, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedPartition:
+    """A partition that may be cleaned, the log directory that it is in, and how its keys are found."""
+
+    log: PartitionLog
+    directory: Path
+    keys: TopicKeys
+
+    @property
+    def partition(self) -> Partition:
+        """Topic and number."""
+        return self.log.topic, self.log.partition
+
+
+class LogCleaner:
+    """Cleans what ``find_partitions`` names; see ``start`` and ``stop``."""
+
+    def __init__(
+        self,
+        settings: CleanerSettings,
+        find_partitions: Callable[[], Sequence[CompactedPartition]],
+        checkpoints: CleanerCheckpoints,
+        files: Files,
+        clock: Clock,
+    ) -> None:
+        self._settings: Final = settings
+        self._find_partitions: Final = find_partitions
+        self._checkpoints: Final = checkpoints
+        self._files: Final = files
+        self._clock: Final = clock
+        self._changed: Final = threading.Condition()
+        self._in_progress: dict[Partition, bool] = {}
+        """Partitions being cleaned, and whether that is to end."""
+        self._paused: dict[Partition, int] = {}
+        self._uncleanable: dict[Partition, str] = {}
+        self._latest: deque[CleaningStatistics] = deque(maxlen=_REMEMBERED_MAX)
+        self._dirtiest_ratio = 0.0
+        self._is_stopping = False
+        self._threads: list[threading.Thread] = []
+        self._throttle: Final = Throttle(settings.io_bytes_per_second_max, clock.monotonic, self._wait)
+
+    # --- life ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to clean, in threads of its own."""
+        for number in range(self._settings.threads):
+            thread = threading.Thread(target=self._run, name=f"millrace-cleaner-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Break off what is being cleaned and wait for the threads to end. Stopping again does nothing."""
+        with self._changed:
+            self._is_stopping = True
+            self._in_progress = dict.fromkeys(self._in_progress, True)
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def wake(self) -> None:
+        """Have idle threads look for something to clean now."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            try:
+                has_cleaned = self.clean_dirtiest() is not None
+            except Exception:  # noqa: BLE001 - the thread must live; it is logged
+                _LOG.exception("the cleaner could not choose a partition and tries again")
+                has_cleaned = False
+            if not has_cleaned:
+                self._wait(self._settings.backoff_ms / 1000)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until it is over or something has changed."""
+        with self._changed:
+            if not self._is_stopping:
+                self._changed.wait(seconds)
+
+    # --- keeping off ---------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def paused(self, partition: Partition) -> Iterator[None]:
+        """Keep cleaners off a partition: one that is at it breaks off first. For truncating, moving and deleting."""
+        with self._changed:
+            self._paused[partition] = self._paused.get(partition, 0) + 1
+            if partition in self._in_progress:
+                self._in_progress[partition] = True
+                self._changed.notify_all()
+            while partition in self._in_progress:
+                self._changed.wait()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._paused[partition] -= 1
+                if not self._paused[partition]:
+                    del self._paused[partition]
+                self._changed.notify_all()
+
+    def resumed(self, partition: Partition) -> None:
+        """Try a partition again that could not be cleaned."""
+        with self._changed:
+            self._uncleanable.pop(partition, None)
+            self._changed.notify_all()
+
+    def forget(self, directory: Path, partition: Partition) -> None:
+        """Note that a partition is gone; call it while the partition is ``paused``."""
+        self._checkpoints.forget(directory, partition)
+        self.resumed(partition)
+
+    def truncated(self, directory: Path, partition: Partition, end_offset: int) -> None:
+        """Note that a partition ends earlier than it did; call it while the partition is ``paused``."""
+        self._checkpoints.truncate(directory, partition, end_offset)
+
+    def statistics(self) -> CleanerStatistics:
+        """What has been cleaned lately, newest last, and what is going on."""
+        with self._changed:
+            return CleanerStatistics(
+                tuple(self._latest), tuple(self._in_progress), self._dirtiest_ratio, dict(self._uncleanable)
+            )
+
+    # --- cleaning ------------------------------------------------------------------------------------------
+
+    def clean_dirtiest(self) -> CleaningStatistics | None:
+        """Clean the log with the largest dirty part, if one is worth it; None when none was, or it was broken off."""
+        chosen = self._take_dirtiest()
+        if chosen is None:
+            return None
+        candidate, dirty = chosen
+        try:
+            return self._clean(candidate, dirty)
+        except CleaningAbortedError as error:
+            _LOG.info("%s", error.message)
+        except Exception as error:  # noqa: BLE001 - whatever it is, this partition is not tried again; it is logged
+            self._give_up(candidate, error)
+        finally:
+            with self._changed:
+                del self._in_progress[candidate.partition]
+                self._changed.notify_all()
+        return None
+
+    def _give_up(self, candidate: CompactedPartition, error: Exception) -> None:
+        """Leave a partition alone from now on, unless it failed because it has been deleted."""
+        if any(other.log is candidate.log for other in self._find_partitions()):
+            why = error.message if isinstance(error, MillraceError) else repr(error)
+            _LOG.error("%s cannot be cleaned and is left as it is: %s", candidate.log.name, why, exc_info=error)
+            with self._changed:
+                self._uncleanable[candidate.partition] = why
+
+    def _take_dirtiest(self) -> tuple[CompactedPartition, CleanableRange] | None:
+        """Choose a partition, and be the one who cleans it."""
+        with self._changed:
+            off_limits = {*self._in_progress, *self._paused, *self._uncleanable}
+        found = []
+        for candidate in self._find_partitions():
+            if candidate.partition not in off_limits and candidate.log.config.is_compacted:
+                try:
+                    found.append((candidate, self._range_of(candidate), candidate.log.config))
+                except MillraceError as error:
+                    self._give_up(candidate, error)
+        chosen = dirtiest(found)
+        with self._changed:
+            self._dirtiest_ratio = max((dirty.ratio for _, dirty, _ in found), default=0.0)
+            if chosen is None or self._is_stopping:
+                return None
+            partition = chosen[0].partition
+            if partition in self._in_progress or partition in self._paused:  # since we looked
+                return None
+            self._in_progress[partition] = False
+        return chosen
+
+    def _range_of(self, candidate: CompactedPartition) -> CleanableRange:
+        log = candidate.log
+        found = cleanable_range(
+            PartitionView(log, self._files).segments,
+            config=log.config,
+            checkpoint=self._checkpoints.get(candidate.directory, candidate.partition),
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+            last_stable_offset=log.last_stable_offset,
+            now_ms=self._clock.now_ms(),
+        )
+        if found.had_wrong_checkpoint:
+            _LOG.warning("%s: its cleaner checkpoint is not in the log, which is cleaned from its start", log.name)
+            self._checkpoints.put(candidate.directory, candidate.partition, found.first_dirty_offset)
+        return found
+
+    def _clean(self, candidate: CompactedPartition, dirty: CleanableRange) -> CleaningStatistics | None:
+        def use_io(size_bytes: int) -> None:
+            self._throttle.use(size_bytes)
+            if self._in_progress[candidate.partition]:
+                raise CleaningAbortedError(f"{candidate.log.name}: cleaning was broken off")
+
+        candidate.log.flush()  # what is about to be read again, thinned and synced is the disk's, not only the cache's
+        cleaner = Cleaner(limits=self._settings.limits, files=self._files, use_io=use_io)
+        view = PartitionView(candidate.log, self._files)
+        done = cleaner.clean(view, dirty, candidate.keys, self._clock.now_ms())
+        if done is not None:
+            self._checkpoints.put(candidate.directory, candidate.partition, done.end_offset)
+            _LOG.info("%s", done)
+            with self._changed:
+                self._latest.append(done)
+        return done
