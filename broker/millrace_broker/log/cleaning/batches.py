@@ -26,7 +26,6 @@ from millrace.records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
-    OPAQUE_SCHEMA_ID,
     BatchHeader,
     Compression,
     ControlType,
@@ -49,7 +48,8 @@ from millrace.records import (
 )
 from millrace.records.arrays import binary_array
 from millrace.records.recompression import carried_over
-from millrace_broker.log.cleaning.key_hashes import mask_of_bits, valid_mask
+from millrace_broker.log.cleaning.columnar_bodies import ColumnarBody, read_columnar_body
+from millrace_broker.log.cleaning.key_hashes import valid_mask
 
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool]
@@ -57,6 +57,8 @@ Mask = npt.NDArray[np.bool]
 _MAGIC_POSITION: Final = 16
 _THROUGH_MAGIC_BYTES: Final = 17
 _LENGTH_MIN: Final = 14
+_CHUNK_RECORDS_MAX: Final = 32_768
+"""Compressed batches hold far more than their size says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,20 +72,19 @@ class TopicKeys:
     key_columns: tuple[str, ...]
     encode: Callable[[pa.RecordBatch, Sequence[str]], pa.LargeBinaryArray]
 
-    def of(self, batch: DecodedBatch) -> pa.Array:
-        """The key of every record, null where it has none."""
-        if batch.schema_id == OPAQUE_SCHEMA_ID:
-            return batch.columns.column("key")
+    def of(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """The key of every record as bytes, null where it has none, from the columns of ``RecordKeys``."""
         if not self.key_columns:
-            raise CorruptBatchError("a typed topic without key columns cannot be compacted")
-        return self.encode(batch.columns, self.key_columns)
+            return columns[0]
+        return self.encode(pa.RecordBatch.from_arrays(columns, names=list(self.key_columns)), self.key_columns)
 
 
 class RecordKeys(NamedTuple):
     """What decides about the records of a batch, one entry for each."""
 
     offsets: Longs
-    keys: pa.Array
+    keys: tuple[pa.Array, ...]
+    """One column of bytes, or the key columns of a typed topic."""
     has_value: Mask
 
 
@@ -166,6 +167,15 @@ class V2Batch:
         self.producer_epoch = header.producer_epoch
         self.delete_horizon_ms = header.base_timestamp if header.has_delete_horizon else None
 
+    @property
+    def is_rows(self) -> bool:
+        """Whether it belongs into a ``RowRun``: rows, no marker, not empty."""
+        return not self.header.is_columnar and not self.is_control and bool(self.count)
+
+    @cached_property
+    def _columns(self) -> ColumnarBody:
+        return read_columnar_body(self._buffer, self._position, self.header, self._keys.schema_of)
+
     @cached_property
     def _decoded(self) -> DecodedBatch:
         return decode_batch(self._buffer, self._position, self.header, self._keys.schema_of)
@@ -178,14 +188,13 @@ class V2Batch:
 
     def keys(self) -> RecordKeys:
         """See ``CleanableBatch``."""
+        if self.header.is_columnar:
+            body = self._columns
+            return RecordKeys(body.offsets, body.key_columns(self._keys.key_columns), body.has_value)
         batch = self._decoded
-        if batch.schema_id == OPAQUE_SCHEMA_ID:
-            has_value = valid_mask(batch.columns.column("value"))
-        elif batch.tombstones is None:
-            has_value = np.ones(batch.num_rows, bool)
-        else:
-            has_value = ~mask_of_bits(batch.tombstones.buffers()[1], batch.tombstones.offset, batch.num_rows)
-        return RecordKeys(_values(batch.offsets()), self._keys.of(batch), has_value)
+        return RecordKeys(
+            _values(batch.offsets()), (batch.columns.column("key"),), valid_mask(batch.columns.column("value"))
+        )
 
     def original(self) -> memoryview:
         """See ``CleanableBatch``."""
@@ -193,6 +202,8 @@ class V2Batch:
 
     def thinned(self, kept: Mask | None, delete_horizon_ms: int | None) -> bytes:
         """See ``CleanableBatch``."""
+        if self.header.is_columnar and self._columns.can_be_thinned(delete_horizon_ms):
+            return self._columns.thinned(kept, delete_horizon_ms)
         carried = carried_over(self.header)
         if delete_horizon_ms is not None:
             carried["delete_horizon_ms"] = delete_horizon_ms
@@ -299,7 +310,7 @@ class MessageBatch:
         records = self._records
         return RecordKeys(
             np.array([record.offset for record in records], np.int64),
-            binary_array([record.key for record in records]),
+            (binary_array([record.key for record in records]),),
             np.array([record.value is not None for record in records], bool),
         )
 
@@ -358,7 +369,7 @@ def _batches_of(buffer: pa.Buffer, keys: TopicKeys) -> tuple[list[CleanableBatch
     """The whole batches in ``buffer``, where they end, and the size of the one that is cut off there."""
     view = memoryview(buffer)
     batches: list[CleanableBatch] = []
-    position, size = 0, buffer.size
+    position, size, records = 0, buffer.size, 0
     while size - position >= _THROUGH_MAGIC_BYTES:
         length = int.from_bytes(view[position + 8 : position + LOG_OVERHEAD_BYTES], "big", signed=True)
         following = position + LOG_OVERHEAD_BYTES + length
@@ -368,6 +379,9 @@ def _batches_of(buffer: pa.Buffer, keys: TopicKeys) -> tuple[list[CleanableBatch
             return batches, position, following - position
         batches.append(_batch_at(buffer, view, position, following, keys))
         position = following
+        records += batches[-1].header.count if isinstance(batches[-1], V2Batch) else 1
+        if records >= _CHUNK_RECORDS_MAX:
+            break
     return batches, position, HEADER_BYTES
 
 

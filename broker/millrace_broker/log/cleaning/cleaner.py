@@ -143,6 +143,7 @@ class _Cleaning(Generic[SegmentT]):
             now_ms=now_ms,
             delete_retention_ms=log.config.delete_retention_ms,
             counts=self._counts,
+            topic_keys=keys,
         )
         self._segments: Final = [each for each in log.segments if each.base_offset < dirty.first_uncleanable_offset]
         self._old_horizon_ms: Final = self._find_old_horizon_ms()
@@ -174,7 +175,7 @@ class _Cleaning(Generic[SegmentT]):
         start, end = self._dirty.first_dirty_offset, self._dirty.first_uncleanable_offset
         transactions = CleanedTransactions()
         transactions.expect(self._log.aborted_transactions(start, end))
-        building = MapBuilding(self._offsets, self._hasher, transactions, self._counts, start)
+        building = MapBuilding(self._offsets, self._hasher, transactions, self._counts, self._keys, start)
         for number, segment in enumerate(self._segments):
             following = self._next_offset(number)
             if following <= start:

@@ -7,11 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from millrace_broker.log.cleaning.batches import CleanableBatch
+from millrace_broker.log.cleaning.batches import CleanableBatch, TopicKeys
+from millrace_broker.log.cleaning.chunks import Chunk
 from millrace_broker.log.cleaning.key_hashes import KeyHasher, valid_mask
 from millrace_broker.log.cleaning.offset_map import OffsetMap
 from millrace_broker.log.cleaning.statistics import CleaningCounts
-from millrace_broker.log.cleaning.thinning import join_keys
 from millrace_broker.log.cleaning.transactions import CleanedTransactions
 
 
@@ -27,8 +27,10 @@ class MapBuilding:
         hasher: KeyHasher,
         transactions: CleanedTransactions,
         counts: CleaningCounts,
+        topic_keys: TopicKeys,
         start_offset: int,
     ) -> None:
+        self._topic_keys: Final = topic_keys
         self._map: Final = offsets
         self._hasher: Final = hasher
         self._transactions: Final = transactions
@@ -59,14 +61,12 @@ class MapBuilding:
         """Put the keys of batches; returns the one in which the map was full."""
         if not batches:
             return None
-        records = [batch.keys() for batch in batches]
-        joined = join_keys(records)
-        rows = np.flatnonzero(valid_mask(joined.keys) & (joined.offsets >= self._start_offset))
-        taken = self._map.put(self._hasher.hash(joined.keys)[rows], joined.offsets[rows])
+        chunk = Chunk(batches, self._topic_keys)
+        rows = np.flatnonzero(valid_mask(chunk.keys) & (chunk.offsets >= self._start_offset))
+        taken = self._map.put(self._hasher.hash(chunk.keys)[rows], chunk.offsets[rows])
         if taken == len(rows):
             return None
-        ends = np.cumsum([len(each.offsets) for each in records])
-        return batches[int(np.searchsorted(ends, rows[taken], side="right"))]
+        return batches[int(np.searchsorted(np.cumsum(chunk.sizes), rows[taken], side="right"))]
 
     def reach(self, following_offset: int) -> None:
         """Note that a segment was taken in to its end, whatever offsets are missing there."""

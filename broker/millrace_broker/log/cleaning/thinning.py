@@ -20,12 +20,13 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from millrace.records import NO_PRODUCER_ID, MessageEntry, read_header
-from millrace_broker.log.cleaning.batches import CleanableBatch, Mask, MessageBatch, RecordKeys
+from millrace_broker.log.cleaning.batches import CleanableBatch, MessageBatch, TopicKeys
+from millrace_broker.log.cleaning.chunks import Chunk
 from millrace_broker.log.cleaning.key_hashes import KeyHasher, valid_mask
 from millrace_broker.log.cleaning.offset_map import OffsetMap
+from millrace_broker.log.cleaning.row_runs import Rewriting
 from millrace_broker.log.cleaning.statistics import CleaningCounts
 from millrace_broker.log.cleaning.transactions import CleanedTransactions
 
@@ -74,6 +75,7 @@ class Thinning:
     now_ms: int
     delete_retention_ms: int
     counts: CleaningCounts
+    topic_keys: TopicKeys
 
     def thin(self, batches: Sequence[CleanableBatch], *, keeps_old_tombstones: bool) -> Iterator[Kept]:
         """Yield what stays of ``batches``, which are shown in the order of the log.
@@ -81,21 +83,25 @@ class Thinning:
         ``keeps_old_tombstones`` is for messages of magic 0 and 1.
         """
         judged = [self._judge(batch) for batch in batches]
-        chosen = [entry.batch for entry in judged if not entry.is_spent and not entry.batch.is_control]
-        masks = self._choose(chosen, keeps_old_tombstones)
+        chosen = [entry for entry in judged if not entry.is_spent and not entry.batch.is_control and entry.batch.count]
+        rewritten = iter(self._choose(chosen, keeps_old_tombstones))
         for entry in judged:
-            self.counts.bytes_read += entry.batch.size_bytes
+            batch = entry.batch
+            self.counts.bytes_read += batch.size_bytes
             if entry.fate is _Fate.GOES:
                 continue
-            count = entry.batch.count
-            self.counts.records_read += count
-            if entry.is_spent:
-                kept, has_tombstones = np.zeros(count, bool), False
-            elif entry.batch.is_control:
-                kept, has_tombstones = np.ones(count, bool), False
+            self.counts.records_read += batch.count
+            data: bytes | None
+            if entry.is_spent or not batch.count:
+                data = b""
+            elif batch.is_control:
+                data = self._marker(entry)
             else:
-                kept, has_tombstones = next(masks)
-            yield from self._written(entry, kept, has_tombstones)
+                data = next(rewritten)
+            if data == b"" and entry.fate is _Fate.STAYS:
+                data = batch.emptied()
+            if data != b"":
+                yield self._written(batch, data)
 
     def _judge(self, batch: CleanableBatch) -> _Judged:
         is_useless = self.transactions.see(batch)
@@ -117,62 +123,54 @@ class Thinning:
             return batch.is_control and batch.producer_epoch == last.epoch
         return batch.last_offset == last.data_offset
 
-    def _choose(self, batches: Sequence[CleanableBatch], keeps_old_tombstones: bool) -> Iterator[tuple[Mask, bool]]:
-        """Say for each batch which of its records stay, and whether there are tombstones among them."""
-        if not batches:
+    def _choose(self, entries: Sequence[_Judged], keeps_old_tombstones: bool) -> Iterator[bytes | None]:
+        """Say for each batch what becomes of it: None when it stays as it is, no bytes when nothing stays of it."""
+        if not entries:
             return
-        records = [batch.keys() for batch in batches]
+        batches = [entry.batch for entry in entries]
+        chunk = Chunk(batches, self.topic_keys)
         keeps_tombstones = [self._keeps_tombstones(batch, keeps_old_tombstones) for batch in batches]
-        sizes = [len(each.offsets) for each in records]
-        joined = join_keys(records)
-        has_key = valid_mask(joined.keys)
-        found = self.map.find(self.hasher.hash(joined.keys))
-        is_past = joined.offsets > self.map.latest_offset
-        is_latest = has_key & (joined.offsets >= found)
-        kept = is_past | (is_latest & (joined.has_value | np.repeat(keeps_tombstones, sizes)))
+        has_key = valid_mask(chunk.keys)
+        is_past = chunk.offsets > self.map.latest_offset
+        is_latest = has_key & (chunk.offsets >= self.map.find(self.hasher.hash(chunk.keys)))
+        kept = is_past | (is_latest & (chunk.has_value | np.repeat(keeps_tombstones, chunk.sizes)))
         self.counts.records_without_key += int(np.count_nonzero(~has_key & ~is_past))
-        tombstones = kept & ~joined.has_value
-        start = 0
-        for size in sizes:
-            rows = slice(start, start + size)
-            yield kept[rows], bool(tombstones[rows].any())
-            start += size
+        starts = np.cumsum([0, *chunk.sizes[:-1]])
+        counts = np.add.reduceat(kept, starts, dtype=np.int64).tolist()
+        tombstones = np.add.reduceat(kept & ~chunk.has_value, starts, dtype=np.int64).tolist()
+        self.counts.records_written += sum(counts)
+        wanted = []
+        for number, (batch, start, size) in enumerate(zip(batches, starts.tolist(), chunk.sizes, strict=True)):
+            needs_horizon = tombstones[number] and batch.magic >= _V2 and batch.delete_horizon_ms is None
+            if counts[number] and (counts[number] < size or needs_horizon):
+                horizon_ms = self.now_ms + self.delete_retention_ms if needs_horizon else None
+                wanted.append(Rewriting(number, kept[start : start + size], horizon_ms))
+        rewritten = chunk.rewrite(wanted)
+        for number, count in enumerate(counts):
+            yield rewritten.get(number) if count else b""
+
+    def _marker(self, entry: _Judged) -> bytes | None:
+        """A marker that stays, with the time from which it may go if it is of no more use."""
+        self.counts.records_written += entry.batch.count
+        if entry.is_marker_of_nothing and entry.batch.delete_horizon_ms is None:
+            return entry.batch.thinned(None, self.now_ms + self.delete_retention_ms)
+        return None
+
+    def _written(self, batch: CleanableBatch, data: bytes | None) -> Kept:
+        if data is None:
+            kept = Kept(batch.original(), batch.size_bytes, batch.last_offset, batch.max_timestamp)
+        else:
+            kept = Kept(data, len(data), batch.last_offset, _max_timestamp(batch, data))
+        self.counts.bytes_written += kept.size_bytes
+        return kept
 
     def _keeps_tombstones(self, batch: CleanableBatch, keeps_old_tombstones: bool) -> bool:
         if isinstance(batch, MessageBatch):
             return keeps_old_tombstones
         return batch.delete_horizon_ms is None or self.now_ms < batch.delete_horizon_ms
 
-    def _written(self, entry: _Judged, kept: Mask, has_tombstones: bool) -> Iterator[Kept]:
-        batch, count = entry.batch, int(np.count_nonzero(kept))
-        needs_horizon = (
-            batch.magic >= _V2 and (has_tombstones or entry.is_marker_of_nothing) and batch.delete_horizon_ms is None
-        )
-        if not count and entry.fate is not _Fate.STAYS:
-            return
-        if count == len(kept) and count and not needs_horizon:
-            written = Kept(batch.original(), batch.size_bytes, batch.last_offset, batch.max_timestamp)
-        else:
-            horizon_ms = self.now_ms + self.delete_retention_ms if needs_horizon else None
-            data = batch.thinned(None if count == len(kept) else kept, horizon_ms) if count else batch.emptied()
-            written = Kept(data, len(data), batch.last_offset, _max_timestamp(batch, data))
-        self.counts.records_written += count
-        self.counts.bytes_written += written.size_bytes
-        yield written
-
 
 def _max_timestamp(batch: CleanableBatch, data: bytes) -> int:
     if batch.magic >= _V2:
         return read_header(data).max_timestamp
     return MessageEntry(data, 0, len(data)).max_timestamp_ms
-
-
-def join_keys(records: Sequence[RecordKeys]) -> RecordKeys:
-    """Put the records of several batches together."""
-    if len(records) == 1:
-        return records[0]
-    return RecordKeys(
-        np.concatenate([each.offsets for each in records]),
-        pa.concat_arrays([each.keys for each in records]),
-        np.concatenate([each.has_value for each in records]),
-    )

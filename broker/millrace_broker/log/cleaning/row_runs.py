@@ -1,0 +1,201 @@
+"""Rows batches, many at once: the keys of their records, and the batches without some of them.
+
+What a batch loses records for is decided by key, offset and whether there is a value; all these are read with numpy for
+a whole run of batches. A record that stays is copied as it is but for its timestamp, which counts from that of the
+batch's first record, and its length: so a thinned batch is byte for byte what Kafka writes, and nothing of a value or a
+header is looked at. Batches that are not regular are left to the reader record by record (``ValueError``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.errors import CorruptBatchError
+from millrace.records import (
+    DECOMPRESSED_BYTES_MAX,
+    HEADER_BYTES,
+    BatchHeader,
+    Compression,
+    TimestampType,
+    attributes_of,
+    compress,
+    decompress,
+    seal,
+)
+from millrace.records.arrays import binary_array
+from millrace.records.varint import read_varint
+from millrace.records.varint_arrays import VarintTable, join_tables, read_varints
+
+Longs = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool]
+
+_INT_MAX: Final = 2**31 - 1
+_NO_BYTES: Final = binary_array([b""])[0]
+
+
+class Rewriting(NamedTuple):
+    """A batch of the run to be written anew: with which of its records, and which delete horizon (None: as it was)."""
+
+    number: int
+    kept: Mask
+    delete_horizon_ms: int | None
+
+
+class RowRun:
+    """A run of rows batches that have records, none of them control batches."""
+
+    def __init__(self, buffers: Sequence[memoryview], headers: Sequence[BatchHeader]) -> None:
+        """Read them; ``buffers`` hold a batch each. Raises ``ValueError`` when they are not regular."""
+        self._headers: Final = headers
+        bodies = [_body(buffer, header) for buffer, header in zip(buffers, headers, strict=True)]
+        if sum(len(body) for body in bodies) > _INT_MAX:
+            raise ValueError("too many bytes for one run")
+        self._body: Final = b"".join(bodies)
+        self._counts: Final = [header.count for header in headers]
+        self._starts, self._ends = _find_records(self._body, bodies, self._counts)
+        data = np.frombuffer(self._body, np.uint8)
+        try:
+            lengths, at = read_varints(data, self._starts, 32)
+            _require(np.array_equal(at + lengths, self._ends))
+            self._time_deltas, self._after_times = read_varints(data, at + 1, 64)
+            deltas, at = read_varints(data, self._after_times, 32)
+            key_sizes, self._key_starts = read_varints(data, at, 32)
+            self._key_ends = self._key_starts + np.maximum(key_sizes, 0)
+            value_sizes, at = read_varints(data, self._key_ends, 32)
+        except CorruptBatchError as error:
+            raise ValueError(error.message) from error
+        _require(bool(np.all(at + np.maximum(value_sizes, 0) <= self._ends)))
+        self.offsets: Final[Longs] = deltas + np.repeat(
+            np.array([header.base_offset for header in headers], np.int64), self._counts
+        )
+        self.has_value: Final[Mask] = value_sizes >= 0
+        self._has_key: Final[Mask] = key_sizes >= 0
+
+    def keys(self) -> pa.BinaryArray:
+        """The keys of all records."""
+        return _pieces(self._body, self._key_starts, self._key_ends, None if self._has_key.all() else self._has_key)
+
+    def rewrite(self, wanted: Sequence[Rewriting]) -> list[bytes]:
+        """Write batches anew, all at once; each keeps one record at least."""
+        firsts = np.concatenate([[0], np.cumsum(self._counts)])
+        rows = np.concatenate([firsts[each.number] + np.flatnonzero(each.kept) for each in wanted])
+        counts = [int(np.count_nonzero(each.kept)) for each in wanted]
+        ends = np.cumsum(counts)
+        headers, times = [], np.empty(len(rows), np.int64)
+        for each, count, end in zip(wanted, counts, ends.tolist(), strict=True):
+            batch_rows = slice(end - count, end)
+            header, deltas = _new_header(self._headers[each.number], self._time_deltas[rows[batch_rows]], each, count)
+            headers.append(header)
+            times[batch_rows] = deltas
+        records, sizes = self._join(rows, times)
+        bounds = np.concatenate([[0], np.cumsum(sizes)])[np.concatenate([[0], ends])]
+        return [
+            _sealed(header, records.slice(int(start), int(end - start)))
+            for header, start, end in zip(headers, bounds[:-1], bounds[1:], strict=True)
+        ]
+
+    def _join(self, rows: Longs, time_deltas: Longs) -> tuple[pa.Buffer, Longs]:
+        """The records in ``rows`` with other timestamps, one after another, and the size of each."""
+        tails = _pieces(self._body, self._after_times[rows], self._ends[rows], None)
+        attributes, times = VarintTable(np.zeros(len(rows), np.int64)), VarintTable(time_deltas)
+        lengths = 1 + times.sizes + self._ends[rows] - self._after_times[rows]
+        length_table = VarintTable(lengths)
+        prefixes, prefix_sizes = join_tables([length_table, attributes, times])
+        bounds = np.zeros(len(rows) + 1, np.int32)
+        np.cumsum(prefix_sizes, out=bounds[1:])
+        prefix = pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(bounds), pa.py_buffer(prefixes)])
+        joined = pc.binary_join_element_wise(prefix, tails, _NO_BYTES)
+        return joined.buffers()[2], length_table.sizes + lengths
+
+
+def _require(holds: bool) -> None:
+    if not holds:
+        raise ValueError("not regular")
+
+
+def _body(buffer: memoryview, header: BatchHeader) -> memoryview | bytes:
+    body = buffer[HEADER_BYTES : header.size_bytes]
+    if not header.compression:
+        return body
+    return decompress(body.tobytes(), Compression.of(header.compression), max_bytes=DECOMPRESSED_BYTES_MAX)
+
+
+def _find_records(body: bytes, bodies: Sequence[memoryview | bytes], counts: Sequence[int]) -> tuple[Longs, Longs]:
+    """Where each record begins and ends; this is the only loop over records."""
+    bounds: list[int] = []
+    append = bounds.append
+    at, end = 0, 0
+    try:
+        for part, count in zip(bodies, counts, strict=True):
+            end += len(part)
+            for _ in range(count):
+                append(at)
+                first = body[at]
+                if first < 0x80:
+                    at += 1 + (first >> 1)
+                elif (second := body[at + 1]) < 0x80:
+                    at += 2 + ((first & 0x7F) >> 1) + (second << 6)
+                else:
+                    length, at = read_varint(body, at)
+                    at += max(length, 0)
+            _require(at == end)
+    except (IndexError, CorruptBatchError) as error:
+        raise ValueError("records that end elsewhere than the batch") from error
+    append(at)
+    all_bounds = np.array(bounds, np.int64)
+    return all_bounds[:-1], all_bounds[1:]
+
+
+def _pieces(body: bytes, starts: Longs, ends: Longs, is_there: Mask | None) -> pa.BinaryArray:
+    """Copy pieces of ``body``, which do not overlap and ascend, into an array.
+
+    The body is taken as a binary array of the pieces and of what lies between them; every other value is copied.
+    """
+    count = len(starts)
+    if not count:
+        return binary_array([])
+    bounds = np.empty((count, 2), np.int32)
+    bounds[:, 0], bounds[:, 1] = starts, ends
+    alternating = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(body)])
+    validity = None if is_there is None else pa.py_buffer(np.packbits(is_there, bitorder="little"))
+    numbers = np.arange(0, 2 * count, 2, dtype=np.int32)
+    return alternating.take(pa.Array.from_buffers(pa.int32(), count, [validity, pa.py_buffer(numbers)]))
+
+
+def _new_header(header: BatchHeader, deltas: Longs, wanted: Rewriting, count: int) -> tuple[BatchHeader, Longs]:
+    """The header of a thinned batch, and the timestamps of its records counted from its base timestamp."""
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        times = np.full(count, header.max_timestamp, np.int64)
+    else:
+        times = deltas + np.int64(header.base_timestamp)
+    horizon_ms = wanted.delete_horizon_ms
+    if horizon_ms is None and header.has_delete_horizon:
+        horizon_ms = header.base_timestamp
+    base_timestamp = int(times[0]) if horizon_ms is None else horizon_ms
+    attributes = attributes_of(
+        compression=header.compression,
+        timestamp_type=header.timestamp_type,
+        is_transactional=header.is_transactional,
+        has_delete_horizon=horizon_ms is not None,
+    )
+    thinned = replace(
+        header,
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=int(times.max()),
+        count=count,
+    )
+    return thinned, times - np.int64(base_timestamp)
+
+
+def _sealed(header: BatchHeader, records: pa.Buffer) -> bytes:
+    if not header.compression:
+        return seal(header, records)
+    return seal(header, compress(records.to_pybytes(), Compression.of(header.compression)))
