@@ -17,6 +17,7 @@ import pytest
 from millrace.clients import Admin, Producer
 from millrace_streams import (
     StreamsBuilder,
+    TimeWindows,
     Topology,
     TopologyError,
     TopologyTestDriver,
@@ -25,6 +26,7 @@ from millrace_streams import (
     col,
     count,
     explain,
+    hopping,
     mean,
     run_batch,
     run_stream,
@@ -55,11 +57,14 @@ def spark() -> Iterator[SparkSession]:
     running.stop()
 
 
-def topology(emit: str = "last") -> Topology:
+HOURS = tumbling(timedelta(hours=1), grace=timedelta(hours=2))
+
+
+def topology(emit: str = "last", window: TimeWindows = HOURS) -> Topology:
     builder = StreamsBuilder()
     flights = builder.stream("flights", schema=SCHEMA, key_columns=["origin"], timestamp="at")
     known = flights.filter(col("delay").is_not_null())
-    hours = known.group_by("origin").windowed_by(tumbling(timedelta(hours=1), grace=timedelta(hours=2)))
+    hours = known.group_by("origin").windowed_by(window)
     table = hours.aggregate(
         n=count(), total=sum_("delay"), mean_delay=mean("delay"), worst=max_("delay"), store="hours", emit=emit
     )
@@ -112,21 +117,27 @@ def finish(query: Any) -> None:
     assert query.exception() is None
 
 
-def driver_of(rows: list[dict[str, Any]]) -> TopologyTestDriver:
-    driver = TopologyTestDriver(topology(), partitions=3)
+def driver_of(rows: list[dict[str, Any]], window: TimeWindows = HOURS) -> TopologyTestDriver:
+    driver = TopologyTestDriver(topology(window=window), partitions=3)
     for partition in range(3):
         driver.pipe("flights", [row for row in rows if row["__partition"] == partition], partition=partition)
     return driver
 
 
-@pytest.mark.parametrize("emit", ["last", "every"])
-def test_stream_batch_and_driver_agree_row_for_row(spark: SparkSession, tmp_path: Path, emit: str) -> None:
+@pytest.mark.parametrize(
+    ("emit", "window"),
+    [("last", HOURS), ("every", hopping(timedelta(hours=1), advance=timedelta(minutes=25), grace=timedelta(hours=1)))],
+    ids=["last tumbling", "every hopping"],
+)
+def test_stream_batch_and_driver_agree_row_for_row(
+    spark: SparkSession, tmp_path: Path, emit: str, window: TimeWindows
+) -> None:
     source = tmp_path / "in"
     source.mkdir()
     everything = disordered_files(source, files=3, rows_max=300)
     reports: list[Any] = []
     query = run_stream(
-        topology(emit),
+        topology(emit, window),
         spark,
         checkpoint=str(tmp_path / "checkpoint"),
         tables=paths(tmp_path / "stream"),
@@ -136,12 +147,12 @@ def test_stream_batch_and_driver_agree_row_for_row(spark: SparkSession, tmp_path
     )
     finish(query)
     result = run_batch(
-        topology(emit),
+        topology(emit, window),
         spark,
         tables=paths(tmp_path / "batch"),
         inputs={"flights": spark.read.parquet(str(source))},
     )
-    driver = driver_of(everything)
+    driver = driver_of(everything, window)
     assert len(reports) == 3
     assert sum(report.records for report in reports) == result.records == len(everything)
     assert sum(report.dropped for report in reports) == result.dropped == driver.dropped_records > 0
@@ -230,7 +241,7 @@ def topic_schema() -> pa.Schema:
 def topic_topology() -> Topology:
     builder = StreamsBuilder()
     flights = builder.stream("flights", timestamp="at").filter(col("delay").is_not_null())
-    hours = flights.group_by("origin").windowed_by(tumbling(timedelta(hours=1), grace=timedelta(hours=2)))
+    hours = flights.group_by("origin").windowed_by(HOURS)
     hours.aggregate(n=count(), mean_delay=mean("delay")).to_delta("hours")
     return builder.build()
 
