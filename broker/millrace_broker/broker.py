@@ -32,7 +32,7 @@ from millrace.errors import (
 from millrace_broker.compaction import cleaner_settings, keys_of
 from millrace_broker.delayed import Arrivals, ArrivalStatistics, PartitionKey
 from millrace_broker.environment import Clock, SystemClock
-from millrace_broker.limits import ByteBudget, LimitStatistics, RequestLimits
+from millrace_broker.limits import ByteBudget, LimitStatistics, RequestLimits, SizeEstimate
 from millrace_broker.log import AppendResult, Files, LogManager, OsFiles, PartitionLog, read_meta_properties
 from millrace_broker.log.manager import Progress
 from millrace_broker.metadata import (
@@ -52,6 +52,8 @@ _T = TypeVar("_T")
 
 METADATA_FILE: Final = "millrace-metadata.sqlite"
 _TICK_S: Final = 1.0
+_FIRST_BODIES: Final = 4
+"""So many bodies are received at a time before anything is known of their sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class Broker:
             connections_max=config.max_connections,
             monotonic=self.clock.monotonic,
         )
+        self.body_estimate: Final = SizeEstimate(config.queued_max_request_bytes // _FIRST_BODIES)
         self.request_bytes: Final = ByteBudget(config.queued_max_request_bytes)
         self.response_bytes: Final = ByteBudget(config.queued_max_request_bytes)
         self._io = ThreadPoolExecutor(config.num_io_threads, thread_name_prefix="millrace-io")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 import time
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millrace.errors import UsageError
-from millrace_broker.memory import limit_arenas
+from millrace_broker.memory import keep_heaps_small
 
 if TYPE_CHECKING:
     from millrace.config.broker import BrokerConfig
@@ -55,7 +56,8 @@ def broker(
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         raise UsageError(f"--log-level {log_level}: expected DEBUG, INFO, WARNING or ERROR")
-    limit_arenas()
+    keep_heaps_small()
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong comes as an exception, and is told in our words
     logging.basicConfig(level=level, format=_LOG_FORMAT, stream=sys.stderr)
     asyncio.run(_run(load_config(config, data_dir=data_dir, listen=listen, options=option or [])))
 

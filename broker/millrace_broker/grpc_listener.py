@@ -30,9 +30,6 @@ _SERVICE: Final = pb.DESCRIPTOR.services_by_name["Broker"]
 _DETAILS_MAX: Final = 2000
 """Characters of an error message that go into the status: all headers of a call share 8 KiB."""
 
-_RECEPTION_SHARE: Final = 16
-"""A body not yet received counts as this fraction of the budget: its size is known only afterwards."""
-
 _RECEPTION_TIMEOUT_S: Final = 60.0
 _FRAMING_BYTES: Final = 64 * 1024
 """Room in a message beside the records that ``socket.request.max.bytes`` is about."""
@@ -94,11 +91,11 @@ def _options(config: BrokerConfig) -> list[tuple[str, int]]:
 
 
 def _unary(broker: Broker, name: str, handler: UnaryHandler) -> Any:
-    async def behaviour(requests: AsyncIterator[Any], context: _Context) -> Any:
+    async def behaviour(_requests: AsyncIterator[Any], context: _Context) -> Any:
         in_progress.set(f"{name} from {context.peer()}")
         with ExitStack() as stack:
             try:
-                call, request = await _admit(broker, requests, context, stack)
+                call, request = await _admit(broker, context, stack)
                 return await handler(broker, request, call)
             except Exception as error:  # noqa: BLE001 - every error ends the call with its status
                 failure = known_error(error)
@@ -108,11 +105,11 @@ def _unary(broker: Broker, name: str, handler: UnaryHandler) -> Any:
 
 
 def _stream(broker: Broker, name: str, handler: StreamHandler) -> Any:
-    async def behaviour(requests: AsyncIterator[Any], context: _Context) -> AsyncIterator[Any]:
+    async def behaviour(_requests: AsyncIterator[Any], context: _Context) -> AsyncIterator[Any]:
         in_progress.set(f"{name} from {context.peer()}")
         with ExitStack() as stack:
             try:
-                call, request = await _admit(broker, requests, context, stack)
+                call, request = await _admit(broker, context, stack)
                 async for response in handler(broker, request, call):
                     yield response
                 return
@@ -123,7 +120,7 @@ def _stream(broker: Broker, name: str, handler: StreamHandler) -> Any:
     return behaviour
 
 
-async def _admit(broker: Broker, requests: AsyncIterator[Any], context: _Context, stack: ExitStack) -> tuple[Call, Any]:
+async def _admit(broker: Broker, context: _Context, stack: ExitStack) -> tuple[Call, Any]:
     """Count the call, wait until its body may take memory, and receive it."""
     peer = context.peer()
     stack.enter_context(broker.limits.request(peer))
@@ -131,15 +128,18 @@ async def _admit(broker: Broker, requests: AsyncIterator[Any], context: _Context
     stack.callback(request_lease.release)
     # The response is in memory until it has been sent, which is when the call is done.
     context.add_done_callback(lambda _: response_lease.release())
-    await request_lease.take(broker.config.queued_max_request_bytes // _RECEPTION_SHARE)
+    await request_lease.take(broker.body_estimate.bytes)
     try:
         async with asyncio.timeout(_RECEPTION_TIMEOUT_S):
-            request = await anext(requests)
+            # Not through the iterator: that keeps the message until cyclic garbage is collected.
+            request = await context.read()
     except TimeoutError:
         raise RequestTimedOutError(f"the request's body did not come within {_RECEPTION_TIMEOUT_S:.0f} s") from None
-    except StopAsyncIteration:
-        raise InvalidRequestError("the call ended without a request") from None
-    request_lease.settle(request.ByteSize())
+    if request is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
+        raise InvalidRequestError("the call ended without a request")
+    size_bytes = request.ByteSize()
+    request_lease.settle(size_bytes)
+    broker.body_estimate.saw(size_bytes)
     return Call(peer=peer, is_local=_is_local(peer), response_lease=response_lease), request
 
 

@@ -18,6 +18,9 @@ from millrace.errors import ThrottledError
 ACTIVE_CONNECTION_S: Final = 10.0
 """How long a connection counts after its last call. gRPC does not tell a server when connections come and go."""
 
+_DECAY: Final = 8
+"""A size estimate loses this fraction of itself with each smaller body."""
+
 
 @dataclass(frozen=True, slots=True)
 class LimitStatistics:
@@ -153,6 +156,26 @@ class ByteBudget:
             if not turn.done():
                 self._left_bytes -= amount
                 turn.set_result(None)
+
+
+class SizeEstimate:
+    """How large the next body will be, whose size is known only once it has been received: as the recent ones.
+
+    It follows larger bodies at once and smaller ones slowly, so that a burst of large ones is held back from its
+    second on, and small ones soon have many receptions at a time.
+    """
+
+    def __init__(self, first_bytes: int) -> None:
+        self._bytes = first_bytes
+
+    @property
+    def bytes(self) -> int:
+        """The present estimate."""
+        return self._bytes
+
+    def saw(self, size_bytes: int) -> None:
+        """Learn from a body that was received."""
+        self._bytes = max(size_bytes, self._bytes - -(-self._bytes // _DECAY), 1)
 
 
 class Lease:

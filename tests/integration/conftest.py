@@ -26,8 +26,12 @@ class Calls:
     """The service's stub with shorter spellings. Errors of whole requests are raised as ``MillraceError``."""
 
     def __init__(self, address: str) -> None:
-        limits = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-        self.channel = grpc.insecure_channel(address, options=limits)
+        options = [
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.use_local_subchannel_pool", 1),  # a connection of its own
+        ]
+        self.channel = grpc.insecure_channel(address, options=options)
         self.stub = rpc.BrokerStub(self.channel)
 
     def call(self, name: str, request: Any, timeout_s: float = 30) -> Any:

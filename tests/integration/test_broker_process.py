@@ -45,6 +45,11 @@ class Process:
         self._process.stdout.close()
         return status
 
+    def private_bytes(self) -> int:
+        """Memory of the process alone: what it maps of files can be dropped at any time and does not count."""
+        rollup = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text()
+        return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Private_Dirty:"))
+
     @property
     def is_running(self) -> bool:
         return self._process.poll() is None
@@ -94,6 +99,7 @@ def test_a_port_in_use_is_said_with_the_remedy(start: Callable[..., Process], tm
         assert process.wait() == 1
     text = process.errors.read_text()
     assert "the port is in use" in text
+    assert len(text.splitlines()) == 1
     assert "--listen" in text
     assert "Traceback" not in text
     assert not (tmp_path / "data").exists()
@@ -238,6 +244,96 @@ def test_it_stops_while_calls_wait(tmp_path: Path, calls_to: Any) -> None:
         started = time.monotonic()
     assert time.monotonic() - started < 4
     assert future.result().topics[0].partitions[0].records == b""
+
+
+def test_it_stops_cleanly_under_load_and_keeps_what_it_acknowledged(
+    start: Callable[..., Process], calls_to: Any, tmp_path: Path
+) -> None:
+    process = start()
+    calls_to(process.address).create("t", partitions=4)
+    acknowledged = [0] * 4
+    refused: list[errors.MillraceError] = []
+    in_progress = threading.Barrier(5)
+
+    def produce(partition: int) -> None:
+        calls = calls_to(process.address)
+        batch = calls.batch(*[b"x" * 100] * 1000)
+        for number in range(100_000):
+            try:
+                result = calls.produce("t", batch, partition=partition)
+            except errors.MillraceError as error:
+                refused.append(error)
+                return
+            if result.error.code:
+                return
+            acknowledged[partition] = result.base_offset + 1000
+            if number == 3:
+                in_progress.wait(30)
+
+    threads = [threading.Thread(target=produce, args=(partition,)) for partition in range(4)]
+    for thread in threads:
+        thread.start()
+    in_progress.wait(30)
+    assert process.end(signal.SIGTERM) == 0
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert {type(error) for error in refused} <= {errors.BrokerUnavailableError, errors.RequestTimedOutError}, refused
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    text = process.errors.read_text()
+    assert "Traceback" not in text
+    assert "unexpected" not in text
+    calls = calls_to(start().address)
+    assert all(calls.offset("t", -1, partition=number).offset >= end for number, end in enumerate(acknowledged))
+    assert min(acknowledged) >= 4000
+
+
+_TELLS_MEMORY = pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(), reason="this system does not tell a process's private memory"
+)
+
+
+def _produce_request(partition: int, records: bytes) -> pb.ProduceRequest:
+    data = pb.ProduceRequest.PartitionData(partition=partition, records=records)
+    return pb.ProduceRequest(acks=-1, topics=[pb.ProduceRequest.TopicData(name="t", partitions=[data])])
+
+
+@_TELLS_MEMORY
+def test_large_requests_leave_nothing_behind(start: Callable[..., Process], calls_to: Any) -> None:
+    process = start()
+    calls = calls_to(process.address)
+    calls.create("t")
+    request = _produce_request(0, calls.batch(os.urandom(8 * 2**20)))
+    for _ in range(40):
+        assert calls.call("Produce", request).topics[0].partitions[0].error.code == 0
+    assert process.private_bytes() < 200e6  # all of them together are 336 MB
+
+
+@_TELLS_MEMORY
+def test_a_flood_of_requests_and_fetches_leaves_its_memory_small(start: Callable[..., Process], calls_to: Any) -> None:
+    process = start()
+    calls = [calls_to(process.address) for _ in range(4)]
+    calls[0].create("t", partitions=4)
+    records = calls[0].batch(os.urandom(2**20))
+    largest = 0
+
+    def wait_for(futures: list[Any]) -> list[Any]:
+        nonlocal largest
+        while not all(future.done() for future in futures):
+            largest = max(largest, process.private_bytes())
+            threading.Event().wait(0.01)
+        return [future.result().topics[0].partitions[0] for future in futures]
+
+    requests = [_produce_request(number % 4, records) for number in range(256)]
+    stored = wait_for([calls[number % 4].stub.Produce.future(request) for number, request in enumerate(requests)])
+    assert all(result.error.code == 0 for result in stored)
+    fetches = [
+        calls[0].fetch_request({"t": {number % 4: 0}}, max_bytes=8 * 2**20, partition_max_bytes=2**30)
+        for number in range(32)
+    ]
+    found = wait_for([calls[number % 4].stub.Fetch.future(fetch) for number, fetch in enumerate(fetches)])
+    assert all(len(result.records) > 4 * 2**20 for result in found)
+    assert largest < 300e6
 
 
 def test_it_can_be_started_again_on_its_data(tmp_path: Path, calls_to: Any) -> None:

@@ -46,7 +46,6 @@ _STATUS: Final[dict[type[errors.MillraceError], grpc.StatusCode]] = {
 _ERROR_WITHOUT_NUMBER: Final[dict[grpc.StatusCode, type[errors.MillraceError]]] = {
     grpc.StatusCode.UNAVAILABLE: errors.BrokerUnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.RequestTimedOutError,
-    grpc.StatusCode.CANCELLED: errors.RequestTimedOutError,
     grpc.StatusCode.UNIMPLEMENTED: errors.UnsupportedVersionError,
     grpc.StatusCode.UNAUTHENTICATED: errors.AuthorizationError,
     grpc.StatusCode.PERMISSION_DENIED: errors.AuthorizationError,
@@ -78,4 +77,6 @@ def error_from_rpc(rpc_error: grpc.RpcError) -> errors.MillraceError:
         # gRPC's own limit on a message ("... larger than max ..."), or a proxy's.
         cls = errors.MessageTooLargeError if "larger than max" in details else errors.ThrottledError
         return cls(details)
+    if status is grpc.StatusCode.CANCELLED:
+        return errors.RequestTimedOutError(f"the call was ended without an answer: the broker is stopping ({details})")
     return _ERROR_WITHOUT_NUMBER.get(status, errors.UnknownServerError)(f"{details} ({status.name})")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.errors import ThrottledError
-from millrace_broker.limits import ACTIVE_CONNECTION_S, ByteBudget, Lease, RequestLimits
+from millrace_broker.limits import ACTIVE_CONNECTION_S, ByteBudget, Lease, RequestLimits, SizeEstimate
 
 
 class _Time:
@@ -125,6 +125,17 @@ def test_a_lease_settles_on_what_was_needed_and_ends_at_nothing() -> None:
         assert budget.in_use_bytes == 0
 
     _run(work())
+
+
+def test_an_estimate_follows_large_bodies_at_once_and_small_ones_slowly() -> None:
+    estimate = SizeEstimate(800)
+    estimate.saw(8000)
+    assert estimate.bytes == 8000
+    estimate.saw(10)
+    assert estimate.bytes == 7000
+    for _ in range(1000):
+        estimate.saw(10)
+    assert 1 <= estimate.bytes <= 10
 
 
 @given(st.lists(st.tuples(st.integers(0, 15), st.booleans()), max_size=30))

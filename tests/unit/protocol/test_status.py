@@ -31,6 +31,7 @@ def test_every_error_comes_out_as_what_it_went_in_as(cls: type[errors.MillraceEr
     [
         (grpc.StatusCode.UNAVAILABLE, "connection refused", errors.BrokerUnavailableError),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", errors.RequestTimedOutError),
+        (grpc.StatusCode.CANCELLED, "CANCELLED", errors.RequestTimedOutError),
         (grpc.StatusCode.UNIMPLEMENTED, "Method not found", errors.UnsupportedVersionError),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "Received message larger than max", errors.MessageTooLargeError),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "too many pings", errors.ThrottledError),
