@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace_broker.log.cleaning.key_hashes import KeyHasher
+from millrace_broker.log.cleaning.offset_map import OffsetMap
+
+keys_ = st.one_of(st.none(), st.binary(max_size=12), st.binary(min_size=240, max_size=300))
+
+
+@given(st.lists(keys_, min_size=1, max_size=60), st.booleans(), st.integers(0, 2**32))
+def test_keys_are_equal_exactly_when_their_hashes_are(keys: list[bytes | None], is_large: bool, seed: int) -> None:
+    array = pa.array(keys, pa.large_binary() if is_large else pa.binary())
+    hashes = [tuple(pair) for pair in KeyHasher(seed).hash(array).tolist()]
+    by_key = {key: pair for key, pair in zip(keys, hashes, strict=True) if key is not None}
+    assert len(set(by_key.values())) == len(by_key)
+    assert all(by_key[key] == pair for key, pair in zip(keys, hashes, strict=True) if key is not None)
+    sliced = KeyHasher(seed).hash(array[1:]).tolist()
+    assert [tuple(p) for p, k in zip(sliced, keys[1:], strict=True) if k is not None] == [
+        p for p, k in zip(hashes[1:], keys[1:], strict=True) if k is not None
+    ]
+
+
+def test_zeros_at_the_end_and_lengths_count() -> None:
+    keys = [b"a" * n + b"\x00" * m for n in range(9) for m in range(9)]
+    hashes = KeyHasher().hash(pa.array(keys, pa.binary()))
+    assert len({tuple(pair) for pair in hashes.tolist()}) == len(set(keys))
+
+
+def test_hashers_differ() -> None:
+    array = pa.array([b"key"])
+    assert KeyHasher().hash(array).tolist() != KeyHasher().hash(array).tolist()
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 40), max_size=30), max_size=6),
+    st.integers(min_value=1, max_value=60),
+    st.booleans(),
+)
+def test_a_map_is_what_a_dict_would_be(chunks: list[list[int]], slots: int, knows_size: bool) -> None:
+    hasher = KeyHasher(7)
+    total = sum(map(len, chunks))
+    offset_map = OffsetMap(slots, 0.9, expected_max=max(total, 1) if knows_size else None)
+    model: dict[int, int] = {}
+    offset = 0
+    for chunk in chunks:
+        hashes = hasher.hash(pa.array([b"%d" % key for key in chunk], pa.binary()))
+        taken = offset_map.put(hashes, np.arange(offset, offset + len(chunk)))
+        expected = 0
+        for key in chunk:
+            if len(model) >= offset_map.capacity:
+                break
+            model[key] = offset + expected
+            expected += 1
+        assert taken == expected
+        offset += len(chunk)
+    found = offset_map.find(hasher.hash(pa.array([b"%d" % key for key in range(41)])))
+    assert {key: at for key, at in enumerate(found.tolist()) if at >= 0} == model
+    assert len(offset_map) == len(model)
+
+
+@pytest.mark.parametrize("load_factor", [0.5, 0.9, 0.99])
+def test_a_full_map_still_finds_everything(load_factor: float) -> None:
+    hasher, offset_map = KeyHasher(3), OffsetMap(2000, load_factor)
+    keys = [random.Random(n).randbytes(9) for n in range(offset_map.capacity)]
+    hashes = hasher.hash(pa.array(keys, pa.binary()))
+    assert offset_map.put(hashes, np.arange(len(keys))) == len(keys)
+    assert offset_map.utilization == 1
+    assert offset_map.find(hashes).tolist() == list(range(len(keys)))
+    assert offset_map.find(hasher.hash(pa.array([b"absent", b"none"]))).tolist() == [-1, -1]
+    assert offset_map.put(hashes[:1], np.array([len(keys)])) == 0

@@ -1,0 +1,249 @@
+"""Killing the broker, or the disk, at every single operation of a cleaning: nothing is lost and nothing doubled."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.errors import StorageError
+from millrace.records import scan_headers
+from millrace_broker.log import OsFiles, PartitionLog
+from millrace_broker.log.cleaning.swap import CleaningAbortedError
+
+from .conftest import Pair, clean, columnar, contents, open_partition, rows, survivors
+
+
+class Killed(BaseException):
+    """The process ends here; nothing may catch it but the test."""
+
+
+class DyingFiles(OsFiles):
+    """Stops the process before the operation with a certain number, or lets the disk fail there."""
+
+    def __init__(self, dies_at: int = 2**62, error: type[BaseException] = Killed) -> None:
+        self.operations = 0
+        self.dies_at = dies_at
+        self.error = error
+
+    def step(self) -> None:
+        self.operations += 1
+        if self.operations == self.dies_at or (self.operations > self.dies_at and self.error is Killed):
+            raise self.error("here")
+
+    def open(self, path: Path, *, create: bool = False) -> Any:
+        self.step()
+        return super().open(path, create=create)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.step()
+        super().rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        self.step()
+        super().remove(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self.step()
+        super().sync_directory(path)
+
+    def set_modified_ms(self, path: Path, time_ms: int) -> None:
+        self.step()
+        super().set_modified_ms(path, time_ms)
+
+
+def fill(directory: Path) -> list[Pair]:
+    """A log whose segments are cleaned into fewer, the first of them to nothing."""
+    log = open_partition(directory, options={"segment.bytes": 4000})
+    pairs: list[Pair] = []
+    for n in range(24):
+        part: list[Pair] = [(b"k%d" % (n % 5), b"a%d" % n), (b"k%d" % (n % 3), b"b%d" % n)]
+        log.append((columnar if n % 2 else rows)(part))
+        pairs += part
+        if n % 3 == 2:
+            log.roll()
+    log.append(rows([(b"k0", b"active")]))
+    log.close()
+    return [*pairs, (b"k0", b"active")]
+
+
+def reopen(directory: Path, files: OsFiles | None = None, *, was_clean: bool = False) -> PartitionLog:
+    return open_partition(directory, files, was_clean=was_clean, options={"segment.bytes": 4000})
+
+
+@pytest.mark.parametrize("was_flushed", [True, False])
+def test_death_at_every_step(tmp_path: Path, was_flushed: bool) -> None:
+    pairs = fill(tmp_path / "filled")
+    bound = len(pairs) - 1
+    expected = survivors(pairs, bound)
+    steps = 0
+    for dies_at in range(1, 1000):
+        directory = tmp_path / f"at-{dies_at}"
+        shutil.copytree(tmp_path / "filled", directory)
+        files = DyingFiles()
+        log = reopen(directory, files)
+        files.operations, files.dies_at = 0, dies_at
+        try:
+            clean(log, files=files)
+        except Killed:
+            steps += 1
+        else:
+            assert contents(log) == expected
+            break
+        finally:
+            files.dies_at = 2**62
+            log.release()
+        again = open_partition(
+            directory, recovery_point=len(pairs) if was_flushed else 0, options={"segment.bytes": 4000}
+        )
+        found = contents(again)
+        # Each record is as it was, or gone because a later one of its key is there.
+        assert all(found[offset] == pairs[offset] for offset in found)
+        assert expected.items() <= found.items()
+        assert list(found) == sorted(found)
+        assert again.log_end_offset == len(pairs)
+        strays = [path.name for path in directory.iterdir() if path.suffix in (".cleaned", ".swap", ".deleted")]
+        assert strays == []
+        clean(again)
+        assert contents(again) == expected
+        again.release()
+    assert steps > 20
+
+
+def test_a_disk_that_fails_leaves_the_log_readable(tmp_path: Path) -> None:
+    pairs = fill(tmp_path / "filled")
+    expected = survivors(pairs, len(pairs) - 1)
+    for fails_at in range(1, 1000):
+        directory = tmp_path / f"at-{fails_at}"
+        shutil.copytree(tmp_path / "filled", directory)
+        files = DyingFiles(error=StorageError)
+        log = reopen(directory, files, was_clean=True)
+        files.operations, files.dies_at = 0, fails_at
+        try:
+            clean(log, files=files)
+        except StorageError:
+            found = contents(log)
+            assert expected.items() <= found.items()
+            assert all(found[offset] == pairs[offset] for offset in found)
+            log.release()
+            again = reopen(directory)
+            assert expected.items() <= contents(again).items()
+            again.release()
+        else:
+            return
+    raise AssertionError("the cleaning never came to its end")
+
+
+@pytest.mark.parametrize("lost", ["index", "log"])
+def test_indexes_left_alone_are_built_anew(tmp_path: Path, lost: str) -> None:
+    pairs = fill(tmp_path / "log")
+    first = tmp_path / "log" / f"{0:020d}.index"
+    shutil.copyfile(first, first.with_name(first.name + ".swap"))
+    if lost == "index":
+        first.unlink()
+    log = reopen(tmp_path / "log")
+    assert contents(log) == dict(enumerate(pairs))
+    assert not list((tmp_path / "log").glob("*.swap"))
+
+
+def test_what_was_read_before_the_swap_goes_on(tmp_path: Path) -> None:
+    pairs = fill(tmp_path / "log")
+    log = reopen(tmp_path / "log", was_clean=True)
+    old = log.segments
+    held = old[1].file()
+    before = [segment.size_bytes for segment in old]
+    clean(log)
+    assert log.segments != old
+    # Also segments whose files nobody had opened can be read by whoever still has them.
+    for segment, size_bytes in zip(old[:-1], before, strict=False):
+        data = segment.read(0, size_bytes)
+        assert len(data) == size_bytes
+        assert next(h.base_offset for _, h in scan_headers(data)) == segment.base_offset
+    assert held.size_bytes() == before[1]
+    assert contents(log) == survivors(pairs, len(pairs) - 1)
+
+
+def test_a_log_that_changes_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    pairs = fill(tmp_path / "log")
+    log = reopen(tmp_path / "log", was_clean=True)
+    files = ChangingFiles(lambda: log.release())
+    with pytest.raises(CleaningAbortedError):
+        clean(log, files=files)
+    assert not list((tmp_path / "log").glob("*.cleaned"))
+    assert contents(reopen(tmp_path / "log")) == dict(enumerate(pairs))
+
+
+class ChangingFiles(OsFiles):
+    """Calls something when the first cleaned log is complete."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call: Callable[[], None] | None = call
+
+    def set_modified_ms(self, path: Path, time_ms: int) -> None:
+        super().set_modified_ms(path, time_ms)
+        call, self.call = self.call, None
+        if call is not None:
+            call()
+
+
+def test_appends_and_reads_beside_cleaning(tmp_path: Path) -> None:
+    log = open_partition(tmp_path, options={"segment.bytes": 3000, "file.delete.delay.ms": 0})
+    done = threading.Event()
+    appended: list[Pair] = []
+
+    def write() -> None:
+        try:
+            for n in range(400):
+                part: list[Pair] = [(b"k%d" % (n % 7), b"%d" % n), (b"q%d" % (n % 30), b"%d" % n)]
+                log.append((columnar if n % 2 else rows)(part))
+                appended.extend(part)
+        finally:
+            done.set()
+
+    def read() -> int:
+        looks = 0
+        while not done.is_set():
+            end = log.log_end_offset
+            found = contents(log)
+            assert list(found) == sorted(found)
+            newest: dict[bytes | None, int] = {}
+            for offset, (key, value) in found.items():
+                assert value == b"%d" % (offset // 2)
+                newest[key] = offset
+            # Every key's record that was the last when we began, or a later one, is there.
+            assert all(newest[key] >= at for key, at in last_offsets(end).items())
+            with contextlib.suppress(IndexError):
+                log.offset_for_time(0)
+            looks += 1
+        return looks
+
+    def last_offsets(end: int) -> dict[bytes, int]:
+        last: dict[bytes, int] = {}
+        for offset in range(max(0, end - 60), end):
+            n = offset // 2
+            last[b"k%d" % (n % 7) if offset % 2 == 0 else b"q%d" % (n % 30)] = offset
+        return last
+
+    def clean_on() -> int:
+        rounds = 0
+        while not done.is_set():
+            log.flush()
+            clean(log)
+            log.tick(producer_expiration_ms=10**9)
+            rounds += 1
+        return rounds
+
+    with ThreadPoolExecutor() as pool:
+        writer = pool.submit(write)
+        others = [pool.submit(read), pool.submit(clean_on)]
+        writer.result()
+        assert all(other.result() > 0 for other in others)
+    log.roll()
+    clean(log)
+    assert contents(log) == survivors(appended, len(appended))

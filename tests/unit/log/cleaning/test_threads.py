@@ -1,0 +1,181 @@
+"""The cleaner of a broker: threads, checkpoints, pausing, giving up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millrace.config.topic import TopicConfig
+from millrace_broker.log import LogManager, PartitionLog
+from millrace_broker.log.checkpoints import read_offsets
+from millrace_broker.log.cleaning.checkpoints import CLEANER_OFFSETS
+from millrace_broker.log.cleaning.threads import CleanerSettings, LogCleaner
+from millrace_broker.log.files import OsFiles
+
+from .conftest import OPAQUE_KEYS, contents, rows
+
+COMPACT = TopicConfig.load({"cleanup.policy": "compact", "segment.bytes": 2000})
+WAIT_S = 20
+Open = Callable[..., LogManager]
+
+
+@pytest.fixture
+def open_manager(tmp_path: Path) -> Iterator[Open]:
+    opened: list[LogManager] = []
+
+    def _open(**settings: Any) -> LogManager:
+        manager = LogManager.open(
+            [tmp_path / "a", tmp_path / "b"],
+            broker_id=1,
+            cluster_id="rivers",
+            defaults=TopicConfig.load({}),
+            configs={"orders": COMPACT, "other": COMPACT},
+        )
+        opened.append(manager)
+        manager.start_cleaner(CleanerSettings(**({"backoff_ms": 20} | settings)), lambda topic: OPAQUE_KEYS)
+        return manager
+
+    yield _open
+    for manager in opened:
+        manager.close()
+
+
+def fill(log: PartitionLog, count: int = 40) -> None:
+    for n in range(count):
+        log.append(rows([(b"a", b"%d" % n), (b"b%d" % (n % 4), b"%d" % n)]))
+    log.roll()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def cleaner_of(manager: LogManager) -> LogCleaner:
+    assert manager.cleaner is not None
+    return manager.cleaner
+
+
+def test_compacted_partitions_are_cleaned_and_the_rest_left_alone(open_manager: Open, tmp_path: Path) -> None:
+    manager = open_manager(threads=2)
+    orders = [manager.create_log("orders", UUID(int=1), number, COMPACT) for number in range(3)]
+    kept = manager.create_log("kept", UUID(int=2), 0, TopicConfig.load({}))
+    for log in [*orders, kept]:
+        fill(log)
+    until(lambda: len(cleaner_of(manager).statistics().latest) >= 3)
+    for log in orders:
+        assert list(contents(log)) == [73, 75, 77, 78, 79]
+    assert len(contents(kept)) == 80
+    statistics = cleaner_of(manager).statistics()
+    assert {done.partition for done in statistics.latest} == {log.name for log in orders}
+    assert all(done.end_offset == 80 and done.records_written == 5 for done in statistics.latest)
+    manager.close()
+    checkpoints = [read_offsets(OsFiles(), tmp_path / name / CLEANER_OFFSETS) for name in "ab"]
+    assert checkpoints[0] | checkpoints[1] == {("orders", number): 80 for number in range(3)}
+
+
+def test_checkpoints_outlive_the_broker(open_manager: Open, tmp_path: Path) -> None:
+    manager = open_manager()
+    fill(manager.create_log("orders", UUID(int=1), 0, COMPACT))
+    until(lambda: len(cleaner_of(manager).statistics().latest) == 1)
+    manager.close()
+    again = open_manager()
+    log = again.get("orders", 0)
+    assert log is not None
+    fill(log, 60)
+    until(lambda: len(cleaner_of(again).statistics().latest) == 1)
+    assert cleaner_of(again).statistics().latest[0].start_offset == 80
+
+
+def test_a_partition_is_not_cleaned_while_it_is_paused(open_manager: Open) -> None:
+    manager = open_manager()
+    log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
+    cleaner = cleaner_of(manager)
+    with cleaner.paused(("orders", 0)), cleaner.paused(("orders", 0)):
+        fill(log)
+        fill(manager.create_log("other", UUID(int=2), 0, COMPACT))
+        until(lambda: len(cleaner.statistics().latest) == 1)
+        assert cleaner.statistics().latest[0].partition == "other-0"
+        assert cleaner.clean_dirtiest() is None
+    until(lambda: len(cleaner.statistics().latest) == 2)
+
+
+def test_pausing_breaks_off_what_is_being_cleaned(open_manager: Open) -> None:
+    manager = open_manager(io_bytes_per_second_max=1000, io_buffer_bytes=200)
+    log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
+    fill(log)
+    cleaner = cleaner_of(manager)
+    until(lambda: cleaner.statistics().in_progress == (("orders", 0),))
+    before = contents(log)
+    started = time.monotonic()
+    with cleaner.paused(("orders", 0)):
+        assert time.monotonic() - started < WAIT_S / 2
+        assert cleaner.statistics().in_progress == ()
+        assert contents(log) == before
+        assert not list(log.directory.glob("*.cleaned"))
+
+
+def test_a_deleted_partition_is_forgotten(open_manager: Open, tmp_path: Path) -> None:
+    manager = open_manager(io_bytes_per_second_max=2000, io_buffer_bytes=200)
+    log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
+    fill(log)
+    cleaner = cleaner_of(manager)
+    until(lambda: cleaner.statistics().in_progress == (("orders", 0),))
+    manager.delete_log("orders", 0)
+    assert cleaner.statistics().in_progress == ()
+    fill(manager.create_log("orders", UUID(int=3), 0, COMPACT), 5)
+    assert cleaner.statistics().uncleanable == {}
+
+
+def test_a_damaged_partition_is_left_alone_and_named(open_manager: Open) -> None:
+    manager = open_manager()
+    cleaner = cleaner_of(manager)
+    with cleaner.paused(("orders", 0)):
+        log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
+        fill(log)
+        path = log.segments[0].path
+        data = bytearray(path.read_bytes())
+        data[100] ^= 1
+        path.write_bytes(data)
+    until(lambda: bool(cleaner.statistics().uncleanable))
+    assert "checksum" in cleaner.statistics().uncleanable["orders", 0]
+    data[100] ^= 1
+    path.write_bytes(data)
+    assert cleaner.clean_dirtiest() is None
+    cleaner.resumed(("orders", 0))
+    until(lambda: len(cleaner.statistics().latest) == 1)
+    assert cleaner.statistics().uncleanable == {}
+
+
+def test_closing_breaks_off_a_long_cleaning(open_manager: Open) -> None:
+    manager = open_manager(io_bytes_per_second_max=100, io_buffer_bytes=100)
+    log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
+    fill(log)
+    until(lambda: bool(cleaner_of(manager).statistics().in_progress))
+    started = time.monotonic()
+    manager.close()
+    assert time.monotonic() - started < WAIT_S / 2
+    assert not list(log.directory.glob("*.cleaned"))
+
+
+def test_compact_and_delete_do_both(open_manager: Open) -> None:
+    manager = open_manager()
+    both = COMPACT.model_copy(update={"cleanup_policy": "compact,delete", "retention_bytes": 0, "retention_ms": -1})
+    deleting, compacting = (
+        manager.create_log(name, UUID(int=n), 0, config)
+        for n, (name, config) in enumerate([("orders", both), ("other", COMPACT)])
+    )
+    for log in (deleting, compacting):
+        fill(log)
+    until(lambda: len(cleaner_of(manager).statistics().latest) >= 2)
+    assert deleting.apply_retention() > 0
+    assert contents(deleting) == {}
+    assert compacting.apply_retention() == 0
+    assert len(contents(compacting)) == 5

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.errors import CorruptBatchError
+from millrace.segments.transaction_index import AbortedTransaction, collect_aborted, pack_aborted, read_aborted
+
+offset = st.integers(0, 2**62)
+transaction = st.builds(
+    lambda producer_id, first, length, stable: AbortedTransaction(
+        producer_id=producer_id, first_offset=first, last_offset=first + length, last_stable_offset=stable
+    ),
+    offset,
+    offset,
+    st.integers(0, 1000),
+    offset,
+)
+
+
+@given(st.lists(transaction))
+def test_entries_are_read_as_they_were_written(transactions: list[AbortedTransaction]) -> None:
+    assert list(read_aborted(b"".join(map(pack_aborted, transactions)))) == transactions
+
+
+@pytest.mark.parametrize("damage", [b"\x00", bytes(33), b"\x00\x01" + bytes(32), bytes(10) + b"\x80" + bytes(23)])
+def test_damage_is_named(damage: bytes) -> None:
+    with pytest.raises(CorruptBatchError):
+        list(read_aborted(damage))
+
+
+def test_only_transactions_of_the_range_are_collected() -> None:
+    def aborted(first: int, last: int, stable: int) -> AbortedTransaction:
+        return AbortedTransaction(producer_id=1, first_offset=first, last_offset=last, last_stable_offset=stable)
+
+    before, within, late = aborted(0, 9, 10), aborted(5, 15, 12), aborted(30, 40, 35)
+    unread = iter([aborted(50, 60, 55)])
+    found = collect_aborted([[before, within], [late], unread], 10, 30)
+    assert found == [within]
+    assert next(unread), "nothing is read beyond the entry whose last stable offset had reached the end"
