@@ -170,8 +170,7 @@ class KafkaBroker:
         try:
             found = consumer.list_topics(timeout=10).topics.get(name)
             partitions = found.partitions if found else ()
-            marks = (consumer.get_watermark_offsets(TopicPartition(name, number), timeout=10) for number in partitions)
-            return sum(high - low for low, high in marks)
+            return sum(_count(consumer, TopicPartition(name, number)) for number in partitions)
         finally:
             consumer.close()
 
@@ -182,6 +181,20 @@ class KafkaBroker:
         done = subprocess.run(self.java(tool, *arguments), capture_output=True, text=True, check=False, timeout=60)
         if done.returncode:
             raise BenchmarkError(f"Kafka's storage tool could not format {self.data}:\n{done.stdout}{done.stderr}")
+
+
+def _count(consumer: KafkaConsumer, partition: TopicPartition) -> int:
+    """Records of one partition. A broker that has just started lists topics before it leads their partitions."""
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while True:
+        try:
+            low, high = consumer.get_watermark_offsets(partition, timeout=10)
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return high - low
 
 
 def _fill(bootstrap: str, topic: str, records: int) -> None:
