@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.errors import (
+    CorruptBatchError,
     InconsistentTopicIdError,
     InvalidTimestampError,
     MillraceError,
@@ -33,7 +34,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace.ids import parse_id
-from millrace.records import DecodedBatch, decode_range
+from millrace.records import HEADER_BYTES, DecodedBatch, decode_range, read_header
 from millrace.segments import map_extent
 from pyspark_millrace.columns import Layout, Metadata
 from pyspark_millrace.options import DirectReads, SourceOptions
@@ -123,11 +124,14 @@ def _buffers(split: PlannedSplit, extent: Extent, direct_reads: DirectReads, sou
         obstacle = _obstacle(extent, split.range.topic_id)
         if obstacle is None:
             try:
-                yield map_extent(extent.path, extent.start_position, extent.end_position)
+                mapped = map_extent(extent.path, extent.start_position, extent.end_position)
             except (OffsetsLostError, StorageError) as error:
                 obstacle = error.message
             else:
-                return
+                obstacle = _replacement(mapped, extent)
+                if obstacle is None:
+                    yield mapped
+                    return
         if direct_reads is DirectReads.ALWAYS:
             raise StorageError(
                 f"directReads=always, but offsets {extent.start_offset}..{extent.end_offset - 1} of {split.range.key} "
@@ -150,6 +154,18 @@ def _obstacle(extent: Extent, topic_id: uuid.UUID) -> str | None:
     if _topic_id_of(Path(extent.path).parent) != topic_id:
         return f"{Path(extent.path).parent} holds another topic"
     return None
+
+
+def _replacement(mapped: pa.Buffer, extent: Extent) -> str | None:
+    """Say that the file is not the one that was located; None when it is.
+
+    Compaction puts a file with fewer batches under the same name: what begins at the position then is a later batch.
+    """
+    try:
+        is_later = mapped.size >= HEADER_BYTES and read_header(mapped).base_offset > extent.start_offset
+    except CorruptBatchError:
+        return None  # decoding says what is wrong
+    return f"{extent.path} has been replaced since it was located" if is_later else None
 
 
 @lru_cache(maxsize=1024)

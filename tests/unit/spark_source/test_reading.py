@@ -202,6 +202,18 @@ def test_what_cannot_be_mapped_comes_over_the_network(directory, obstacle):
         read(log, split, directReads="always")
 
 
+def test_a_file_that_compaction_put_there_is_not_taken_for_the_one_that_was_located(directory):
+    data = [(batch(first, 10, columnar=True, compression=Compression.NONE), 10) for first in range(0, 50, 10)]
+    log = Log(directory / uuid.uuid4().hex, data)
+    split = log.split(10, 40)
+    assert len({len(content) for content, _ in data}) == 1, "so that positions still are beginnings of batches"
+    log.path.write_bytes(b"".join(content for content, _ in data[1:]))
+    assert [row["offset"] for row in rows(read(log, split))] == list(range(10, 40))
+    assert log.fetched == 3
+    with pytest.raises(StorageError, match="has been replaced since it was located"):
+        read(log, split, directReads="always")
+
+
 @pytest.mark.parametrize("direct", ["always", "never"])
 def test_a_flipped_bit_is_found_on_both_paths(directory, direct):
     log = a_log(directory)
