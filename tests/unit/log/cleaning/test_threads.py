@@ -45,10 +45,12 @@ def open_manager(tmp_path: Path) -> Iterator[Open]:
         manager.close()
 
 
-def fill(log: PartitionLog, count: int = 40) -> None:
-    for n in range(count):
-        log.append(rows([(b"a", b"%d" % n), (b"b%d" % (n % 4), b"%d" % n)]))
-    log.roll()
+def fill(manager: LogManager, log: PartitionLog, count: int = 40) -> None:
+    """Fill a log before it is cleaned for the first time."""
+    with cleaner_of(manager).paused((log.topic, log.partition)):
+        for n in range(count):
+            log.append(rows([(b"a", b"%d" % n), (b"b%d" % (n % 4), b"%d" % n)]))
+        log.roll()
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -68,7 +70,7 @@ def test_compacted_partitions_are_cleaned_and_the_rest_left_alone(open_manager: 
     orders = [manager.create_log("orders", UUID(int=1), number, COMPACT) for number in range(3)]
     kept = manager.create_log("kept", UUID(int=2), 0, TopicConfig.load({}))
     for log in [*orders, kept]:
-        fill(log)
+        fill(manager, log)
     until(lambda: len(cleaner_of(manager).statistics().latest) >= 3)
     for log in orders:
         assert list(contents(log)) == [73, 75, 77, 78, 79]
@@ -83,13 +85,13 @@ def test_compacted_partitions_are_cleaned_and_the_rest_left_alone(open_manager: 
 
 def test_checkpoints_outlive_the_broker(open_manager: Open, tmp_path: Path) -> None:
     manager = open_manager()
-    fill(manager.create_log("orders", UUID(int=1), 0, COMPACT))
+    fill(manager, manager.create_log("orders", UUID(int=1), 0, COMPACT))
     until(lambda: len(cleaner_of(manager).statistics().latest) == 1)
     manager.close()
     again = open_manager()
     log = again.get("orders", 0)
     assert log is not None
-    fill(log, 60)
+    fill(again, log, 60)
     until(lambda: len(cleaner_of(again).statistics().latest) == 1)
     assert cleaner_of(again).statistics().latest[0].start_offset == 80
 
@@ -99,8 +101,8 @@ def test_a_partition_is_not_cleaned_while_it_is_paused(open_manager: Open) -> No
     log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
     cleaner = cleaner_of(manager)
     with cleaner.paused(("orders", 0)), cleaner.paused(("orders", 0)):
-        fill(log)
-        fill(manager.create_log("other", UUID(int=2), 0, COMPACT))
+        fill(manager, log)
+        fill(manager, manager.create_log("other", UUID(int=2), 0, COMPACT))
         until(lambda: len(cleaner.statistics().latest) == 1)
         assert cleaner.statistics().latest[0].partition == "other-0"
         assert cleaner.clean_dirtiest() is None
@@ -110,7 +112,7 @@ def test_a_partition_is_not_cleaned_while_it_is_paused(open_manager: Open) -> No
 def test_pausing_breaks_off_what_is_being_cleaned(open_manager: Open) -> None:
     manager = open_manager(io_bytes_per_second_max=1000, io_buffer_bytes=200)
     log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
-    fill(log)
+    fill(manager, log)
     cleaner = cleaner_of(manager)
     until(lambda: cleaner.statistics().in_progress == (("orders", 0),))
     before = contents(log)
@@ -125,12 +127,12 @@ def test_pausing_breaks_off_what_is_being_cleaned(open_manager: Open) -> None:
 def test_a_deleted_partition_is_forgotten(open_manager: Open, tmp_path: Path) -> None:
     manager = open_manager(io_bytes_per_second_max=2000, io_buffer_bytes=200)
     log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
-    fill(log)
+    fill(manager, log)
     cleaner = cleaner_of(manager)
     until(lambda: cleaner.statistics().in_progress == (("orders", 0),))
     manager.delete_log("orders", 0)
     assert cleaner.statistics().in_progress == ()
-    fill(manager.create_log("orders", UUID(int=3), 0, COMPACT), 5)
+    fill(manager, manager.create_log("orders", UUID(int=3), 0, COMPACT), 5)
     assert cleaner.statistics().uncleanable == {}
 
 
@@ -139,7 +141,7 @@ def test_a_damaged_partition_is_left_alone_and_named(open_manager: Open) -> None
     cleaner = cleaner_of(manager)
     with cleaner.paused(("orders", 0)):
         log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
-        fill(log)
+        fill(manager, log)
         path = log.segments[0].path
         data = bytearray(path.read_bytes())
         data[100] ^= 1
@@ -157,7 +159,7 @@ def test_a_damaged_partition_is_left_alone_and_named(open_manager: Open) -> None
 def test_closing_breaks_off_a_long_cleaning(open_manager: Open) -> None:
     manager = open_manager(io_bytes_per_second_max=100, io_buffer_bytes=100)
     log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
-    fill(log)
+    fill(manager, log)
     until(lambda: bool(cleaner_of(manager).statistics().in_progress))
     started = time.monotonic()
     manager.close()
@@ -173,7 +175,7 @@ def test_compact_and_delete_do_both(open_manager: Open) -> None:
         for n, (name, config) in enumerate([("orders", both), ("other", COMPACT)])
     )
     for log in (deleting, compacting):
-        fill(log)
+        fill(manager, log)
     until(lambda: len(cleaner_of(manager).statistics().latest) >= 2)
     assert deleting.apply_retention() > 0
     assert contents(deleting) == {}
