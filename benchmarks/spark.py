@@ -1,6 +1,6 @@
 """Measured Spark code of both sides: one session each, the same settings, warm.
 
-Before the first timed run each side makes whole untimed ones: two at least, and for half a minute, because the JVM
+Before the first timed run each side makes whole untimed ones: two at least, and for 75 seconds, because the JVM
 goes on compiling for that long whatever it runs; short runs need more of them to be as warm as long ones.
 """
 
@@ -42,7 +42,7 @@ SPARK_CONF = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 _WARM_UP_RUNS_MIN = 2
-_WARM_UP_SECONDS = 30.0
+_WARM_UP_SECONDS = 75.0
 _SETTINGS = "; Spark local[2], driver 4 GB, 2 shuffle partitions, one session for all runs"
 
 
