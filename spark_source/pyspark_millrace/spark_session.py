@@ -93,10 +93,12 @@ def session(
         _prepare_environment(local=local)
     # Workers must be of the same Python with the same packages; Spark's own default is whatever python3 is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python", sys.executable))
+    if is_running and delta:
+        _check_delta_classes()
     created = _create({name: value for name, value in settings.items() if value != in_force.get(name)})
     _register_source(created)
     if delta:
-        _check_delta(created)
+        _check_delta_extension(created)
     return created
 
 
@@ -220,18 +222,33 @@ def _register_source(created: SparkSession) -> None:
 _registered: Final[WeakSet[SparkSession]] = WeakSet()
 
 
-def _check_delta(created: SparkSession) -> None:
-    """Delta's classes and its extension must both be there; Spark itself only complains when a table is used."""
+def _check_delta_classes() -> None:
+    """A JVM that runs already must have Delta's classes; a session made without them would fail at its first table."""
+    from pyspark import SparkContext
+
+    jvm = SparkContext._jvm
+    try:
+        jvm.Thread.currentThread().getContextClassLoader().loadClass(DELTA_EXTENSION)
+    except Exception as error:
+        raise EnvironmentProblemError(f"Delta's JARs are not on Spark's class path: {_delta_remedy()}") from error
+
+
+def _delta_remedy() -> str:
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return (
+            "this program's JVM was started for a session without Delta, and stopping that does not end it: "
+            "make the program's first session with session(delta=True)"
+        )
+    return (
+        f"run spark-submit with --packages {DELTA_PACKAGE} (when it cannot resolve a module that ~/.m2 knows, set "
+        "SPARK_SUBMIT_OPTS=-Duser.home=<an empty directory>)"
+    )
+
+
+def _check_delta_extension(created: SparkSession) -> None:
+    """A session that runs already must have Delta's extension; Spark itself only complains when a table is used."""
     extensions = created.conf.get("spark.sql.extensions", "") or ""
     if not re.search(rf"\b{re.escape(DELTA_EXTENSION)}\b", extensions):
         raise EnvironmentProblemError(
             "a Spark session without Delta is running already: stop it before session(), or call session(delta=False)"
         )
-    loader = created._jvm.Thread.currentThread().getContextClassLoader()
-    try:
-        loader.loadClass(DELTA_EXTENSION)
-    except Exception as error:
-        raise EnvironmentProblemError(
-            f"Delta's JARs are not on Spark's class path: run spark-submit with --packages {DELTA_PACKAGE} (when it "
-            "cannot resolve a module that ~/.m2 knows, set SPARK_SUBMIT_OPTS=-Duser.home=<an empty directory>)"
-        ) from error

@@ -1,10 +1,12 @@
-"""Raw calls to a broker (fixtures ``calls``, ``calls_to``), for tests that send what no client of ours would."""
+"""What integration tests share: raw calls to a broker (fixtures ``calls``, ``calls_to``), for tests that send what no
+client of ours would, and one Spark session (``spark``).
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pyarrow as pa
@@ -17,6 +19,10 @@ from millrace.protocol.status import error_from_rpc
 from millrace.records import build_columnar_batch, scan_headers
 from millrace.schemas import parse_schema, serialize_schema
 from millrace_broker.embedded import EmbeddedBroker
+from pyspark_millrace import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NOW_MS = 1_700_000_000_000
 FOREVER = {"retention.ms": "-1"}
@@ -147,3 +153,18 @@ def calls(module_broker: EmbeddedBroker, calls_to: Callable[[str], Calls]) -> Ca
 def topic() -> str:
     """A name for a topic that no other test uses."""
     return f"topic-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The Spark session of all tests: a process has one JVM, and the first session decides what that can load."""
+    running = session(
+        "millrace tests",
+        master="local[2]",
+        profile="low-latency",
+        checkpoint_root=tmp_path_factory.getbasetemp(),
+        **{"spark.ui.enabled": False},
+    )
+    running.sparkContext.setLogLevel("OFF")
+    yield running
+    running.stop()

@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql import functions as f
 
 from millrace.clients import Admin, Producer
-from pyspark_millrace import session
 from pyspark_millrace.spark_errors import explain
 from pyspark_millrace.transform import encode_transform
 
@@ -19,14 +18,6 @@ pytestmark = pytest.mark.spark
 START_MS = 1_700_000_000_000
 PARTITIONS = 3
 COUNT = 3000
-
-
-@pytest.fixture(scope="module")
-def spark():
-    started = session("spark batch tests", delta=False, master="local[2]", **{"spark.ui.enabled": False})
-    started.sparkContext.setLogLevel("OFF")
-    yield started
-    started.stop()
 
 
 @pytest.fixture(scope="module")

@@ -13,27 +13,11 @@ from pyspark.errors import StreamingQueryException
 
 from millrace.clients import Admin, Producer, TopicPartition
 from millrace.errors import OffsetsLostError, UsageError
-from pyspark_millrace import session
 from pyspark_millrace.spark_errors import explain, millrace_error_in
 
 pytestmark = pytest.mark.spark
 
 DEADLINE_S = 90
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory):
-    started = session(
-        "spark streaming tests",
-        delta=False,
-        master="local[2]",
-        profile="low-latency",
-        checkpoint_root=tmp_path_factory.getbasetemp(),
-        **{"spark.ui.enabled": False},
-    )
-    started.sparkContext.setLogLevel("OFF")
-    yield started
-    started.stop()
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +92,8 @@ class Query:
         if not self.query.isActive:
             self.query.awaitTermination()
         assert reached, f"{len(self.rows)} rows of {count} after {DEADLINE_S} s"
+        # The rows are here before their batch is committed; stopped in between, the query would run it again.
+        self.query.processAllAvailable()
 
     def __exit__(self, *error):
         self.query.stop()

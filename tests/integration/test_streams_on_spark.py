@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,6 @@ from millrace_streams import (
 )
 from millrace_streams import max as max_
 from millrace_streams import sum as sum_
-from pyspark_millrace import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,13 +46,6 @@ START = datetime(2013, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema([("origin", pa.string()), ("delay", pa.float64()), ("at", pa.timestamp("us", tz="UTC"))])
 PLACED = pa.schema([*SCHEMA, ("__partition", pa.int32()), ("__offset", pa.int64())])
 ORIGINS = (["JFK", "LGA"], ["EWR", None], ["BOS"])
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    running = session("streams tests", master="local[2]", **{"spark.ui.enabled": "false"})
-    yield running
-    running.stop()
 
 
 HOURS = tumbling(timedelta(hours=1), grace=timedelta(hours=2))
