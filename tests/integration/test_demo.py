@@ -29,6 +29,14 @@ from millrace_streams.demo.tour import STARTED
 
 ROWS = 30_000
 RUN_SECONDS_MAX = 600.0
+
+HANGING_UP = re.compile(
+    rb"Traceback \(most recent call last\):\n"
+    rb'  File "[^"]*pyspark/daemon\.py", line \d+, in manager\n'
+    rb'  File "[^"]*pyspark/daemon\.py", line \d+, in worker\n'
+    rb"BrokenPipeError: .*\n"
+)
+"""What PySpark prints when Spark hangs up on an idle planning worker: their daemon cannot be replaced by a setting."""
 # Five rounds start Spark some fifteen times for a few seconds each: the optimising compiler is never worth its time.
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 END_SECONDS_MAX = 60.0
