@@ -1,6 +1,8 @@
-"""A worker on which Spark hangs up ends without a word; one that fails in another way does not."""
+"""A worker on which Spark hangs up ends without a word; one that fails in another way does not. All start ready."""
 
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -28,3 +30,11 @@ def test_other_ends_are_told_as_they_are(monkeypatch):
         assert worker_daemon.worker(connection, False) == 3
         with pytest.raises(OSError, match="disk full"):
             worker_daemon.worker(connection, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads as Linux shows them")
+def test_nothing_that_is_loaded_before_the_fork_starts_a_thread():
+    program = "import os; from pyspark_millrace import worker_daemon as daemon; daemon.load_beforehand()"
+    count = "print(len(os.listdir('/proc/self/task')))"
+    done = subprocess.run([sys.executable, "-c", f"{program}; {count}"], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
