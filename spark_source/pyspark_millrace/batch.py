@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_millrace.offsets import OffsetRange
+from pyspark_millrace.planning import BATCH_SIZING
 from pyspark_millrace.tasks import plan_tasks, read_task
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typ
                 for key in keys
                 if starts[key] != ends[key]
             ]
-            return plan_tasks(cluster, ranges, cluster.schemas(self._topics), self._options)
+            return plan_tasks(cluster, ranges, cluster.schemas(self._topics), self._options, BATCH_SIZING)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task."""

@@ -18,10 +18,20 @@ from pyspark_millrace.offsets import OffsetRange
 MIB: Final = 2**20
 SPLIT_BYTES_MIN: Final = 8 * MIB
 """Below this a task costs more to start than to read."""
-SPLIT_BYTES_MAX: Final = 128 * MIB
-"""Above this a retried or slow task costs too much; a task of this size reads for a second or two."""
-SPLITS_PER_CORE: Final = 4
-"""Tasks end at different times; with some for each core the last ones are short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """How large splits are where the user does not say it: ``per_core`` of them, up to ``bytes_max`` each."""
+
+    per_core: int
+    bytes_max: int
+
+
+BATCH_SIZING: Final = Sizing(per_core=4, bytes_max=128 * MIB)
+"""Tasks end at different times; with some for each core the last ones are short, and a retried one costs little."""
+STREAM_SIZING: Final = Sizing(per_core=2, bytes_max=512 * MIB)
+"""A task of a stream as a rule writes a file, and few large files are cheaper to write and to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +67,9 @@ class PlannedSplit:
         return total_bytes(self.extents)
 
 
-def split_bytes(total_bytes: int, *, cores: int, min_splits: int = 1, asked: int | None = None) -> int:
+def split_bytes(total_bytes: int, *, cores: int, sizing: Sizing, min_splits: int = 1, asked: int | None = None) -> int:
     """The size to cut a read of ``total_bytes`` into: what was asked for, or by the number of cores."""
-    size = asked or min(max(total_bytes // (SPLITS_PER_CORE * cores), SPLIT_BYTES_MIN), SPLIT_BYTES_MAX)
+    size = asked or min(max(total_bytes // (sizing.per_core * cores), SPLIT_BYTES_MIN), sizing.bytes_max)
     return max(1, min(size, -(-total_bytes // min_splits)))
 
 

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from pyspark_millrace.admission import admit
 from pyspark_millrace.offsets import LossReport, StreamOffsets, gone, ranges_between, recreated, truncated
+from pyspark_millrace.planning import STREAM_SIZING
 from pyspark_millrace.positions import Edge, PartitionKey
 from pyspark_millrace.tasks import plan_tasks, read_task
 
@@ -103,7 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """Cut a micro-batch into tasks, the same records whenever it is planned."""
         ranges = ranges_between(StreamOffsets.from_json(start), StreamOffsets.from_json(end))
         cluster = self._connected()
-        return plan_tasks(cluster, ranges, cluster.schemas(self._topics), self._options)
+        return plan_tasks(cluster, ranges, cluster.schemas(self._topics), self._options, STREAM_SIZING)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: Spark's checkpoint is the record of what was read."""

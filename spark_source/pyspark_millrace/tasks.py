@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_millrace.offsets import LossReport, OffsetRange
-from pyspark_millrace.planning import PlannedSplit, even_bytes, plan_splits, split_bytes, total_bytes
+from pyspark_millrace.planning import PlannedSplit, Sizing, even_bytes, plan_splits, split_bytes, total_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,11 @@ class SplitTask(InputPartition):  # type: ignore[misc]  # pyspark is not typed h
 
 
 def plan_tasks(
-    cluster: Cluster, ranges: Sequence[OffsetRange], schemas: Mapping[int, pa.Schema], options: SourceOptions
+    cluster: Cluster,
+    ranges: Sequence[OffsetRange],
+    schemas: Mapping[int, pa.Schema],
+    options: SourceOptions,
+    sizing: Sizing,
 ) -> list[SplitTask]:
     """Locate ranges and cut them into tasks.
 
@@ -46,7 +50,9 @@ def plan_tasks(
     report = LossReport(fail=options.fail_on_data_loss)
     located = cluster.locate([(wanted, 0) for wanted in ranges], report)
     everything = total_bytes([extent for _, extents in located for extent in extents])
-    size = split_bytes(everything, cores=_cores(), min_splits=options.min_partitions, asked=options.split_bytes)
+    size = split_bytes(
+        everything, cores=_cores(), sizing=sizing, min_splits=options.min_partitions, asked=options.split_bytes
+    )
     if any(extent.bytes > size for _, extents in located for extent in extents):
         pieces = [(wanted, even_bytes(total_bytes(extents), size)) for wanted, extents in located]
         located = cluster.locate(pieces, report)

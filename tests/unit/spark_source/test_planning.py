@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_millrace.offsets import OffsetRange
-from pyspark_millrace.planning import MIB, Extent, even_bytes, plan_splits, split_bytes, total_bytes
+from pyspark_millrace.planning import (
+    BATCH_SIZING,
+    MIB,
+    STREAM_SIZING,
+    Extent,
+    even_bytes,
+    plan_splits,
+    split_bytes,
+    total_bytes,
+)
 from pyspark_millrace.positions import PartitionKey
 
 
@@ -85,10 +94,12 @@ def test_small_segments_share_a_split():
 
 
 def test_sizes():
-    assert split_bytes(10 * MIB, cores=2) == 8 * MIB
-    assert split_bytes(160 * MIB, cores=2) == 20 * MIB
-    assert split_bytes(10**12, cores=2) == 128 * MIB
-    assert split_bytes(160 * MIB, cores=2, min_splits=40) == 4 * MIB
-    assert split_bytes(160 * MIB, cores=2, asked=MIB) == MIB
-    assert split_bytes(0, cores=2) == 1
+    assert split_bytes(10 * MIB, cores=2, sizing=BATCH_SIZING) == 8 * MIB
+    assert split_bytes(160 * MIB, cores=2, sizing=BATCH_SIZING) == 20 * MIB
+    assert split_bytes(10**12, cores=2, sizing=BATCH_SIZING) == 128 * MIB
+    assert split_bytes(160 * MIB, cores=2, sizing=BATCH_SIZING, min_splits=40) == 4 * MIB
+    assert split_bytes(160 * MIB, cores=2, sizing=BATCH_SIZING, asked=MIB) == MIB
+    assert split_bytes(0, cores=2, sizing=BATCH_SIZING) == 1
+    assert split_bytes(1600 * MIB, cores=2, sizing=STREAM_SIZING) == 400 * MIB
+    assert split_bytes(10**12, cores=2, sizing=STREAM_SIZING) == 512 * MIB
     assert total_bytes([]) == 0
