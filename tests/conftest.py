@@ -6,6 +6,7 @@ many seconds with each round. ``make soak`` (``tests/soak.py``) turns them all u
 
 * ``ORACLES``: directory of the conformance cases (default: ``tests/oracles``)
 * ``DEMO_KILL_SEED``: repeats a run of the kill test of the demo; a failing run prints it
+* ``FUZZ_CASES``, ``FUZZ_SEED``, ``FUZZ_FIRST``: how many cases the decoders are fuzzed with, and which
 * ``--hypothesis-profile=soak``: more examples in property tests that do not set a number of their own
 """
 

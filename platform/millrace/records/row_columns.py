@@ -124,7 +124,7 @@ def read_regular(bodies: Sequence[bytes], headers: Sequence[BatchHeader], names:
     ``bodies`` are decompressed. Odd are more than 64 headers in a record, header keys that are not UTF-8, and bodies
     from 2 GiB on.
     """
-    starts, ends = _find_records(bodies, headers)
+    starts, ends = find_records(bodies, [header.count for header in headers])
     body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
     data = np.frombuffer(body, np.uint8)
     lengths, at = read_varints(data, starts, 32)
@@ -148,14 +148,17 @@ def read_regular(bodies: Sequence[bytes], headers: Sequence[BatchHeader], names:
     return _of_each(whole, offset_deltas, header_counts, [header.count for header in headers])
 
 
-def _find_records(bodies: Sequence[bytes], headers: Sequence[BatchHeader]) -> tuple[Longs, Longs]:
-    """Where each record begins and ends in the joined bodies."""
+def find_records(bodies: Sequence[bytes], counts: Sequence[int]) -> tuple[Longs, Longs]:
+    """Where each record begins and ends in the joined bodies, each of which has so many.
+
+    Raises ``CorruptBatchError`` when the records of a body do not end where it does, or the bodies are 2 GiB or more.
+    """
     starts: list[int] = []
     ends: list[int] = []
     base = 0
-    for body, header in zip(bodies, headers, strict=True):
-        _require(0 < header.count <= len(body))
-        bounds = _walk(body, header.count, base)
+    for body, count in zip(bodies, counts, strict=True):
+        _require(0 < count <= len(body))
+        bounds = _walk(body, count, base)
         base += len(body)
         _require(bounds[-1] == base <= _INT_MAX)
         starts += bounds[:-1]

@@ -30,13 +30,12 @@ from millrace.records import (
     seal,
 )
 from millrace.records.arrays import binary_array
-from millrace.records.varint import read_varint
+from millrace.records.row_columns import find_records
 from millrace.records.varint_arrays import VarintTable, join_tables, read_varints
 
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool]
 
-_INT_MAX: Final = 2**31 - 1
 _NO_BYTES: Final = binary_array([b""])[0]
 
 
@@ -55,13 +54,11 @@ class RowRun:
         """Read them; ``buffers`` hold a batch each. Raises ``ValueError`` when they are not regular."""
         self._headers: Final = headers
         bodies = [_body(buffer, header) for buffer, header in zip(buffers, headers, strict=True)]
-        if sum(len(body) for body in bodies) > _INT_MAX:
-            raise ValueError("too many bytes for one run")
         self._body: Final = b"".join(bodies)
         self._counts: Final = [header.count for header in headers]
-        self._starts, self._ends = _find_records(self._body, bodies, self._counts)
         data = np.frombuffer(self._body, np.uint8)
         try:
+            self._starts, self._ends = find_records(bodies, self._counts)
             lengths, at = read_varints(data, self._starts, 32)
             _require(np.array_equal(at + lengths, self._ends))
             self._time_deltas, self._after_times = read_varints(data, at + 1, 64)
@@ -120,37 +117,11 @@ def _require(holds: bool) -> None:
         raise ValueError("not regular")
 
 
-def _body(buffer: memoryview, header: BatchHeader) -> memoryview | bytes:
-    body = buffer[HEADER_BYTES : header.size_bytes]
+def _body(buffer: memoryview, header: BatchHeader) -> bytes:
+    body = buffer[HEADER_BYTES : header.size_bytes].tobytes()
     if not header.compression:
         return body
-    return decompress(body.tobytes(), Compression.of(header.compression), max_bytes=DECOMPRESSED_BYTES_MAX)
-
-
-def _find_records(body: bytes, bodies: Sequence[memoryview | bytes], counts: Sequence[int]) -> tuple[Longs, Longs]:
-    """Where each record begins and ends; this is the only loop over records."""
-    bounds: list[int] = []
-    append = bounds.append
-    at, end = 0, 0
-    try:
-        for part, count in zip(bodies, counts, strict=True):
-            end += len(part)
-            for _ in range(count):
-                append(at)
-                first = body[at]
-                if first < 0x80:
-                    at += 1 + (first >> 1)
-                elif (second := body[at + 1]) < 0x80:
-                    at += 2 + ((first & 0x7F) >> 1) + (second << 6)
-                else:
-                    length, at = read_varint(body, at)
-                    at += max(length, 0)
-            _require(at == end)
-    except (IndexError, CorruptBatchError) as error:
-        raise ValueError("records that end elsewhere than the batch") from error
-    append(at)
-    all_bounds = np.array(bounds, np.int64)
-    return all_bounds[:-1], all_bounds[1:]
+    return decompress(body, Compression.of(header.compression), max_bytes=DECOMPRESSED_BYTES_MAX)
 
 
 def _pieces(body: bytes, starts: Longs, ends: Longs, is_there: Mask | None) -> pa.BinaryArray:
