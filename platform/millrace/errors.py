@@ -122,6 +122,12 @@ class InvalidConfigError(MillraceError):
     code = 40
 
 
+class PolicyViolationError(MillraceError):
+    """A request goes against a policy: records of a topic that is only compacted cannot be deleted, say."""
+
+    code = 44
+
+
 class UnknownTopicIdError(MillraceError):
     """No topic has that id: it was deleted, and perhaps created again under the same name."""
 
@@ -169,6 +175,20 @@ class StorageError(MillraceError):
     """The disk refused: full, read-only or failing. Nothing of the request was acknowledged."""
 
     code = 56
+    retriable = True
+
+
+class DiskFullError(StorageError):
+    """The disk has no room for what was to be written; nothing of it was. Space makes the same request succeed."""
+
+    code = 1040
+    retriable = True
+
+
+class RemoteStorageError(StorageError):
+    """The remote store of a tiered topic does not answer, or refuses; what is on the broker's own disk is untouched."""
+
+    code = 1050
     retriable = True
 
 

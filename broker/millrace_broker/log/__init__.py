@@ -1,7 +1,8 @@
 """The log: partitions of segment files that can be trusted with the only copy.
 
 ``manager``             all partitions of a broker, over its log directories
-``partition``           one partition: append, read, look up, locate, flush, retention
+``partition``           one partition: flush, retention, deletion of records, compacted segments put in place
+``appendable``          its half that takes batches; ``deletion``: files that wait for their removal
 ``readable``, ``reading``  what readers use of it: reads and look-ups across segments
 ``segment``, ``appender``  one segment, read and written; ``index_building`` decides which batches get index entries
 ``loading``, ``recovery``, ``producer_loading``  what is done at start: leftovers, recovery, rebuilding
@@ -12,10 +13,11 @@
 ``files``               all disk access, behind an interface
 """
 
+from millrace_broker.log.appendable import AppendResult
 from millrace_broker.log.data_directory import read_meta_properties
 from millrace_broker.log.extents import Extent
 from millrace_broker.log.files import Files, OsFiles
 from millrace_broker.log.manager import LogManager
-from millrace_broker.log.partition import AppendResult, PartitionLog
+from millrace_broker.log.partition import PartitionLog
 
 __all__ = ["AppendResult", "Extent", "Files", "LogManager", "OsFiles", "PartitionLog", "read_meta_properties"]

@@ -98,6 +98,19 @@ class SegmentAppender:
         """Cut off what a failed append left behind the published bytes."""
         self._file.truncate(self.segment.size_bytes)
 
+    def sync(self) -> None:
+        """Make the batches appended so far survive a power failure.
+
+        Indexes need not while the segment grows: recovery builds those of the last segment anew. It is the file
+        descriptor of the writes that is synced, for that one is told of every error in writing them back.
+        """
+        self._file.sync()
+
+    def sync_sealed(self) -> None:
+        """Make a sealed segment, with its indexes, survive a power failure; their names are up to the caller."""
+        for file in (self._file, self._offset_file, self._time_file):
+            file.sync()
+
     def _write_entries(self, growth: Growth) -> None:
         """Write new entries behind those that are in the files."""
         if growth.offset_entries:

@@ -3,7 +3,8 @@
 Durability is explicit. Written bytes survive the death of the process at once, and that of the machine after
 ``File.sync``; a created, renamed or removed name survives it after ``Files.sync_directory``.
 
-Errors of the operating system come out as ``StorageError`` that names the path; a missing file is ``None``, ``False``
+Errors of the operating system come out as ``StorageError`` that names the path, and ``DiskFullError`` where it is only
+space that is missing; a missing file is ``None``, ``False``
 or an empty list where that is an answer.
 """
 
@@ -19,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from millrace.errors import EnvironmentProblemError, StorageError
+from millrace.errors import DiskFullError, EnvironmentProblemError, StorageError
 
 Part = bytes | bytearray | memoryview
 
@@ -191,9 +192,9 @@ class OsFile:
             return os.fstat(self._descriptor).st_size
 
     def sync(self) -> None:
-        """fsync."""
+        """fdatasync, which writes the size as well, but not the times."""
         with _storage_errors("sync", self._path):
-            os.fsync(self._descriptor)
+            os.fdatasync(self._descriptor)
 
     def close(self) -> None:
         """Close; closing again does nothing."""
@@ -337,5 +338,6 @@ def _storage_errors(action: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = ": free space on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        raise StorageError(f"cannot {action} {path}: {error.strerror}{remedy}") from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(f"cannot {action} {path}: {error.strerror}: free space on that disk") from error
+        raise StorageError(f"cannot {action} {path}: {error.strerror}") from error

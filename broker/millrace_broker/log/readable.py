@@ -27,6 +27,7 @@ class ReadableLog:
     _segments: tuple[Segment, ...]
     _log_start_offset: int
     _log_end_offset: int
+    _high_watermark: int
 
     def __init__(self, topic: str, topic_id: UUID, partition: int, directory: Path) -> None:
         self.topic: Final = topic
@@ -47,13 +48,16 @@ class ReadableLog:
 
     @property
     def high_watermark(self) -> int:
-        """Offset before which every in-sync replica has everything: what consumers may read."""
-        return self._log_end_offset
+        """Offset before which every in-sync replica has everything: what consumers may read.
+
+        Where records are synced before they are acknowledged, only what is synced counts.
+        """
+        return self._high_watermark
 
     @property
     def last_stable_offset(self) -> int:
         """Offset before which no transaction is undecided."""
-        return self._log_end_offset
+        return self._high_watermark
 
     @property
     def log_end_offset(self) -> int:

@@ -37,6 +37,7 @@ TOPIC_DEFAULTS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "message.timestamp.after.max.ms": (("log.message.timestamp.after.max.ms", 1),),
     "flush.messages": (("log.flush.interval.messages", 1),),
     "flush.ms": (("log.flush.interval.ms", 1),),
+    "flush.before.ack": (("log.flush.before.ack", 1),),
     "retention.ms": (
         ("log.retention.ms", 1),
         ("log.retention.minutes", _MINUTE_MS),

@@ -60,6 +60,10 @@ class TopicConfig(Config):
     )
     flush_messages: int = Field(_LONG_MAX, ge=1, le=_LONG_MAX, description="Records after which the log is fsynced.")
     flush_ms: Int64 = Field(_LONG_MAX, description="Milliseconds after which the log is fsynced.")
+    flush_before_ack: bool = Field(
+        False,
+        description="Whether records are fsynced before they are acknowledged and read. Kafka has no such option.",
+    )
     retention_ms: int = Field(
         604_800_000, ge=-1, le=_LONG_MAX, description="Age at which a segment is deleted; -1 never."
     )
@@ -89,6 +93,11 @@ class TopicConfig(Config):
     def is_deleted(self) -> bool:
         """Whether retention by time and size deletes segments."""
         return DELETE in self.cleanup_policy.split(",")
+
+    @property
+    def syncs_before_ack(self) -> bool:
+        """Whether every record is on the disk before it is acknowledged; ``flush.messages=1`` means that too."""
+        return self.flush_before_ack or self.flush_messages == 1
 
     @property
     def roll_ms(self) -> int:

@@ -1,0 +1,306 @@
+"""The half of a partition's log that takes batches: their offsets, their producers, the segment that they go to.
+
+Invariants:
+
+- The log end offset is published after the batches, and nothing is handed out that was not appended whole.
+- A refused append leaves no trace; a failed one (``StorageError``) none that a reader could see. When the rest of a
+  failed write cannot be cut off, the partition takes no more appends until it has been loaded again.
+- A new segment is ready to be appended to before it is in its place; a roll that fails leaves the old one in use.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from millrace.config.topic import MessageTimestampType, TopicConfig
+from millrace.errors import (
+    FencedLeaderEpochError,
+    InvalidRequestError,
+    MillraceError,
+    StorageError,
+)
+from millrace.records import NO_PRODUCER_ID, BatchHeader
+from millrace.segments.names import SEGMENT_SUFFIXES, segment_file_name
+from millrace_broker.environment import Clock
+from millrace_broker.log.appender import SegmentAppender
+from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
+from millrace_broker.log.deletion import DeletedFiles
+from millrace_broker.log.files import Files, Part
+from millrace_broker.log.leader_epochs import LeaderEpochs
+from millrace_broker.log.loading import LoadedLog, LogDirectory
+from millrace_broker.log.open_segments import OpenSegments
+from millrace_broker.log.placing import Placed, place, stamp
+from millrace_broker.log.producer_loading import write_snapshot_file
+from millrace_broker.log.producers import ProducerEntry, append_batch
+from millrace_broker.log.readable import ReadableLog
+from millrace_broker.log.segment import Segment
+from millrace_broker.log.validation import check_produced, check_times
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendResult:
+    """Where batches went. ``log_append_time_ms`` is -1 where timestamps are the producer's.
+
+    ``is_duplicate`` says that the batch had been appended before, and the offsets are the ones it got then.
+    """
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    is_duplicate: bool = False
+
+
+class AppendableLog(ReadableLog):
+    """A partition's log as its appender sees it: everything but what becomes of the batches afterwards."""
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        topic_id: UUID,
+        partition: int,
+        directory: Path,
+        config: TopicConfig,
+        files: Files,
+        clock: Clock,
+        open_segments: OpenSegments | None = None,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        was_clean: bool = False,
+    ) -> None:
+        super().__init__(topic, topic_id, partition, directory)
+        self._config = config
+        self._files: Final = files
+        self._clock: Final = clock
+        self._open_segments: Final = OpenSegments() if open_segments is None else open_segments
+        self._lock: Final = threading.RLock()
+        self._sync_lock: Final = threading.RLock()
+        loaded = self._loader().load(
+            recovery_point=recovery_point, log_start_offset=log_start_offset, was_clean=was_clean
+        )
+        self._take_over(loaded)
+        self._failure: MillraceError | None = None
+        self._unflushed_since: float | None = None
+        self._unsynced_sealed: list[SegmentAppender] = []
+        self._deleted: Final = DeletedFiles(files, clock)
+
+    def _loader(self) -> LogDirectory:
+        return LogDirectory(
+            directory=self.directory,
+            config=self._config,
+            files=self._files,
+            clock=self._clock,
+            open_segments=self._open_segments,
+        )
+
+    def _take_over(self, loaded: LoadedLog) -> None:
+        self._segments = tuple(loaded.segments)
+        self._log_start_offset = loaded.log_start_offset
+        self._log_end_offset = self._high_watermark = loaded.log_end_offset
+        self._recovery_point = loaded.recovery_point
+        self._producers = loaded.producers
+        self._epochs = loaded.epochs
+
+    # --- what it is ----------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's configuration."""
+        return self._config
+
+    @config.setter
+    def config(self, config: TopicConfig) -> None:
+        with self._lock:
+            self._config = config
+            if not config.syncs_before_ack:
+                self._high_watermark = self._log_end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """Offset before which everything has been synced to the disk."""
+        return self._recovery_point
+
+    @property
+    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of (leader epoch, start offset), oldest first."""
+        return self._epochs.entries
+
+    @property
+    def producers(self) -> Sequence[ProducerEntry]:
+        """What is remembered of idempotent producers."""
+        with self._lock:
+            return tuple(self._producers)
+
+    # --- appending -----------------------------------------------------------------------------------------
+
+    def append_unsynced(self, records: bytes | bytearray, *, leader_epoch: int = 0) -> AppendResult:
+        """Append the batches that a producer sent, giving them their offsets. See ``must_sync`` for what is owed then.
+
+        ``records`` is one or more whole batches with base offset 0, or exactly one from an idempotent producer. The
+        bodies are taken as they are: the caller has validated them against the topic's schema.
+
+        Raises what ``check_produced`` does, ``InvalidTimestampError``, ``FencedLeaderEpochError``,
+        ``InvalidProducerEpochError``, ``OutOfOrderSequenceError``, and ``StorageError`` when the disk fails; the log is
+        then as it was before.
+        """
+        batches = check_produced(records, self._config)
+        now_ms = self._clock.now_ms()
+        check_times(records, batches, now_ms, self._config)
+        with self._lock:
+            self._check_online()
+            self._check_epoch(leader_epoch)
+            duplicate = self._find_duplicate(batches)
+            if duplicate is not None:
+                return duplicate
+            placed = place(batches, self._log_end_offset, leader_epoch)
+            producer = self._judge_producer(placed)
+            append_time_ms = -1
+            if self._config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME:
+                append_time_ms = now_ms
+                records, placed = stamp(records, placed, now_ms)
+            self._note_epoch(leader_epoch)
+            self._write(placed.parts(records), placed.headers, len(records), now_ms)
+            if producer is not None:
+                self._producers.update(producer, now_ms)
+            return AppendResult(
+                base_offset=placed.headers[0].base_offset,
+                last_offset=placed.headers[-1].last_offset,
+                log_append_time_ms=append_time_ms,
+                log_start_offset=self._log_start_offset,
+            )
+
+    def _check_online(self) -> None:
+        if self._failure is not None:
+            raise StorageError(
+                f"{self.name} takes no appends since its disk failed ({self._failure.message}): "
+                "repair the disk and start the broker again"
+            )
+
+    def _check_epoch(self, leader_epoch: int) -> None:
+        latest = self._epochs.latest
+        if leader_epoch < 0:
+            raise InvalidRequestError(f"leader epoch {leader_epoch} of {self.name} is negative")
+        if latest is not None and leader_epoch < latest:
+            raise FencedLeaderEpochError(
+                f"append to {self.name} under leader epoch {leader_epoch}, its log has batches of epoch {latest}"
+            )
+
+    def _find_duplicate(self, batches: list[tuple[int, BatchHeader]]) -> AppendResult | None:
+        header = batches[0][1]
+        if header.producer_id == NO_PRODUCER_ID:
+            return None
+        duplicate = self._producers.get(header.producer_id).find_duplicate(header)
+        if duplicate is None:
+            return None
+        is_append_time = self._config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME
+        return AppendResult(
+            base_offset=duplicate.first_offset,
+            last_offset=duplicate.last_offset,
+            log_append_time_ms=duplicate.timestamp_ms if is_append_time else -1,
+            log_start_offset=self._log_start_offset,
+            is_duplicate=True,
+        )
+
+    def _judge_producer(self, placed: Placed) -> ProducerEntry | None:
+        header = placed.headers[0]
+        if header.producer_id == NO_PRODUCER_ID:
+            return None
+        return append_batch(self._producers.get(header.producer_id), header)
+
+    def _note_epoch(self, leader_epoch: int) -> None:
+        """Write a new epoch down before anything of it is appended."""
+        if leader_epoch != self._epochs.latest:
+            epochs = LeaderEpochs(self._epochs.entries)
+            epochs.assign(leader_epoch, self._log_end_offset)
+            write_epochs(self._files, self.directory / LEADER_EPOCHS, epochs.entries)
+            self._epochs = epochs
+
+    def _write(self, parts: Sequence[Part], headers: Sequence[BatchHeader], size_bytes: int, now_ms: int) -> None:
+        appender = self._appender_for(headers, size_bytes, now_ms)
+        try:
+            appender.append(parts, headers)
+        except StorageError as error:
+            self._undo(appender, error)
+            raise
+        self._log_end_offset = headers[-1].next_offset
+        if not self._config.syncs_before_ack:
+            self._high_watermark = self._log_end_offset
+        if self._unflushed_since is None:
+            self._unflushed_since = self._clock.monotonic()
+
+    def _undo(self, appender: SegmentAppender, error: StorageError) -> None:
+        _LOG.error("%s: append failed (%s)", self.name, error.message)
+        try:
+            appender.undo()
+        except StorageError as worse:
+            _LOG.error("%s: offline (%s)", self.name, worse.message)
+            self._failure = error
+
+    def _appender_for(self, headers: Sequence[BatchHeader], size_bytes: int, now_ms: int) -> SegmentAppender:
+        appender = self._appender or self._open_appender(now_ms)
+        must_roll = appender.must_roll(
+            size_bytes=size_bytes,
+            last_offset=headers[-1].last_offset,
+            max_timestamp_ms=max(header.max_timestamp for header in headers),
+            now_ms=now_ms,
+            segment_bytes=self._config.segment_bytes,
+            age_ms=self._config.roll_ms - self._jitter_ms(appender.segment.base_offset),
+        )
+        return self.roll() if must_roll else appender
+
+    def _jitter_ms(self, base_offset: int) -> int:
+        """Return by how much this segment is rolled earlier: spread over partitions, the same at every start."""
+        jitter_ms = min(self._config.segment_jitter_ms, self._config.roll_ms)
+        return zlib.crc32(f"{self.name}@{base_offset}".encode()) % jitter_ms if jitter_ms else 0
+
+    def _open_appender(self, now_ms: int) -> SegmentAppender:
+        self._appender = self._appender_of(self._segments[-1], now_ms)
+        return self._appender
+
+    def roll(self) -> SegmentAppender:
+        """Seal the last segment and begin a new one at the log end offset. An empty segment is not rolled.
+
+        Raises ``StorageError``; the old segment is then still the last one.
+        """
+        with self._lock:
+            now_ms = self._clock.now_ms()
+            appender = self._appender or self._open_appender(now_ms)
+            if appender.segment.base_offset == self._log_end_offset:
+                return appender
+            write_snapshot_file(self._files, self.directory, self._log_end_offset, self._producers)
+            try:
+                segment = self._loader().create_segment(self._log_end_offset)
+                successor = self._appender_of(segment, now_ms)
+                appender.seal()
+            except StorageError as error:
+                self._abandon_segment(self._log_end_offset, error)
+                raise
+            self._unsynced_sealed.append(appender)
+            self._appender = successor
+            self._segments = (*self._segments, segment)
+            return successor
+
+    def _appender_of(self, segment: Segment, now_ms: int) -> SegmentAppender:
+        return SegmentAppender(
+            segment, index_bytes_max=self._config.segment_index_bytes, files=self._files, created_ms=now_ms
+        )
+
+    def _abandon_segment(self, base_offset: int, error: StorageError) -> None:
+        """Remove the files of a segment that could not be begun: appends that go on in the old one would overlap it."""
+        try:
+            for suffix in SEGMENT_SUFFIXES:
+                self._files.remove(self.directory / segment_file_name(base_offset, suffix))
+            self._files.sync_directory(self.directory)
+        except StorageError as worse:
+            _LOG.error("%s: offline (%s)", self.name, worse.message)
+            self._failure = error
