@@ -35,7 +35,7 @@ soak: setup      ## the tests that kill and search at random, for hours; HOURS=<
 	$(BIN)/python tests/soak.py $(if $(HOURS),--hours $(HOURS)) $(if $(ONLY),--only $(ONLY))
 
 proto: setup     ## generate the protocol stubs anew
-	$(BIN)/python -m grpc_tools.protoc -I platform --python_out=platform --mypy_out=platform --grpc_python_out=platform --mypy_grpc_out=platform platform/millrace/protocol/millrace.proto
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I platform --python_out=platform --mypy_out=platform --grpc_python_out=platform --mypy_grpc_out=platform platform/millrace/protocol/millrace.proto
 
 clean:           ## remove the environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,7 +5,8 @@ Life: ``open`` takes the data directories and recovers, ``announce`` makes the b
 ``run_io`` for logs, ``administer`` (one thread) for changes of metadata.
 
 Invariants
-* Batches of one partition are appended in the order in which ``append`` was called.
+* Batches of one partition are appended in the order in which ``append`` was called. Waiting for the disk, where the
+  topic wants that, comes after the append and keeps no other one waiting.
 * An append that has begun is finished and its readers are told, also when the call that asked for it is cancelled.
 """
 
@@ -32,6 +33,7 @@ from millrace.errors import (
 from millrace_broker.compaction import cleaner_settings, keys_of
 from millrace_broker.delayed import Arrivals, ArrivalStatistics, PartitionKey
 from millrace_broker.environment import Clock, SystemClock
+from millrace_broker.group_commit import GroupCommit, GroupCommitStatistics
 from millrace_broker.limits import ByteBudget, LimitStatistics, RequestLimits, SizeEstimate
 from millrace_broker.log import AppendResult, Files, LogManager, OsFiles, PartitionLog, read_meta_properties
 from millrace_broker.log.manager import Progress
@@ -64,6 +66,7 @@ class BrokerStatistics:
     partitions: int
     limits: LimitStatistics
     delayed_fetches: ArrivalStatistics
+    group_commit: GroupCommitStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,9 @@ class Broker:
         self.clock: Final[Clock] = clock or SystemClock()
         self._files: Final[Files] = files or OsFiles()
         self.arrivals: Final = Arrivals()
+        """What consumers may read has arrived."""
+        self.appends: Final = Arrivals()
+        """Something was appended, whether or not it may be read yet."""
         self.limits: Final = RequestLimits(
             requests_max=config.queued_max_requests,
             connections_max=config.max_connections,
@@ -97,6 +103,7 @@ class Broker:
         self.request_bytes: Final = ByteBudget(config.queued_max_request_bytes)
         self.response_bytes: Final = ByteBudget(config.queued_max_request_bytes)
         self._io = ThreadPoolExecutor(config.num_io_threads, thread_name_prefix="millrace-io")
+        self._commits = GroupCommit(config.num_io_threads)
         self._administration = ThreadPoolExecutor(1, thread_name_prefix="millrace-administration")
         self._append_locks: dict[PartitionKey, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -183,6 +190,7 @@ class Broker:
         finally:
             if hasattr(self, "_store"):
                 await self.administer(self._store.close)
+            self._commits.close()
             self._io.shutdown()
             self._administration.shutdown()
 
@@ -241,12 +249,28 @@ class Broker:
         return ServedPartition(topic, info, log)
 
     async def append(self, partition: ServedPartition, records: bytes) -> AppendResult:
-        """Append whole batches to a partition, and tell those who wait for them. Raises what the log raises."""
+        """Append whole batches, as durably as the topic wants it, and tell those who wait for them.
+
+        Raises what the log raises.
+        """
+        log = partition.log
         lock = self._append_locks.setdefault(partition.key, asyncio.Lock())
         async with lock:
-            result = await self.run_io(partition.log.append, records, leader_epoch=partition.info.leader_epoch)
+            result = await self.run_io(log.append_unsynced, records, leader_epoch=partition.info.leader_epoch)
+        self.appends.arrived(partition.key, len(records))
+        if log.must_sync(result):
+            await self._commits.synced(log, result.last_offset + 1)
+        elif log.config.flush_ms < _TICK_S * 1000:
+            self._commits.sync_within(log, log.config.flush_ms / 1000)
         self.arrivals.arrived(partition.key, len(records))
         return result
+
+    async def delete_records(self, partition: ServedPartition, before_offset: int) -> int:
+        """Delete the records before an offset; returns where the log starts then. Raises what the log raises."""
+        try:
+            return await self.run_io(self.logs.delete_records, *partition.key, before_offset)
+        finally:
+            self.arrivals.changed(partition.key)
 
     def _forget(self, topic: TopicInfo) -> None:
         """Wake and forget whoever deals with a topic that is gone. Called in the administration thread."""
@@ -254,6 +278,7 @@ class Broker:
         def forget() -> None:
             for number in topic.partitions:
                 self.arrivals.changed((topic.name, number))
+                self.appends.changed((topic.name, number))
                 self._append_locks.pop((topic.name, number), None)
 
         self._loop.call_soon_threadsafe(forget)
@@ -277,6 +302,7 @@ class Broker:
                 delayed=self.request_bytes.delayed + self.response_bytes.delayed,
             ),
             delayed_fetches=self.arrivals.statistics(),
+            group_commit=self._commits.statistics(),
         )
 
 

@@ -75,6 +75,7 @@ class BrokerServer:
             return
         self._is_started = False
         self.broker.arrivals.close()
+        self.broker.appends.close()
         await self._server.stop(_GRACE_S)
         await self.broker.close()
         _logger.info("broker %d has stopped", self._config.broker_id)

@@ -219,11 +219,19 @@ def test_descriptions_say_how_durable_a_topic_is_and_fit_a_terminal(run: Run, mo
     assert "synced to disk before they are acknowledged" in text
     assert max(map(len, text.splitlines())) <= 80
     described = json.loads(run("topics", "describe", "durable", "--json").stdout)
-    assert described["durability"] == {"flush.messages": 1, "flush.ms": None, "min.insync.replicas": 1}
+    assert described["durability"] == {
+        "synced_before_ack": True,
+        "flush.before.ack": False,
+        "flush.messages": 1,
+        "flush.ms": None,
+        "min.insync.replicas": 1,
+    }
     run("topics", "alter", "durable", "--delete-config", "flush.messages")
     assert "when the operating system does it" in run("topics", "describe", "durable").stdout
     run("topics", "alter", "durable", "-c", "flush.messages=1000", "-c", "flush.ms=2000")
     assert "every 1,000 records and every 2,000 ms" in run("topics", "describe", "durable").stdout
+    run("topics", "alter", "durable", "-c", "flush.before.ack=true")
+    assert "synced to disk before they are acknowledged" in run("topics", "describe", "durable").stdout
     directory = module_broker.server.data_directories[0] / "durable-0"
     assert f"topic_id: {described['topic_id']}" in (directory / "partition.metadata").read_text()
 

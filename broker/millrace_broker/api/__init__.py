@@ -14,6 +14,7 @@ from millrace_broker.api import (
     api_versions,
     create_partitions,
     create_topics,
+    delete_records,
     delete_topics,
     describe_configs,
     evolve_schema,
@@ -46,6 +47,7 @@ HANDLERS: Final[dict[str, UnaryHandler]] = {
     "Produce": produce.handle,
     "Fetch": fetch.handle,
     "ListOffsets": list_offsets.handle,
+    "DeleteRecords": delete_records.handle,
     "LocateRange": locate_range.handle,
 }
 """Handlers by the names of their calls in the ``Broker`` service."""

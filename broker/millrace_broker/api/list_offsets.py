@@ -39,12 +39,12 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> 
 
 
 def _find(log: PartitionLog, timestamp_ms: int, *, is_committed: bool) -> tuple[int, int]:
+    end_offset = log.last_stable_offset if is_committed else log.high_watermark
     if timestamp_ms == LATEST:
-        return (log.last_stable_offset if is_committed else log.high_watermark), -1
+        return end_offset, -1
     if timestamp_ms == EARLIEST:
         return log.log_start_offset, -1
-    if timestamp_ms == MAX_TIMESTAMP:
-        return log.max_timestamp_offset() or _NONE
-    if timestamp_ms < 0:
+    if timestamp_ms < 0 and timestamp_ms != MAX_TIMESTAMP:
         raise InvalidRequestError(f"timestamp {timestamp_ms}: expected ms, or -1 latest, -2 earliest, -3 largest")
-    return log.offset_for_time(timestamp_ms) or _NONE
+    found = log.max_timestamp_offset() if timestamp_ms == MAX_TIMESTAMP else log.offset_for_time(timestamp_ms)
+    return found if found is not None and found[0] < end_offset else _NONE

@@ -39,7 +39,7 @@ async def _find(broker: Broker, name: str) -> TopicInfo:
 
 def _describe(topic: pb.Topic, info: TopicInfo, *, include_schema: bool) -> None:
     topic.topic_id = info.topic_id.bytes
-    topic.is_internal = info.name.startswith("__")
+    topic.is_internal = info.is_internal
     topic.schema_id = info.schema_id
     topic.key_columns.extend(info.key_columns)
     topic.partitions.extend(_partition(partition) for partition in info.partitions.values())

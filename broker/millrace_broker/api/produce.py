@@ -103,7 +103,7 @@ def _check_replicas(topic: TopicInfo, partition: ServedPartition) -> None:
 async def _append_in_order(broker: Broker, partition: ServedPartition, records: bytes) -> AppendResult:
     deadline = broker.clock.monotonic() + _OVERTAKING_WAIT_S
     while True:
-        with broker.arrivals.watch([partition.key]) as waiter:
+        with broker.appends.watch([partition.key]) as waiter:
             try:
                 return await broker.append(partition, records)
             except OutOfOrderSequenceError:

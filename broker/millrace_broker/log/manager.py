@@ -40,6 +40,7 @@ from millrace_broker.log.cleaning.batches import TopicKeys
 from millrace_broker.log.cleaning.checkpoints import CleanerCheckpoints
 from millrace_broker.log.cleaning.threads import CleanerSettings, CompactedPartition, LogCleaner
 from millrace_broker.log.data_directory import DataDirectory
+from millrace_broker.log.deletion import DeletedFiles
 from millrace_broker.log.files import Files, OsFiles
 from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.partition import PartitionLog
@@ -77,6 +78,9 @@ class LogManager:
         self._checkpoint_interval_s: Final = checkpoint_interval_ms / 1000
         self._producer_expiration_ms: Final = producer_expiration_ms
         self._lock: Final = threading.RLock()
+        self._checkpoint_lock: Final = threading.RLock()
+        """Taken before the other one: what is written later was also seen later."""
+        self._deleted: Final = DeletedFiles(files, clock)
         self._open_segments: Final = OpenSegments()
         self._logs: dict[Partition, PartitionLog] = {}
         self._homes: dict[Partition, DataDirectory] = {}
@@ -250,13 +254,17 @@ class LogManager:
         return dict(self._offline)
 
     def delete_log(self, topic: str, partition: int) -> None:
-        """Delete a partition: its name goes at once and durably, its files then.
+        """Delete a partition: its name goes at once and durably, its files after ``file.delete.delay.ms``.
 
         Raises ``UnknownTopicOrPartitionError`` when there is none.
         """
         key = (topic, partition)
         # First the cleaner, then the lock: to come to its end it may want that.
-        with contextlib.nullcontext() if self.cleaner is None else self.cleaner.paused(key), self._lock:
+        with (
+            contextlib.nullcontext() if self.cleaner is None else self.cleaner.paused(key),
+            self._checkpoint_lock,
+            self._lock,
+        ):
             log = self._logs.pop(key, None)
             if log is None:
                 raise UnknownTopicOrPartitionError(
@@ -270,7 +278,24 @@ class LogManager:
             self._files.rename(log.directory, gone)
             self._files.sync_directory(directory.path)
             self._write_checkpoints(directory)
-            self._files.remove_tree(gone)
+            self._deleted.add([gone], log.config.file_delete_delay_ms)
+
+    def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
+        """Delete the records of a partition before an offset, durably; returns where its log starts then.
+
+        Raises ``UnknownTopicOrPartitionError`` and what ``PartitionLog.delete_records`` does.
+        """
+        key = (topic, partition)
+        with contextlib.nullcontext() if self.cleaner is None else self.cleaner.paused(key), self._checkpoint_lock:
+            log = self.get(topic, partition)
+            directory = self._homes.get(key)
+            if log is None or directory is None:
+                raise UnknownTopicOrPartitionError(
+                    f"there is no partition {partition_directory_name(topic, partition)}"
+                )
+            log_start_offset = log.delete_records(before_offset)
+            self._write_checkpoints(directory)
+            return log_start_offset
 
     def set_config(self, topic: str, config: TopicConfig) -> None:
         """Set the configuration of a topic, for its partitions that are here and those that will be."""
@@ -312,6 +337,10 @@ class LogManager:
             self._write_checkpoints(directory)
 
     def _write_checkpoints(self, directory: DataDirectory) -> None:
+        with self._checkpoint_lock:
+            self._write_checkpoints_alone(directory)
+
+    def _write_checkpoints_alone(self, directory: DataDirectory) -> None:
         with self._lock:
             logs = {key: log for key, log in self._logs.items() if self._homes[key] is directory}
         directory.write_checkpoint(RECOVERY_POINTS, {key: log.recovery_point for key, log in logs.items()})
@@ -339,6 +368,10 @@ class LogManager:
                 log.tick(producer_expiration_ms=self._producer_expiration_ms)
             except MillraceError as error:
                 _LOG.error("%s: %s", log.name, error.message)
+        try:
+            self._deleted.remove_due()
+        except StorageError as error:
+            _LOG.error("deleted partitions: %s", error.message)
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + self._checkpoint_interval_s
             try:

@@ -56,6 +56,11 @@ class TopicInfo:
     key_columns: tuple[str, ...] = ()
 
     @property
+    def is_internal(self) -> bool:
+        """Whether it is one of the broker's own."""
+        return self.name.startswith("__")
+
+    @property
     def is_typed(self) -> bool:
         """Whether records have the columns of a schema."""
         return bool(self.schemas)

@@ -13,15 +13,18 @@ from millrace.errors import UsageError
 from millrace.ids import id_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
-    from millrace.clients import Admin, TopicDescription
+    from millrace.clients import Admin, ConfigValue, TopicDescription
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Create, list and change topics."
 )
 
-_DURABILITY = ("flush.messages", "flush.ms", "min.insync.replicas")
+_LIMITS = ("flush.messages", "flush.ms", "min.insync.replicas")
+_BEFORE_ACK = "flush.before.ack"
 _NO_LIMIT = 2**63 - 1
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
@@ -185,9 +188,17 @@ def _describe(admin: Admin, name: str) -> dict[str, Any]:
         **_summary(topic),
         "columns": [] if topic.schema is None else _columns(topic),
         "configs": {option: value.value for option, value in configs.items() if "TOPIC" in value.source},
-        "durability": {option: _limit(configs[option].value) for option in _DURABILITY},
+        "durability": _durability(configs),
         "partitions": partitions,
     }
+
+
+def _durability(configs: Mapping[str, ConfigValue]) -> dict[str, Any]:
+    """The options that say what an acknowledgement stands for, and the answer: whether records are synced by then."""
+    limits = {option: _limit(configs[option].value) for option in _LIMITS}
+    before_ack = _BEFORE_ACK in configs and configs[_BEFORE_ACK].value == "true"
+    is_synced = before_ack or limits["flush.messages"] == 1
+    return {"synced_before_ack": is_synced, _BEFORE_ACK: before_ack, **limits}
 
 
 def _limit(value: str | None) -> int | None:
@@ -196,18 +207,20 @@ def _limit(value: str | None) -> int | None:
     return None if number >= _NO_LIMIT else number
 
 
-def _durability_text(limits: dict[str, int | None]) -> str:
+def _durability_text(durability: dict[str, Any]) -> str:
     """What an acknowledgement stands for, in words."""
-    records, milliseconds, replicas = (limits[option] for option in _DURABILITY)
-    if records == 1:
-        synced = "and synced to disk before they are acknowledged"
+    records, milliseconds, replicas = (durability[option] for option in _LIMITS)
+    if durability["synced_before_ack"]:
+        synced = "and synced to disk before they are acknowledged and read"
     else:
         when = [f"every {records:,} records"] if records is not None else []
         when += [f"every {milliseconds:,} ms"] if milliseconds is not None else []
         synced = f"and synced to disk {' and '.join(when) or 'when the operating system does it'}"
-    options = ", ".join(f"{option}={'none' if limits[option] is None else limits[option]}" for option in _DURABILITY)
+    options = [f"{_BEFORE_ACK}={str(durability[_BEFORE_ACK]).lower()}"]
+    options += [f"{option}={'none' if durability[option] is None else durability[option]}" for option in _LIMITS]
     held = "1 replica" if replicas == 1 else f"{replicas} replicas"
-    return f"Records acknowledged with acks=all are on at least {held},\n{synced}\n({options})"
+    shown = f"{', '.join(options[:2])},\n {', '.join(options[2:])}"
+    return f"Records acknowledged with acks=all are on at least {held},\n{synced}\n({shown})"
 
 
 def _columns(topic: TopicDescription) -> list[dict[str, Any]]:
@@ -334,6 +347,45 @@ def evolve(
             new = pa.schema([*now, *parse_ddl(add)])
         version = admin.evolve_schema(name, new)
     typer.echo(f"{name} has version {version.version} of its schema now (id {version.id})")
+
+
+@app.command("delete-records")
+def delete_records(
+    name: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Name of the topic.")] = None,
+    before: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--before",
+            metavar="[PARTITION:]OFFSET",
+            help="Records before this offset go, or all with 'latest'; without a partition of all partitions.",
+        ),
+    ] = None,
+    offset_json_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help='As Kafka\'s: {"partitions": [{"topic", "partition", "offset"}]}.'),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, as a terminal otherwise does.")] = False,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """Delete the records of a topic before an offset, for good; topics that are only compacted refuse.
+
+    Examples:
+
+      millrace topics delete-records clicks --before 0:1500 --before 1:latest
+
+      millrace topics delete-records clicks --before latest --yes
+
+      millrace topics delete-records --offset-json-file offsets.json
+    """
+    from millrace.cli.record_deletion import print_starts, wanted_offsets
+
+    with admin_client(bootstrap_server, client_config) as admin:
+        wanted = wanted_offsets(admin, name, before or [], offset_json_file)
+        if not yes and sys.stdin.isatty():
+            typer.confirm(f"Delete records of {len(wanted)} partitions for good?", abort=True)
+        print_starts(admin.delete_records(wanted), as_json=as_json)
 
 
 @app.command()

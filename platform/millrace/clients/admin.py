@@ -23,6 +23,7 @@ from millrace.clients.model import (
     TopicSchema,
 )
 from millrace.clients.offsets import isolation_number, list_offsets
+from millrace.clients.record_deletion import delete_records
 from millrace.config.client import ClientConfig, Isolation
 from millrace.errors import BrokerUnavailableError, MillraceError, UnknownServerError, UsageError, error_of
 from millrace.protocol import millrace_pb2 as pb
@@ -206,6 +207,20 @@ class Admin:
         A time is in ms or a ``datetime`` with zone. The offset is -1 where no record is that new.
         """
         return list_offsets(self._connections, self._metadata, wanted, isolation_level=isolation_level)
+
+    def delete_records(self, before: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
+        """Delete the records of partitions before an offset, ``"latest"`` (or -1) for all of them.
+
+        Returns where each log starts now; an offset before that changes nothing. Raises the first error after all
+        partitions have been tried: ``OffsetOutOfRangeError`` for an offset above the high watermark,
+        ``PolicyViolationError`` for a topic that is only compacted.
+        """
+        starts, failed = delete_records(
+            self._connections, self._metadata, before, timeout_ms=self._config.request_timeout_ms
+        )
+        for error in failed.values():
+            raise error
+        return starts
 
     def locate_range(
         self,

@@ -99,6 +99,11 @@ class BrokerStub:
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.ListOffsetsRequest.SerializeToString,
                 response_deserializer=millrace_dot_protocol_dot_millrace__pb2.ListOffsetsResponse.FromString,
                 _registered_method=True)
+        self.DeleteRecords = channel.unary_unary(
+                '/millrace.v1.Broker/DeleteRecords',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.DeleteRecordsRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.DeleteRecordsResponse.FromString,
+                _registered_method=True)
         self.LocateRange = channel.unary_unary(
                 '/millrace.v1.Broker/LocateRange',
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.LocateRangeRequest.SerializeToString,
@@ -195,6 +200,13 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteRecords(self, request, context):
+        """Raise the log start offset of partitions: the records before it are gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def LocateRange(self, request, context):
         """What a range of offsets is made of: extents of segment files, cut at index positions into pieces of about
         the same size, with the files' paths where the caller may read them.
@@ -277,6 +289,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.ListOffsets,
                     request_deserializer=millrace_dot_protocol_dot_millrace__pb2.ListOffsetsRequest.FromString,
                     response_serializer=millrace_dot_protocol_dot_millrace__pb2.ListOffsetsResponse.SerializeToString,
+            ),
+            'DeleteRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteRecords,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.DeleteRecordsRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.DeleteRecordsResponse.SerializeToString,
             ),
             'LocateRange': grpc.unary_unary_rpc_method_handler(
                     servicer.LocateRange,
@@ -640,6 +657,33 @@ class Broker:
             '/millrace.v1.Broker/ListOffsets',
             millrace_dot_protocol_dot_millrace__pb2.ListOffsetsRequest.SerializeToString,
             millrace_dot_protocol_dot_millrace__pb2.ListOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/DeleteRecords',
+            millrace_dot_protocol_dot_millrace__pb2.DeleteRecordsRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.DeleteRecordsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,8 @@ class BrokerStub:
     Produce: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ProduceRequest, _millrace_pb2.ProduceResponse]
     Fetch: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.FetchRequest, _millrace_pb2.FetchResponse]
     ListOffsets: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ListOffsetsRequest, _millrace_pb2.ListOffsetsResponse]
+    DeleteRecords: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DeleteRecordsRequest, _millrace_pb2.DeleteRecordsResponse]
+    """Raise the log start offset of partitions: the records before it are gone."""
     LocateRange: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.LocateRangeRequest, _millrace_pb2.LocateRangeResponse]
     """What a range of offsets is made of: extents of segment files, cut at index positions into pieces of about
     the same size, with the files' paths where the caller may read them.
@@ -79,6 +81,8 @@ class BrokerAsyncStub(BrokerStub):
     Produce: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ProduceRequest, _millrace_pb2.ProduceResponse]  # type: ignore[assignment]
     Fetch: _aio.UnaryUnaryMultiCallable[_millrace_pb2.FetchRequest, _millrace_pb2.FetchResponse]  # type: ignore[assignment]
     ListOffsets: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ListOffsetsRequest, _millrace_pb2.ListOffsetsResponse]  # type: ignore[assignment]
+    DeleteRecords: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DeleteRecordsRequest, _millrace_pb2.DeleteRecordsResponse]  # type: ignore[assignment]
+    """Raise the log start offset of partitions: the records before it are gone."""
     LocateRange: _aio.UnaryUnaryMultiCallable[_millrace_pb2.LocateRangeRequest, _millrace_pb2.LocateRangeResponse]  # type: ignore[assignment]
     """What a range of offsets is made of: extents of segment files, cut at index positions into pieces of about
     the same size, with the files' paths where the caller may read them.
@@ -180,6 +184,14 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _millrace_pb2.ListOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.ListOffsetsResponse, _abc.Awaitable[_millrace_pb2.ListOffsetsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeleteRecords(
+        self,
+        request: _millrace_pb2.DeleteRecordsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.DeleteRecordsResponse, _abc.Awaitable[_millrace_pb2.DeleteRecordsResponse]]:
+        """Raise the log start offset of partitions: the records before it are gone."""
 
     @_abc_1.abstractmethod
     def LocateRange(

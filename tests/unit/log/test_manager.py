@@ -103,11 +103,19 @@ def test_create_is_idempotent_but_not_for_another_topic(open_manager: Callable[.
         manager.create_log("orders", uuid4(), 0)
 
 
-def test_delete_leaves_nothing(open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path) -> None:
-    manager = open_manager()
+def test_delete_frees_the_name_at_once_and_leaves_nothing_in_the_end(
+    open_manager: Callable[..., LogManager], batch: Batch, clock: Any, tmp_path: Path
+) -> None:
+    manager = open_manager(options={"file.delete.delay.ms": 5000})
     manager.create_log("orders", TOPIC_ID, 0).append(batch([1]))
     manager.delete_log("orders", 0)
     assert manager.logs() == []
+    manager.tick()
+    (left,) = [path for path in (tmp_path / "data").iterdir() if path.is_dir()]
+    assert left.name.startswith("orders-0.")
+    assert left.name.endswith("-delete")
+    clock.advance_ms(5000)
+    manager.tick()
     assert [path.name for path in (tmp_path / "data").iterdir() if path.is_dir()] == []
     with pytest.raises(UnknownTopicOrPartitionError, match="orders-0"):
         manager.delete_log("orders", 0)
@@ -245,3 +253,21 @@ def test_log_start_inside_a_segment_survives(
     assert manager.logs()[0].log_start_offset == 2
     manager.close()
     assert (tmp_path / "data" / "log-start-offset-checkpoint").read_text() == "0\n1\norders 0 2\n"
+
+
+def test_deleted_records_stay_deleted_after_a_crash(
+    open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path
+) -> None:
+    manager = open_manager(options={"segment.bytes": 2 * len(batch([1]))})
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    for _ in range(5):
+        log.append(batch([1]))
+    assert manager.delete_records("orders", 0, 3) == 3
+    assert manager.delete_records("orders", 0, 1) == 3
+    assert (tmp_path / "data" / "log-start-offset-checkpoint").read_text() == "0\n1\norders 0 3\n"
+    with pytest.raises(UnknownTopicOrPartitionError, match="orders-1"):
+        manager.delete_records("orders", 1, 0)
+    crash(manager)
+    log = open_manager().get("orders", 0)
+    assert log is not None
+    assert (log.log_start_offset, log.first_base_offset, log.log_end_offset) == (3, 2, 5)

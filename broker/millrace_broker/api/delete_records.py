@@ -1,0 +1,33 @@
+"""DeleteRecords: the records of a partition before an offset, each partition answered by itself (KIP-107)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millrace.errors import InvalidTopicError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker
+
+_HIGH_WATERMARK: Final = -1
+_FAILED: Final = -1
+
+
+async def handle(broker: Broker, request: pb.DeleteRecordsRequest, call: Call) -> pb.DeleteRecordsResponse:
+    """Let each partition's log start at the offset given; when this answers, that survives a failure of power."""
+    response = pb.DeleteRecordsResponse()
+    for topic_offsets in request.topics:
+        topic_result = response.topics.add(name=topic_offsets.name)
+        for wanted in topic_offsets.partitions:
+            result = topic_result.partitions.add(partition=wanted.partition)
+            try:
+                topic = broker.topic(topic_offsets.name, topic_offsets.topic_id)
+                if topic.is_internal:
+                    raise InvalidTopicError(f"{topic.name} is the broker's own: its records cannot be deleted")
+                partition = broker.partition(topic, wanted.partition)
+                offset = partition.log.high_watermark if wanted.offset == _HIGH_WATERMARK else wanted.offset
+                result.low_watermark = await broker.delete_records(partition, offset)
+            except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+                result.low_watermark = _FAILED
+                result.error.CopyFrom(error_message(error))
+    return response

@@ -1,0 +1,78 @@
+"""What ``millrace topics delete-records`` is asked for, and how it shows what was done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from millrace.clients import Admin, TopicPartition
+
+_FORM = '{"partitions": [{"topic": "clicks", "partition": 0, "offset": 1500}], "version": 1}'
+
+
+def wanted_offsets(
+    admin: Admin, topic: str | None, before: Sequence[str], file: Path | None
+) -> dict[TopicPartition, int | str]:
+    """Partitions and the offsets before which their records are to go. Raises ``UsageError``."""
+    if (topic is None) == (file is None):
+        raise UsageError("name a topic and --before, or give an --offset-json-file")
+    if file is not None:
+        if before:
+            raise UsageError("--before and --offset-json-file: give one of them")
+        return _of_file(file)
+    if topic is None or not before:
+        raise UsageError("--before is missing: an offset, 'latest' for all records, or PARTITION:OFFSET")
+    return _of_options(admin, topic, before)
+
+
+def _of_options(admin: Admin, topic: str, before: Sequence[str]) -> dict[TopicPartition, int | str]:
+    from millrace.clients import TopicPartition
+
+    wanted: dict[TopicPartition, int | str] = {}
+    for text in before:
+        number, separator, offset = text.rpartition(":")
+        if not (number.isdigit() if separator else not number) or not (offset == "latest" or offset.isdigit()):
+            raise UsageError(f"--before {text}: expected OFFSET or PARTITION:OFFSET, the offset a number or 'latest'")
+        where = int(offset) if offset.isdigit() else offset
+        if separator:
+            wanted[TopicPartition(topic, int(number))] = where
+        else:
+            described = admin.describe_topic(topic)
+            wanted.update({TopicPartition(topic, info.partition): where for info in described.partitions})
+    return wanted
+
+
+def _of_file(file: Path) -> dict[TopicPartition, int | str]:
+    from millrace.clients import TopicPartition
+
+    try:
+        content: Any = json.loads(file.read_text(encoding="utf-8"))
+        if content.get("version", 1) != 1:
+            raise UsageError(f"{file}: version {content['version']} is not known, the only one is 1")
+        entries = [(entry["topic"], int(entry["partition"]), int(entry["offset"])) for entry in content["partitions"]]
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"{file}: expected {_FORM}") from error
+    wanted: dict[TopicPartition, int | str] = {
+        TopicPartition(topic, number): offset for topic, number, offset in entries
+    }
+    if len(wanted) != len(entries):
+        raise UsageError(f"{file}: names a partition twice")
+    return wanted
+
+
+def print_starts(starts: Mapping[TopicPartition, int], *, as_json: bool) -> None:
+    """Show where the logs start now."""
+    from millrace.cli.output import print_json, print_table
+
+    rows = [(partition.topic, partition.partition, offset) for partition, offset in sorted(starts.items())]
+    if as_json:
+        print_json([{"topic": topic, "partition": number, "low_watermark": offset} for topic, number, offset in rows])
+    else:
+        print_table(["TOPIC", "PARTITION", "STARTS AT"], rows)
