@@ -15,7 +15,10 @@ from millrace_broker.log.segment import Segment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """A run of whole batches in one segment's ``.log``. End offset and position are exclusive."""
+    """A run of whole batches in one segment's ``.log``. End offset and position are exclusive.
+
+    ``uri`` is set where the ``.log`` is a copy in the remote store; ``path`` then is no file.
+    """
 
     segment_base_offset: int
     start_offset: int
@@ -23,6 +26,7 @@ class Extent:
     start_position: int
     end_position: int
     path: Path
+    uri: str = ""
 
 
 def cut(segments: Sequence[Segment], start_offset: int, end_offset: int, split_bytes: int) -> list[Extent]:
@@ -73,6 +77,7 @@ def _extent(segment: Segment, start_offset: int, end_offset: int, start_position
         start_position=start_position,
         end_position=end_position,
         path=segment.path,
+        uri=segment.uri,
     )
 
 

@@ -30,7 +30,7 @@ from millrace_broker.log.appender import SegmentAppender
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
 from millrace_broker.log.cleaning.swap import CleanedSegment, CleaningAbortedError, hold_open, promote, take_place
 from millrace_broker.log.producer_loading import snapshot_offsets, write_snapshot_file
-from millrace_broker.log.retention import SegmentFacts, count_deletable
+from millrace_broker.log.retention import SegmentFacts, count_copied, count_deletable
 from millrace_broker.log.segment import Segment
 
 _LOG: Final = logging.getLogger(__name__)
@@ -177,14 +177,18 @@ class PartitionLog(AppendableLog):
                 return 0
             config = self._config
             return self._delete_segments(
-                retention_ms=config.retention_ms if config.is_deleted else -1,
-                retention_bytes=config.retention_bytes if config.is_deleted else -1,
+                retention_ms=config.disk_retention_ms if config.is_deleted else -1,
+                retention_bytes=config.disk_retention_bytes if config.is_deleted else -1,
             )
 
     def _delete_segments(self, *, retention_ms: int, retention_bytes: int) -> int:
-        """Delete what is too old, too much, or before the start of the log; negative limits are none."""
+        """Delete what is too old, too much, or before the start of the log; negative limits are none.
+
+        Of a tiered log that are only segments whose copies are complete, and the log then starts where it did.
+        """
+        facts = self.facts()
         count = count_deletable(
-            self._facts(),
+            facts,
             now_ms=self._clock.now_ms(),
             retention_ms=retention_ms,
             retention_bytes=retention_bytes,
@@ -193,17 +197,34 @@ class PartitionLog(AppendableLog):
         )
         if count == len(self._segments):
             self.roll()
+        is_copied = self.remote is not None and self._config.is_copied
+        if self.remote is not None and is_copied:
+            count = count_copied(
+                facts, count, copied_end_offset=self.remote.end_offset, log_start_offset=self._log_start_offset
+            )
         if count:
-            self._start_at(max(self._log_start_offset, self._segments[count].base_offset))
+            if not is_copied:
+                self._start_at(max(self._log_start_offset, self._segments[count].base_offset))
             self._remove_segments(count)
         return count
+
+    def start_at(self, offset: int) -> None:
+        """Let the log start at an offset, or later if it does already: remote retention has let go what is before.
+
+        Raises ``StorageError``.
+        """
+        with self._lock:
+            if offset > self._log_start_offset:
+                self._start_at(min(offset, self._high_watermark))
+                self._delete_segments(retention_ms=-1, retention_bytes=-1)
 
     def _start_at(self, offset: int) -> None:
         self._log_start_offset = offset
         if self._epochs.truncate_start(offset):
             write_epochs(self._files, self.directory / LEADER_EPOCHS, self._epochs.entries)
 
-    def _facts(self) -> list[SegmentFacts]:
+    def facts(self) -> list[SegmentFacts]:
+        """What retention looks at, of each segment on the disk."""
         ends = [segment.base_offset for segment in self._segments[1:]] + [self._log_end_offset]
         facts = []
         for segment, end_offset in zip(self._segments, ends, strict=True):

@@ -3,6 +3,9 @@
 Invariant: what is needed is taken in the order that is safe beside a writer, who publishes the other way round. First
 the end of the log, then the tuple of segments, which holds everything before that end; last the start of the log, which
 moves before segments go. So a look that began with an offset in the log finds it, or finds that it was deleted.
+
+Of a tiered log older segments are in the remote store only. They are looked for after the local ones were, for those go
+only once they are there; and they go from there after the start of the log has moved.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from millrace_broker.log.appender import SegmentAppender
 from millrace_broker.log.extents import Extent, cut
 from millrace_broker.log.reading import find_time, read_batches
 from millrace_broker.log.segment import Segment
+from millrace_broker.log.tiered.remote_log import RemoteLog
+from millrace_broker.log.tiered.remote_segment import RemoteSegment
 
 
 class ReadableLog:
@@ -35,6 +40,8 @@ class ReadableLog:
         self.partition: Final = partition
         self.directory: Final = directory
         self._appender: SegmentAppender | None = None
+        self.remote: RemoteLog | None = None
+        """What of it is in the remote store, if the topic is tiered."""
 
     @property
     def name(self) -> str:
@@ -103,6 +110,9 @@ class ReadableLog:
         if start_offset >= end:
             return b""
         try:
+            segments = self._with_remote(segments, start_offset, start_offset + 1)
+            if isinstance(segments[0], RemoteSegment):
+                segments[0].prepare(start_offset, max_bytes)
             return read_batches(
                 segments, start_offset, end, max_bytes, log_end_offset=log_end_offset, min_one_batch=min_one_batch
             )
@@ -110,6 +120,26 @@ class ReadableLog:
             if start_offset < self._log_start_offset:  # retention was faster
                 raise self._out_of_range(start_offset) from error
             raise
+
+    def is_remote(self, offset: int) -> bool:
+        """Whether what is at an offset has to be fetched from the remote store, which takes its time."""
+        return self.remote is not None and offset < self._segments[0].base_offset
+
+    def _with_remote(
+        self, local: tuple[Segment, ...], start_offset: int, end_offset: int | None = None
+    ) -> tuple[Segment, ...]:
+        """The segments from ``start_offset`` on, also those that are in the remote store only.
+
+        Raises ``RemoteStorageError`` while the store has not answered, and ``CorruptBatchError`` if something before
+        ``end_offset`` is nowhere.
+        """
+        remote, local_base_offset = self.remote, local[0].base_offset
+        if remote is None or start_offset >= local_base_offset:
+            return local
+        found = remote.before(local_base_offset, start_offset)
+        if end_offset is not None:
+            remote.check_complete(start_offset, end_offset, local_base_offset)
+        return (*found, *local)
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError(
@@ -147,9 +177,9 @@ class ReadableLog:
         while True:
             log_start_offset, segments = self._log_start_offset, self._segments
             try:
-                return look(segments, log_start_offset)
+                return look(self._with_remote(segments, log_start_offset), log_start_offset)
             except (CorruptBatchError, StorageError):
-                if self._segments is segments:
+                if self._segments is segments and self._log_start_offset == log_start_offset:
                     raise
 
     def _largest(self, segment: Segment) -> TimeEntry:
@@ -171,7 +201,10 @@ class ReadableLog:
         if start_offset > end_offset:
             raise InvalidRequestError(f"range {start_offset}..{end_offset} of {self.name} ends before it starts")
         try:
-            return cut(segments, start_offset, end_offset, split_bytes) if start_offset < end_offset else []
+            if start_offset == end_offset:
+                return []
+            segments = self._with_remote(segments, start_offset, end_offset)
+            return cut(segments, start_offset, end_offset, split_bytes)
         except (CorruptBatchError, StorageError) as error:
             if start_offset < self._log_start_offset:  # retention was faster
                 raise self._out_of_range(start_offset) from error

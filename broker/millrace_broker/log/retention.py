@@ -46,3 +46,14 @@ def count_deletable(
         excess_bytes -= segment.size_bytes
         count += 1
     return count
+
+
+def count_copied(
+    segments: Sequence[SegmentFacts], count: int, *, copied_end_offset: int, log_start_offset: int
+) -> int:
+    """Count how many of the oldest ``count`` segments of a tiered log may leave the disk.
+
+    That are those whose copy in the remote store is complete, and those that lie before the start of the log.
+    """
+    kept_from = max(copied_end_offset, log_start_offset)
+    return next((number for number, each in enumerate(segments[:count]) if each.end_offset > kept_from), count)

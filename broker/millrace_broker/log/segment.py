@@ -48,6 +48,9 @@ _WINDOW_BYTES: Final = 4096
 class Segment:
     """One segment. ``size_bytes`` is the published size of its ``.log``."""
 
+    uri: str = ""
+    """Where the ``.log`` is in the remote store; empty for a file."""
+
     def __init__(
         self,
         directory: Path,

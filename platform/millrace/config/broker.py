@@ -15,9 +15,10 @@ from pydantic import Field, field_validator
 
 from millrace.config.base import Config
 from millrace.config.topic import TopicConfig
-from millrace.errors import InvalidConfigError
+from millrace.errors import InvalidConfigError, UsageError
 
 _INT_MAX = 2**31 - 1
+_LONG_MAX = 2**63 - 1
 _PositiveInt = Annotated[int, Field(ge=1, le=_INT_MAX)]
 _SIZE_MIN_BYTES = 1024
 
@@ -51,8 +52,13 @@ TOPIC_DEFAULTS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "max.compaction.lag.ms": (("log.cleaner.max.compaction.lag.ms", 1),),
     "delete.retention.ms": (("log.cleaner.delete.retention.ms", 1),),
     "min.insync.replicas": (("min.insync.replicas", 1),),
+    "local.retention.ms": (("log.local.retention.ms", 1),),
+    "local.retention.bytes": (("log.local.retention.bytes", 1),),
 }
 """Each topic option's names at the broker, the strongest first, with the factor that makes them the topic's unit."""
+
+ONLY_OF_TOPICS: Final = frozenset(("remote.storage.enable", "remote.log.copy.disable", "remote.log.delete.on.disable"))
+"""Topic options that have no default of the broker's own, as in Kafka."""
 
 
 class Listener(NamedTuple):
@@ -142,6 +148,47 @@ class BrokerConfig(Config):
     log_cleaner_backoff_ms: int = Field(
         15_000, ge=1, le=_INT_MAX, description="Pause of a cleaner thread when there is nothing to clean."
     )
+    remote_log_storage_system_enable: bool = Field(
+        False, description="Whether topics may have remote.storage.enable: tiered storage."
+    )
+    remote_log_storage_uri: str = Field(
+        "",
+        description="Directory of copied segments: file:///..., s3://bucket/..., gs://..., hdfs://.... Kafka has plug-ins "
+        "in its place. Credentials are the environment's.",
+    )
+    remote_log_manager_task_interval_ms: int = Field(
+        30_000, ge=1, le=_INT_MAX, description="How often a partition is looked at for segments to copy or expire."
+    )
+    remote_log_manager_task_retry_backoff_ms: int = Field(
+        500, ge=1, le=_INT_MAX, description="Pause before the first new attempt after the remote store failed."
+    )
+    remote_log_manager_task_retry_backoff_max_ms: int = Field(
+        30_000, ge=1, le=_INT_MAX, description="Longest pause between attempts; pauses double up to it."
+    )
+    remote_log_manager_task_retry_jitter: float = Field(
+        0.2, ge=0, le=0.5, description="Part by which a pause is randomly longer or shorter."
+    )
+    remote_log_manager_copier_thread_pool_size: Annotated[int, Field(ge=1, le=64)] = Field(
+        2, description="Threads that copy to the remote store and expire what is there. Kafka's default is 10."
+    )
+    remote_log_manager_copy_max_bytes_per_second: int = Field(
+        _LONG_MAX,
+        ge=1,
+        le=_LONG_MAX,
+        description="Most bytes a second exchanged with the remote store while copying, by all threads together.",
+    )
+    remote_log_reader_threads: Annotated[int, Field(ge=1, le=256)] = Field(
+        10, description="Threads that read from the remote store."
+    )
+    remote_log_reader_max_pending_tasks: _PositiveInt = Field(
+        100, description="Reads from the remote store that may wait for a thread; more are refused as throttled."
+    )
+    remote_log_index_file_cache_total_size_bytes: int = Field(
+        2**27,
+        ge=2**20,
+        le=_LONG_MAX,
+        description="Memory for indexes and ranges read of remote segments. Kafka's default is 1073741824, on disk.",
+    )
     topic_defaults: TopicConfig = Field(TopicConfig.load({}), exclude=True)
 
     @classmethod
@@ -158,6 +205,10 @@ class BrokerConfig(Config):
             names = ", ".join(f"{source} sets {name}" for name, (source, _) in topic_values.items())
             raise InvalidConfigError(f"{error.message} ({names})") from None
         config = super().load({**own, "topic.defaults": defaults})
+        if config.remote_log_storage_system_enable and not config.remote_log_storage_uri:
+            raise InvalidConfigError(
+                "remote.log.storage.system.enable=true without remote.log.storage.uri: say where copies go"
+            )
         if defaults.max_message_bytes > config.socket_request_max_bytes:
             raise InvalidConfigError(
                 f"message.max.bytes={defaults.max_message_bytes} is above "
@@ -198,6 +249,18 @@ class BrokerConfig(Config):
             if "," in value:
                 raise ValueError("several listeners are not supported, give one PLAINTEXT://host:port")
             Listener.parse(value)
+        return value
+
+    @field_validator("remote_log_storage_uri")
+    @classmethod
+    def _check_remote_uri(cls, value: str) -> str:
+        if value:
+            from millrace.segments.remote import check_uri
+
+            try:
+                check_uri(value)
+            except UsageError as error:
+                raise ValueError(error.message) from None
         return value
 
     @field_validator("log_dirs")

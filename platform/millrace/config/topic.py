@@ -10,6 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from millrace.config.base import Config
 
 _LONG_MAX = 2**63 - 1
+_LIKE_TOTAL = -2
+"""Of a local retention: the same as the total one."""
 _INT_MAX = 2**31 - 1
 Int32 = Annotated[int, Field(ge=0, le=_INT_MAX)]
 Int64 = Annotated[int, Field(ge=0, le=_LONG_MAX)]
@@ -83,6 +85,42 @@ class TopicConfig(Config):
     )
     delete_retention_ms: Int64 = Field(86_400_000, description="Time for which compaction keeps tombstones.")
     min_insync_replicas: int = Field(1, ge=1, le=_INT_MAX, description="Replicas that must have a record for acks=all.")
+    remote_storage_enable: bool = Field(False, description="Whether sealed segments are copied to the remote store.")
+    local_retention_ms: int = Field(
+        _LIKE_TOTAL,
+        ge=_LIKE_TOTAL,
+        le=_LONG_MAX,
+        description="Age at which a copied segment is deleted from the broker's disk; -2: retention.ms.",
+    )
+    local_retention_bytes: int = Field(
+        _LIKE_TOTAL,
+        ge=_LIKE_TOTAL,
+        le=_LONG_MAX,
+        description="Size over which copied segments are deleted from the broker's disk; -2: retention.bytes.",
+    )
+    remote_log_copy_disable: bool = Field(
+        False, description="Whether nothing more is copied to the remote store; what is there can still be read."
+    )
+    remote_log_delete_on_disable: bool = Field(
+        False, description="Whether disabling remote.storage.enable deletes what is in the remote store."
+    )
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether sealed segments are copied to the remote store, and leave the disk only then."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def disk_retention_ms(self) -> int:
+        """Age at which a segment leaves the broker's disk, -1 for none."""
+        has_own = self.is_copied and self.local_retention_ms != _LIKE_TOTAL
+        return self.local_retention_ms if has_own else self.retention_ms
+
+    @property
+    def disk_retention_bytes(self) -> int:
+        """Size over which segments leave the broker's disk, -1 for none."""
+        has_own = self.is_copied and self.local_retention_bytes != _LIKE_TOTAL
+        return self.local_retention_bytes if has_own else self.retention_bytes
 
     @property
     def is_compacted(self) -> bool:
@@ -119,4 +157,24 @@ class TopicConfig(Config):
                 f"min.compaction.lag.ms={self.min_compaction_lag_ms} is above "
                 f"max.compaction.lag.ms={self.max_compaction_lag_ms}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_remote_storage(self) -> Self:
+        if not self.remote_storage_enable:
+            return self
+        if self.is_compacted:
+            raise ValueError(
+                f"remote.storage.enable=true with cleanup.policy={self.cleanup_policy}: "
+                "remote storage is not supported for compacted topics"
+            )
+        for unit in ("ms", "bytes"):
+            local, total = getattr(self, f"local_retention_{unit}"), getattr(self, f"retention_{unit}")
+            if local != _LIKE_TOTAL and total >= 0 and not 0 <= local <= total:
+                raise ValueError(f"local.retention.{unit}={local} is above retention.{unit}={total}")
+            if self.remote_log_copy_disable and local not in (_LIKE_TOTAL, total):
+                raise ValueError(
+                    f"local.retention.{unit}={local} with remote.log.copy.disable=true: what is not copied is kept for "
+                    f"retention.{unit}; set -2"
+                )
         return self

@@ -1633,6 +1633,7 @@ class Extent(_message.Message):
     START_POSITION_FIELD_NUMBER: _builtins.int
     END_POSITION_FIELD_NUMBER: _builtins.int
     PATH_FIELD_NUMBER: _builtins.int
+    URI_FIELD_NUMBER: _builtins.int
     segment_base_offset: _builtins.int
     start_offset: _builtins.int
     """records from here on belong to the extent; the first batch may begin before it"""
@@ -1642,6 +1643,8 @@ class Extent(_message.Message):
     end_position: _builtins.int
     path: _builtins.str
     """of the segment file on the broker's host; empty when the broker does not name it"""
+    uri: _builtins.str
+    """of the segment's copy in the remote store, where it is only there and may be read directly"""
     def __init__(
         self,
         *,
@@ -1651,10 +1654,11 @@ class Extent(_message.Message):
         start_position: _builtins.int = ...,
         end_position: _builtins.int = ...,
         path: _builtins.str = ...,
+        uri: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "end_position", b"end_position", "path", b"path", "segment_base_offset", b"segment_base_offset", "start_offset", b"start_offset", "start_position", b"start_position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "end_position", b"end_position", "path", b"path", "segment_base_offset", b"segment_base_offset", "start_offset", b"start_offset", "start_position", b"start_position", "uri", b"uri"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -207,9 +207,15 @@ def checksum(*parts: ReadableBuffer) -> int:
     """CRC-32C over the concatenation of ``parts``, each contiguous, without copying them."""
     crc = 0
     for part in parts:
-        # The C extension takes bytes and read-only buffers that need no release, which a memoryview is not.
-        crc = google_crc32c.extend(crc, part if isinstance(part, bytes) else as_arrow_buffer(part))
+        crc = extend_checksum(crc, part)
     return crc
+
+
+def extend_checksum(crc: int, part: ReadableBuffer) -> int:
+    """CRC-32C over what ``crc`` covers and ``part`` after it; 0 covers nothing."""
+    # The C extension takes bytes and read-only buffers that need no release, which a memoryview is not.
+    extended: int = google_crc32c.extend(crc, part if isinstance(part, bytes) else as_arrow_buffer(part))
+    return extended
 
 
 def seal(header: BatchHeader, *body: ReadableBuffer) -> bytes:

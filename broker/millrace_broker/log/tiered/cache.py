@@ -1,0 +1,64 @@
+"""A bound on what is held in memory of remote segments: their indexes and the ranges read last."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Final, Protocol, runtime_checkable
+
+from millrace_broker.log.open_segments import OpenSegments, Releasable
+
+CACHE_BYTES_MAX: Final = 2**27
+
+
+@runtime_checkable
+class Held(Releasable, Protocol):
+    """What holds bytes that it can fetch again."""
+
+    def held_bytes(self) -> int:
+        """How many bytes it holds now."""
+        ...
+
+
+class RemoteCache(OpenSegments):
+    """Lets go of the remote segments used longest ago when more than ``bytes_max`` are held.
+
+    It stands where local segments have the bound on open files. Whoever is reading keeps what it has.
+    """
+
+    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
+        super().__init__()
+        self._bytes_max: Final = bytes_max
+        self._guard: Final = threading.Lock()
+        self._held: OrderedDict[Releasable, int] = OrderedDict()
+        self._held_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes are held, as far as they were reported."""
+        return self._held_bytes
+
+    def opened(self, segment: Releasable) -> None:
+        """Note that a segment was used and how much it holds now."""
+        size_bytes = segment.held_bytes() if isinstance(segment, Held) else 0
+        released = []
+        with self._guard:
+            self._held_bytes += size_bytes - self._held.pop(segment, 0)
+            self._held[segment] = size_bytes
+            while self._held_bytes > self._bytes_max and len(self._held) > 1:
+                oldest, oldest_bytes = self._held.popitem(last=False)
+                self._held_bytes -= oldest_bytes
+                released.append((oldest, oldest_bytes))
+        for oldest, oldest_bytes in released:
+            if not oldest.try_release():
+                with self._guard:
+                    self._held_bytes += oldest_bytes - self._held.pop(oldest, 0)
+                    self._held[oldest] = oldest_bytes
+
+    def closed(self, segment: Releasable) -> None:
+        """Note that a segment has let go by itself."""
+        with self._guard:
+            self._held_bytes -= self._held.pop(segment, 0)

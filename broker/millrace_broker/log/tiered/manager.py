@@ -1,0 +1,358 @@
+"""The threads that keep the remote store as it should be: copy what is sealed, expire what total retention lets go.
+
+Invariants:
+
+- A partition is worked at by one thread at a time, and by none while it is ``paused``.
+- Copied is only what cannot change any more: sealed segments below the last stable offset, and synced, so that no
+  failure of power makes the log end before its copies do.
+- Segments are copied in the order of their offsets. One that cannot be copied holds up those after it.
+- When the store fails, nothing else is lost by it: the partition is tried again after a pause that doubles each time,
+  and local segments wait for their copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+from uuid import UUID, uuid4
+
+from millrace.errors import CorruptBatchError, MillraceError
+from millrace_broker.environment import Clock
+from millrace_broker.log.checkpoints import Partition
+from millrace_broker.log.cleaning.throttle import Throttle
+from millrace_broker.log.files import Files
+from millrace_broker.log.partition import PartitionLog
+from millrace_broker.log.tiered.cache import CACHE_BYTES_MAX, RemoteCache
+from millrace_broker.log.tiered.copying import SegmentCopier, SourceSegment
+from millrace_broker.log.tiered.deletions import RemoteDeletions
+from millrace_broker.log.tiered.expiry import count_expired
+from millrace_broker.log.tiered.names import folder_name
+from millrace_broker.log.tiered.remote_log import RemoteLog, RemoteLogStatistics
+from millrace_broker.log.tiered.store import RemoteStore
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class TieringInterruptedError(MillraceError):
+    """The partition is to be left alone now: it is deleted, or the broker stops. Nothing is damaged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TieringSettings:
+    """How a broker copies (``remote.log.manager.*``). Bytes a second are of all threads together."""
+
+    threads: int = 2
+    interval_ms: int = 30_000
+    backoff_ms: int = 500
+    backoff_max_ms: int = 30_000
+    jitter: float = 0.2
+    bytes_per_second_max: float = float(2**63)
+    cache_bytes_max: int = CACHE_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class TieringStatistics:
+    """What is in the remote store, by partition, what is being worked at, and how many folders are to be removed."""
+
+    partitions: dict[Partition, RemoteLogStatistics]
+    in_progress: tuple[Partition, ...]
+    failures: int
+    deletions: int
+    cached_bytes: int
+
+
+class RemoteLogManager:
+    """Copies and expires the partitions that it was given (``attach``); see ``start`` and ``stop``.
+
+    ``write_start`` makes the present start of a log survive a failure of power: before what lies before it goes from
+    the store, so that at the next start what is missing there is known to be lost, not expired.
+    """
+
+    def __init__(
+        self,
+        settings: TieringSettings,
+        store: RemoteStore,
+        deletions: RemoteDeletions,
+        files: Files,
+        clock: Clock,
+        *,
+        write_start: Callable[[PartitionLog], None],
+        randomness: random.Random | None = None,
+        copy_id: Callable[[], UUID] = uuid4,
+    ) -> None:
+        self._settings: Final = settings
+        self._store: Final = store
+        self._deletions: Final = deletions
+        self._files: Final = files
+        self._clock: Final = clock
+        self._write_start: Final = write_start
+        self._random: Final = randomness or random.Random()
+        self._copy_id: Final = copy_id
+        self._cache: Final = RemoteCache(settings.cache_bytes_max)
+        self._changed: Final = threading.Condition()
+        self._logs: dict[Partition, PartitionLog] = {}
+        self._due: dict[Partition | None, float] = {None: clock.monotonic()}
+        """When a partition is to be looked at next; None stands for the folders to remove."""
+        self._attempts: dict[Partition | None, int] = {}
+        self._in_progress: dict[Partition | None, bool] = {}
+        """What is worked at, and whether that is to end."""
+        self._paused: dict[Partition, int] = {}
+        self._failures = 0
+        self._is_stopping = False
+        self._threads: list[threading.Thread] = []
+        self._throttle: Final = Throttle(settings.bytes_per_second_max, clock.monotonic, self._wait)
+
+    # --- life ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to copy, in threads of its own."""
+        for number in range(self._settings.threads):
+            thread = threading.Thread(target=self._run, name=f"millrace-tiering-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Break off what is being copied and wait for the threads to end. Stopping again does nothing."""
+        with self._changed:
+            self._is_stopping = True
+            self._in_progress = dict.fromkeys(self._in_progress, True)
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            if not self.work_once():
+                with self._changed:
+                    if not self._is_stopping:
+                        self._changed.wait(self._idle_seconds())
+
+    def _idle_seconds(self) -> float:
+        """How long there is nothing to do: until the next partition is due, a second at the most."""
+        now = self._clock.monotonic()
+        free = [when - now for key, when in self._due.items() if key not in self._in_progress]
+        return min(max(0.01, min(free, default=1.0)), 1.0)
+
+    def _wait(self, seconds: float) -> None:
+        with self._changed:
+            if not self._is_stopping:
+                self._changed.wait(seconds)
+
+    def wake(self) -> None:
+        """Look at every partition now."""
+        with self._changed:
+            now = self._clock.monotonic()
+            self._due = dict.fromkeys(self._due, now)
+            self._changed.notify_all()
+
+    # --- partitions ----------------------------------------------------------------------------------------
+
+    def follow(self, logs: Sequence[PartitionLog]) -> None:
+        """Attach or let go of logs as their topics' configuration now says. Call it without holding their locks.
+
+        Raises ``StorageError`` when a deletion that this asks for cannot be written down.
+        """
+        for log in logs:
+            if log.config.remote_storage_enable and log.remote is None:
+                self.attach(log)
+            elif not log.config.remote_storage_enable and log.remote is not None:
+                with self.paused((log.topic, log.partition)):
+                    log.start_at(log.first_base_offset)
+                    self._write_start(log)
+                    self.delete(log)
+                    log.remote = None
+
+    def attach(self, log: PartitionLog) -> None:
+        """Have a partition's segments copied, and read from the store what is no longer on the disk."""
+        folder = folder_name(log.topic, log.partition, log.topic_id)
+        key = (log.topic, log.partition)
+        log.remote = RemoteLog(
+            log.name, folder, self._store, self._cache, index_interval_bytes=log.config.index_interval_bytes
+        )
+        with self._changed:
+            self._logs[key] = log
+            self._due[key] = self._clock.monotonic()
+            self._changed.notify_all()
+
+    def detach(self, log: PartitionLog) -> None:
+        """Leave a partition alone from now on; call it while the partition is ``paused``."""
+        key = (log.topic, log.partition)
+        with self._changed:
+            for known in (self._logs, self._due, self._attempts):
+                known.pop(key, None)
+        if log.remote is not None:
+            log.remote.release()
+
+    def delete(self, log: PartitionLog) -> None:
+        """Have all that the store has of a partition removed, also if the broker stops before that is done.
+
+        Raises ``StorageError`` when this cannot be written down; nothing has changed then.
+        """
+        self._deletions.add(folder_name(log.topic, log.partition, log.topic_id))
+        self.detach(log)
+        with self._changed:
+            self._due[None] = self._clock.monotonic()
+            self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def paused(self, partition: Partition) -> Iterator[None]:
+        """Keep off a partition: what is being done with it is broken off first."""
+        with self._changed:
+            self._paused[partition] = self._paused.get(partition, 0) + 1
+            if partition in self._in_progress:
+                self._in_progress[partition] = True
+                self._changed.notify_all()
+            while partition in self._in_progress:
+                self._changed.wait()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._paused[partition] -= 1
+                if not self._paused[partition]:
+                    del self._paused[partition]
+                self._changed.notify_all()
+
+    def statistics(self) -> TieringStatistics:
+        """What is in the store and what goes on."""
+        with self._changed:
+            return TieringStatistics(
+                partitions={key: log.remote.statistics() for key, log in self._logs.items() if log.remote is not None},
+                in_progress=tuple(key for key in self._in_progress if key is not None),
+                failures=self._failures,
+                deletions=len(self._deletions),
+                cached_bytes=self._cache.held_bytes,
+            )
+
+    # --- work ----------------------------------------------------------------------------------------------
+
+    def work_once(self) -> bool:
+        """Do what is due longest; False when nothing is."""
+        with self._changed:
+            now = self._clock.monotonic()
+            free = [key for key in self._due if key not in self._in_progress and key not in self._paused]
+            key = min(free, key=lambda each: self._due[each], default=None)
+            if not free or self._due[key] > now or self._is_stopping:
+                return False
+            self._in_progress[key] = False
+            log = None if key is None else self._logs[key]
+        pause_ms: float = self._settings.interval_ms
+        try:
+            self._work(key, log)
+            self._attempts.pop(key, None)
+        except TieringInterruptedError as error:
+            _LOG.info("%s", error.message)
+        except Exception as error:  # noqa: BLE001 - the thread must live and try again; it is logged
+            pause_ms = self._note_failure(key, log, error)
+        finally:
+            with self._changed:
+                del self._in_progress[key]
+                if key in self._due:
+                    self._due[key] = self._clock.monotonic() + pause_ms / 1000
+                self._changed.notify_all()
+        return True
+
+    def _note_failure(self, key: Partition | None, log: PartitionLog | None, error: Exception) -> float:
+        """Log a failure; returns the pause in ms."""
+        attempt = self._attempts[key] = self._attempts.get(key, 0) + 1
+        settings = self._settings
+        pause_ms = min(settings.backoff_ms * 2.0 ** min(attempt - 1, 30), settings.backoff_max_ms)
+        pause_ms *= 1 + self._random.uniform(-settings.jitter, settings.jitter)
+        what = "removing deleted partitions" if log is None else log.name
+        why = error.message if isinstance(error, MillraceError) else repr(error)
+        trace = None if isinstance(error, MillraceError) else error
+        _LOG.error("tiering, %s: %s; next attempt in %.1f s", what, why, pause_ms / 1000, exc_info=trace)
+        self._failures += 1
+        if log is not None and log.remote is not None:
+            log.remote.problem = why
+        return pause_ms
+
+    def _work(self, key: Partition | None, log: PartitionLog | None) -> None:
+        if log is None or key is None:
+            self._deletions.carry_out(self._store)
+            return
+        remote = log.remote
+        assert remote is not None
+        remote.remove_dropped()
+        if remote.must_list:
+            if remote.folder in self._deletions:
+                self._deletions.carry_out(self._store)
+            remote.load(log.log_end_offset)
+        self._expire(log, remote)
+        if log.config.is_copied:
+            for source in sources(log, remote.end_offset):
+                self._copy(key, remote, source)
+        remote.problem = None
+
+    def _expire(self, log: PartitionLog, remote: RemoteLog) -> None:
+        count = count_expired(
+            remote.segments,
+            log.facts(),
+            now_ms=self._clock.now_ms(),
+            retention_ms=log.config.retention_ms,
+            retention_bytes=log.config.retention_bytes,
+            log_start_offset=log.log_start_offset,
+        )
+        if count:
+            _LOG.info("%s: %d segments leave the remote store (retention)", log.name, count)
+            log.start_at(remote.segments[count - 1].end_offset)
+            self._write_start(log)
+            remote.drop(count)
+            remote.remove_dropped()
+
+    def _copy(self, key: Partition, remote: RemoteLog, source: SourceSegment) -> None:
+        def use_io(size_bytes: int) -> None:
+            self._throttle.use(size_bytes)
+            if self._in_progress[key]:
+                raise TieringInterruptedError(f"{remote.name}: copying to the remote store was broken off")
+
+        copier = SegmentCopier(self._store, self._files, use_io)
+        try:
+            manifest = copier.copy(source, remote.folder, self._copy_id(), self._clock.now_ms())
+        except BaseException:
+            remote.must_list = True  # what is left of it, or whether it was published after all, only the store knows
+            raise
+        remote.add(manifest)
+        _LOG.info(
+            "%s: offsets %d..%d are in the remote store", remote.name, source.segment.base_offset, remote.end_offset
+        )
+
+
+def sources(log: PartitionLog, copied_end_offset: int) -> Sequence[SourceSegment]:
+    """The segments of a log that may be copied and are not yet, in order.
+
+    Raises ``CorruptBatchError`` when the copies end before the log on the disk begins: what is between is lost.
+    """
+    stable_offset = min(log.last_stable_offset, log.recovery_point)
+    segments, epochs = log.segments, log.leader_epochs
+    start_offset = log.log_start_offset
+    if start_offset < segments[0].base_offset and copied_end_offset < segments[0].base_offset:
+        raise CorruptBatchError(
+            f"offsets {max(copied_end_offset, start_offset)}..{segments[0].base_offset - 1} of {log.name} are neither "
+            "on the disk nor in the remote store: restore one of them, or delete records up to there"
+        )
+    found = []
+    for segment, following in pairwise(segments):
+        end_offset = following.base_offset
+        if end_offset > stable_offset:
+            break
+        if end_offset > max(copied_end_offset, start_offset):
+            found.append(
+                SourceSegment(
+                    topic=log.topic,
+                    topic_id=log.topic_id,
+                    partition=log.partition,
+                    segment=segment,
+                    end_offset=end_offset,
+                    largest_ms=segment.largest_timestamp().timestamp_ms,
+                    leader_epochs=tuple((epoch, start) for epoch, start in epochs if start < end_offset),
+                )
+            )
+    return found

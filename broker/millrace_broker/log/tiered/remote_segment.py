@@ -1,0 +1,227 @@
+"""A segment in the remote store, read as a local one is: the same look-up, over ranges fetched from the store.
+
+Invariants:
+
+- Objects never change, so whatever was fetched stays true. Indexes are hints here as there: an entry is followed only
+  if the batch that it names agrees.
+- Batches leave only with the right checksum. One that fails is fetched again, for a transfer may have spoilt it; if it
+  fails twice, the read does (``CorruptBatchError``).
+- A segment holds its indexes and a few ranges; ``RemoteCache`` bounds the sum over all segments.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from millrace.errors import CorruptBatchError, RemoteStorageError
+from millrace.records import BatchHeader, read_header, verify_crc
+from millrace.records.header import NO_TIMESTAMP
+from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeEntry, TimeIndex
+from millrace.segments.names import LOG, OFFSET_INDEX, TIME_INDEX
+from millrace_broker.log.files import File, OsFiles, Part
+from millrace_broker.log.index_building import IndexBuilder
+from millrace_broker.log.segment import Segment
+from millrace_broker.log.tiered.cache import RemoteCache
+from millrace_broker.log.tiered.names import ManifestName, object_name
+from millrace_broker.log.tiered.store import RemoteFile, RemoteStore
+
+RANGE_BYTES: Final = 64 * 2**10
+"""Fetched at least: with indexes of 4 KiB, what a look-up needs lies in one such range."""
+_AHEAD_BYTES_MAX: Final = 8 * 2**20
+_RANGES_MAX: Final = 4
+"""Ranges kept of a segment: so many readers may go through it side by side without fetching anything twice."""
+_INDEX_BYTES_MAX: Final = 2**30
+
+
+class _Range(NamedTuple):
+    position: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.data)
+
+
+class RangedFile:
+    """An object read by ranges. A reader that goes on where it was gets larger ones, and so fewer round trips."""
+
+    def __init__(self, remote: RemoteFile, size_bytes: int, uri: str) -> None:
+        self._remote: Final = remote
+        self._size_bytes: Final = size_bytes
+        self._uri: Final = uri
+        self._ranges: tuple[_Range, ...] = ()
+        self._lock: Final = threading.Lock()
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Read a range, of what was fetched before if possible. Raises ``RemoteStorageError``."""
+        end = min(position + size_bytes, self._size_bytes)
+        for held in self._ranges:
+            if held.position <= position and end <= held.end:
+                return held.data[position - held.position : end - held.position]
+        begun = next((held for held in self._ranges if held.position < position <= held.end), None)
+        ahead = min(len(begun.data) * 2, _AHEAD_BYTES_MAX) if begun is not None else RANGE_BYTES
+        data = self._fetch(position, min(max(end - position, ahead), self._size_bytes - position))
+        with self._lock:
+            self._ranges = (_Range(position, data), *(held for held in self._ranges if held is not begun))[:_RANGES_MAX]
+        return data[: end - position]
+
+    def _fetch(self, position: int, size_bytes: int) -> bytes:
+        data = self._remote.read(position, size_bytes)
+        if len(data) < size_bytes:
+            raise RemoteStorageError(
+                f"{self._uri} ends at {position + len(data)}, its listing said {self._size_bytes}: check the store"
+            )
+        return data
+
+    def forget(self) -> None:
+        """Let go of what was fetched."""
+        with self._lock:
+            self._ranges = ()
+
+    def held_bytes(self) -> int:
+        """How many bytes are held."""
+        return sum(len(held.data) for held in self._ranges)
+
+    def size_bytes(self) -> int:
+        """Return the object's size."""
+        return self._size_bytes
+
+    def write(self, position: int, parts: Sequence[Part]) -> None:
+        """Never: copies do not change."""
+        raise RemoteStorageError(f"{self._uri} is a copy and is not written to")
+
+    def truncate(self, size_bytes: int) -> None:
+        """Never: copies do not change."""
+        raise RemoteStorageError(f"{self._uri} is a copy and is not cut")
+
+    def sync(self) -> None:
+        """Nothing is written."""
+
+    def close(self) -> None:
+        """Let go of what was fetched."""
+        self.forget()
+
+
+class RemoteSegment(Segment):
+    """One copied segment. ``end_offset`` is the offset after it, ``largest_ms`` its largest timestamp or -1."""
+
+    def __init__(
+        self,
+        store: RemoteStore,
+        folder: str,
+        name: ManifestName,
+        *,
+        size_bytes: int,
+        copied_ms: int,
+        index_interval_bytes: int,
+        cache: RemoteCache,
+    ) -> None:
+        super().__init__(
+            Path(folder),
+            name.copy.base_offset,
+            size_bytes=size_bytes,
+            index_interval_bytes=index_interval_bytes,
+            files=OsFiles(),
+            open_segments=cache,
+        )
+        self.name: Final = name
+        self.end_offset: Final = name.end_offset
+        self.largest_ms: Final = name.largest_ms
+        self.copied_ms: Final = copied_ms
+        self.uri = store.uri(folder, object_name(name.copy, LOG))
+        self._store: Final = store
+        self._folder: Final = folder
+
+    # --- what a segment has in files, from the store -------------------------------------------------------
+
+    def _open(self) -> File:
+        remote = self._store.open(self._folder, object_name(self.name.copy, LOG))
+        if remote is None:
+            raise self._is_missing(LOG)
+        return RangedFile(remote, self.size_bytes, self.uri)
+
+    def _is_missing(self, suffix: str) -> CorruptBatchError:
+        uri = self._store.uri(self._folder, object_name(self.name.copy, suffix))
+        return CorruptBatchError(f"{uri} is missing in the remote store: restore it, or delete records up to its end")
+
+    def _map_indexes(self) -> tuple[OffsetIndex, TimeIndex] | None:
+        offsets, times = self._read_small(OFFSET_INDEX), self._read_small(TIME_INDEX)
+        if offsets is None or times is None or len(offsets) % OFFSET_ENTRY_BYTES or len(times) % TIME_ENTRY_BYTES:
+            return None
+        return OffsetIndex.of_file(offsets, self.base_offset), TimeIndex.of_file(times, self.base_offset)
+
+    def _read_small(self, suffix: str) -> bytes | None:
+        file = self._store.open(self._folder, object_name(self.name.copy, suffix))
+        return None if file is None else file.read(0, _INDEX_BYTES_MAX)
+
+    def rebuild_indexes(self, why: str) -> tuple[OffsetIndex, TimeIndex]:
+        """Build both indexes from the log, in memory only: the copy stays as it is."""
+        with self.lock:
+            builder = IndexBuilder(self.base_offset, self.index_interval_bytes)
+            for position, header in self.batches():
+                builder.add(position, header)
+            builder.finish()
+            self._indexes = (builder.offset_index, builder.time_index)
+            return self._indexes
+
+    def _header(self, window: bytes, at: int, position: int) -> BatchHeader:
+        try:
+            return super()._header(window, at, position)
+        except CorruptBatchError:
+            self.file().close()  # if a transfer spoilt it, the next read has another
+            raise
+
+    def _note_open(self) -> None:
+        self._open_segments.opened(self)
+
+    def held_bytes(self) -> int:
+        """How many bytes of it are in memory."""
+        file, indexes = self._file, self._indexes
+        held = file.held_bytes() if isinstance(file, RangedFile) else 0
+        return held + (sum(len(index.buffer) for index in indexes) if indexes is not None else 0)
+
+    # --- reading -------------------------------------------------------------------------------------------
+
+    def prepare(self, start_offset: int, max_bytes: int) -> None:
+        """Fetch at once what a read from an offset on will need, in place of a range for each step of its look-up."""
+        entry = self.indexes()[0].lookup(start_offset)
+        if 0 <= entry.position < self.size_bytes:
+            size_bytes = min(max_bytes, _AHEAD_BYTES_MAX) + RANGE_BYTES
+            self.file().read(entry.position, min(size_bytes, self.size_bytes - entry.position))
+            self._note_open()
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Read whole batches and verify them. Raises ``CorruptBatchError``, ``RemoteStorageError``."""
+        file = self.file()
+        data = file.read(position, size_bytes)
+        try:
+            self._verify(data, position)
+        except CorruptBatchError:
+            file.close()
+            data = file.read(position, size_bytes)
+            self._verify(data, position)
+        self._note_open()
+        return data
+
+    def _verify(self, data: bytes, position: int) -> None:
+        at = 0
+        try:
+            while at < len(data):
+                header = read_header(data, at)
+                verify_crc(data, at, header)
+                at += header.size_bytes
+        except CorruptBatchError as error:
+            raise CorruptBatchError(f"{self.uri}, position {position + at}: {error.message}") from error
+
+    def largest_timestamp(self) -> TimeEntry:
+        """Return the largest timestamp, of which nothing has to be fetched; its offset is only the segment's end."""
+        if self.largest_ms == NO_TIMESTAMP:
+            return TimeEntry(NO_TIMESTAMP, self.base_offset)
+        return TimeEntry(self.largest_ms, self.end_offset - 1)
+
+    def modified_ms(self) -> int:
+        """Return when it was copied."""
+        return self.copied_ms

@@ -1,0 +1,58 @@
+"""The threads that read from the remote store, so that waiting for it keeps nobody from the broker's own disks.
+
+Limits are ``remote.log.reader.threads`` and ``remote.log.reader.max.pending.tasks``: who finds the queue full is
+refused with a retriable error at once, rather than waiting longer than clients do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from millrace.errors import ThrottledError
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteReadStatistics:
+    """Reads from the remote store: in progress or waiting, ended, and refused because too many were waiting."""
+
+    pending: int
+    done: int
+    refused: int
+
+
+class RemoteReaders:
+    """Runs what reads from the remote store. To be used in one event loop."""
+
+    def __init__(self, threads: int, pending_max: int) -> None:
+        self._pool: Final = ThreadPoolExecutor(threads, thread_name_prefix="millrace-remote-read")
+        self._pending_max: Final = threads + pending_max
+        self._pending = self._done = self._refused = 0
+
+    async def run(self, function: Callable[[], _T]) -> _T:
+        """Run a function in one of the threads. Raises ``ThrottledError`` when too many wait, and what it raises."""
+        if self._pending >= self._pending_max:
+            self._refused += 1
+            raise ThrottledError(
+                f"{self._pending} reads from the remote store are under way, the most is {self._pending_max} "
+                "(remote.log.reader.threads, remote.log.reader.max.pending.tasks): try again later"
+            )
+        self._pending += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+        finally:
+            self._pending -= 1
+            self._done += 1
+
+    def statistics(self) -> RemoteReadStatistics:
+        """The present numbers."""
+        return RemoteReadStatistics(self._pending, self._done, self._refused)
+
+    def close(self) -> None:
+        """Let what is running end, and take nothing more."""
+        self._pool.shutdown(cancel_futures=True)

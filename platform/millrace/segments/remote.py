@@ -1,0 +1,131 @@
+"""Segment files in a remote store: any file system that Arrow opens by a URI (local, S3, GCS, HDFS).
+
+A URI names the store and the path in it, ``s3://bucket/logs?region=eu-central-1``; the part behind the question mark
+belongs to the store and stays when a path is put together. Credentials do not stand in it: they are found as usual
+for the store (environment, profile, instance role), by the broker and by those who read directly alike.
+
+A file that is read here is complete and never changes: the broker names it only once it is (``docs/formats.md``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from millrace.errors import OffsetsLostError, RemoteStorageError, UsageError
+from millrace.records import HEADER_BYTES, read_header, scan_headers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+CHUNK_BYTES: Final = 16 * 2**20
+"""Read at once: large enough that a round trip to the store does not count, small enough for a task's memory."""
+
+_BUCKETS: Final = ("s3", "gs", "gcs")
+"""Schemes whose host is the first part of a path."""
+_HOSTED: Final = (*_BUCKETS, "file", "hdfs", "viewfs")
+
+
+def check_uri(uri: str) -> None:
+    """Raise ``UsageError`` unless ``uri`` names a store and holds no secret."""
+    parts = urlsplit(uri)
+    if not parts.scheme and not uri.startswith("/"):
+        raise UsageError(f"{uri!r} names no store: expected file:///path, s3://bucket/path, gs:// or hdfs://")
+    if parts.password is not None or "secret_key=" in parts.query:
+        raise UsageError(
+            "a remote store's URI holds a secret: leave it out, and set the store's environment variables or a profile"
+        )
+
+
+def child_uri(uri: str, name: str) -> str:
+    """Name what is called ``name`` under ``uri``."""
+    parts = urlsplit(uri)
+    return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
+
+
+def open_file_system(uri: str) -> tuple[FileSystem, str]:
+    """Return the store of a URI and the path in it. Stores are shared by all who name the same one.
+
+    Raises ``RemoteStorageError`` when there is no such store or it cannot be connected to.
+    """
+    parts = urlsplit(uri)
+    if not parts.scheme:
+        return _file_system("file:///"), uri
+    if parts.scheme not in _HOSTED:
+        return _file_system_and_path(uri)
+    host = parts.netloc if parts.scheme in _BUCKETS else ""
+    store = urlunsplit(parts._replace(path="" if host else "/"))
+    return _file_system(store), unquote(f"{host.rpartition('@')[2]}{parts.path}")
+
+
+@lru_cache(maxsize=16)
+def _file_system(uri: str) -> FileSystem:
+    return _file_system_and_path(uri)[0]
+
+
+def _file_system_and_path(uri: str) -> tuple[FileSystem, str]:
+    from pyarrow import ArrowException
+    from pyarrow.fs import FileSystem
+
+    try:
+        found: tuple[FileSystem, str] = FileSystem.from_uri(uri)
+    except (OSError, ValueError, ArrowException, ImportError) as error:
+        raise RemoteStorageError(f"{uri} cannot be opened: {error}") from error
+    return found
+
+
+def read_remote_extent(
+    uri: str, start_position: int, end_position: int, *, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[pa.Buffer]:
+    """Read the batches at ``start_position`` to ``end_position`` (exclusive) of a remote segment, a chunk at a time.
+
+    Both positions are boundaries of batches, and so are those of the chunks. A batch that is larger than a chunk is
+    read whole. Checksums are the caller's to verify.
+
+    Raises ``OffsetsLostError`` when the file is gone, ``RemoteStorageError`` when the store fails.
+    """
+    from pyarrow import ArrowException
+
+    file_system, path = open_file_system(uri)
+    try:
+        with file_system.open_input_file(path) as file:
+            position = start_position
+            while position < end_position:
+                chunk = _read(file, uri, position, min(chunk_bytes, end_position - position))
+                whole_bytes = _whole_bytes(chunk)
+                if not whole_bytes:
+                    chunk = _read(file, uri, position, _first_bytes(chunk))
+                    whole_bytes = chunk.size
+                yield chunk.slice(0, whole_bytes)
+                position += whole_bytes
+    except FileNotFoundError as error:
+        raise OffsetsLostError(
+            f"{uri} is gone (retention, or the topic was deleted): locate the range again"
+        ) from error
+    except (OSError, ArrowException) as error:
+        raise RemoteStorageError(f"{uri} cannot be read: {error}") from error
+
+
+def _read(file: pa.NativeFile, uri: str, position: int, size_bytes: int) -> pa.Buffer:
+    file.seek(position)
+    chunk = file.read_buffer(size_bytes)
+    if chunk.size < size_bytes:
+        raise RemoteStorageError(f"{uri} ends at {position + chunk.size}, wanted what is up to {position + size_bytes}")
+    return chunk
+
+
+def _whole_bytes(chunk: pa.Buffer) -> int:
+    end = 0
+    for position, header in scan_headers(chunk):
+        end = position + header.size_bytes
+    return end
+
+
+def _first_bytes(chunk: pa.Buffer) -> int:
+    """The size of a first batch that is larger than the chunk."""
+    if chunk.size < HEADER_BYTES:
+        raise RemoteStorageError(f"an extent ends after {chunk.size} bytes of a batch's header: locate the range again")
+    return read_header(chunk).size_bytes

@@ -1,0 +1,265 @@
+"""Segments are copied, leave the disk, are read from the store, and expire there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.config.topic import TopicConfig
+from millrace.errors import CorruptBatchError, OffsetOutOfRangeError, RemoteStorageError
+from millrace.records import scan_headers
+from millrace_broker.log import PartitionLog
+from millrace_broker.log.tiered.manager import RemoteLogManager
+from millrace_broker.log.tiered.manifest import Manifest
+
+NOW_MS = 1_700_000_000_000
+Settle = Callable[[RemoteLogManager], None]
+MakeLog = Callable[..., PartitionLog]
+KEEP_NOTHING = {"local_retention_bytes": "1"}
+"""Sealed segments leave the disk as soon as they are copied; the one that grows would be rolled to go, with 0."""
+
+
+def offsets_of(log: PartitionLog, start: int = 0) -> list[int]:
+    """Every offset of the log from one on, as a consumer would get them."""
+    offsets = []
+    while start < log.high_watermark:
+        headers = [header for _, header in scan_headers(log.read(start, 100))]
+        offsets += [offset for header in headers for offset in range(header.base_offset, header.next_offset)]
+        start = headers[-1].next_offset
+    return offsets
+
+
+def remote_names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.rglob("*") if path.is_file())
+
+
+def test_sealed_segments_are_copied_and_the_open_one_is_not(
+    tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle, remote_directory: Path
+) -> None:
+    log = tiered_log(segments=3)
+    settle(manager)
+    assert log.remote is not None
+    assert [(each.base_offset, each.end_offset) for each in log.remote.segments] == [(0, 6), (6, 12), (12, 18)]
+    names = remote_names(remote_directory)
+    assert sum(name.endswith(".log") for name in names) == 3
+    assert sum(name.endswith(".manifest") for name in names) == 3
+    (folder,) = remote_directory.iterdir()
+    for local in list(log.segments)[:3]:
+        (copy,) = folder.glob(f"{local.base_offset:020d}-*.log")
+        assert copy.read_bytes() == local.path.read_bytes()
+    assert manager.statistics().failures == 0
+
+
+def test_a_manifest_says_what_a_copy_is_made_of(
+    tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle, remote_directory: Path
+) -> None:
+    log = tiered_log(segments=1)
+    settle(manager)
+    (path,) = remote_directory.rglob("*.manifest")
+    manifest = Manifest.decode(path.read_bytes())
+    assert (manifest.topic, manifest.partition, manifest.topic_id) == ("orders", 3, log.topic_id)
+    assert (manifest.name.copy.base_offset, manifest.name.end_offset) == (0, 6)
+    assert manifest.name.largest_ms == NOW_MS + 2
+    assert manifest.leader_epochs == ((0, 0),)
+    assert set(manifest.objects) == {".log", ".index", ".timeindex", ".snapshot", ".leader_epoch_checkpoint"}
+
+
+def test_local_retention_is_not_total_retention(tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle) -> None:
+    log = tiered_log(segments=3, **KEEP_NOTHING)
+    assert log.apply_retention() == 0, "nothing leaves the disk before its copy is there"
+    settle(manager)
+    assert log.apply_retention() == 3
+    assert (log.first_base_offset, log.log_start_offset) == (18, 0)
+    assert offsets_of(log) == list(range(24))
+    assert offsets_of(log, 7)[0] == 6
+
+
+def test_reads_and_lookups_go_on_from_the_store(tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle) -> None:
+    log = tiered_log(segments=3, **KEEP_NOTHING)
+    before = {
+        "times": [log.offset_for_time(NOW_MS + at) for at in (0, 1, 999, 1002, 2500, 3002, 9000)],
+        "largest": log.max_timestamp_offset(),
+        "reads": [log.read(offset, 150) for offset in range(24)],
+        "ranges": [(each.start_offset, each.end_offset, each.end_position) for each in log.locate(1, 23, 150)],
+    }
+    settle(manager)
+    log.apply_retention()
+    assert before == {
+        "times": [log.offset_for_time(NOW_MS + at) for at in (0, 1, 999, 1002, 2500, 3002, 9000)],
+        "largest": log.max_timestamp_offset(),
+        "reads": [log.read(offset, 150) for offset in range(24)],
+        "ranges": [(each.start_offset, each.end_offset, each.end_position) for each in log.locate(1, 23, 150)],
+    }
+    extents = log.locate(0, 24)
+    assert [bool(extent.uri) for extent in extents] == [True, True, True, False]
+
+
+def test_what_is_not_synced_is_not_copied(
+    tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle, batch: Callable[..., bytes]
+) -> None:
+    log = tiered_log(segments=1)
+    log.append(batch([NOW_MS]))
+    log.roll()
+    assert log.recovery_point < log.segments[-1].base_offset
+    settle(manager)
+    assert log.remote is not None
+    assert log.remote.end_offset == 6
+    log.flush()
+    settle(manager)
+    assert log.remote.end_offset == 13
+
+
+def test_total_retention_empties_the_store_too(
+    tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle, clock: Any, remote_directory: Path
+) -> None:
+    log = tiered_log(segments=3, **KEEP_NOTHING)
+    settle(manager)
+    log.apply_retention()
+    log.config = TopicConfig.load(log.config.options() | {"retention.ms": "1000", "local.retention.ms": "0"})
+    settle(manager)
+    assert log.log_start_offset == 18
+    assert remote_names(remote_directory) == []
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read(17, 100)
+    assert offsets_of(log, 18) == list(range(18, 24))
+
+
+def test_total_size_counts_what_is_in_the_store(tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle) -> None:
+    log = tiered_log(segments=5, **KEEP_NOTHING)
+    segment_bytes = log.segments[0].size_bytes
+    settle(manager)
+    log.apply_retention()
+    log.config = TopicConfig.load(log.config.options() | {"retention.bytes": str(segment_bytes * 3)})
+    settle(manager)
+    assert log.log_start_offset == 18, "three segments of six are left"
+    assert log.remote is not None
+    assert [each.base_offset for each in log.remote.segments] == [18, 24]
+
+
+def test_deleted_records_leave_the_store(
+    tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle, remote_directory: Path
+) -> None:
+    log = tiered_log(segments=3, **KEEP_NOTHING)
+    settle(manager)
+    log.apply_retention()
+    assert log.delete_records(8) == 8
+    settle(manager)
+    assert log.remote is not None
+    assert [each.base_offset for each in log.remote.segments] == [6, 12]
+    assert offsets_of(log, 8)[0] == 6
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read(7, 100)
+    assert log.delete_records(20) == 20
+    settle(manager)
+    assert remote_names(remote_directory) == []
+
+
+def test_without_the_store_nothing_is_lost_and_reads_say_why(
+    tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle, store: Any, clock: Any
+) -> None:
+    log = tiered_log(segments=3, **KEEP_NOTHING)
+    store.is_away = True
+    settle(manager)
+    assert log.apply_retention() == 0
+    assert log.remote is not None
+    assert log.remote.problem == "the store is away"
+    store.is_away = False
+    settle(manager)
+    assert log.apply_retention() == 3
+    assert log.remote.problem is None
+
+    store.is_away = True
+    with pytest.raises(RemoteStorageError) as failed:
+        log.read(3, 100)
+    assert failed.value.retriable
+    assert len(log.read(18, 1000)) > 0, "what is on the disk is read without the store"
+    store.is_away = False
+    assert offsets_of(log) == list(range(24))
+
+
+def test_pauses_between_attempts_double(
+    tiered_log: MakeLog, make_manager: Callable[..., RemoteLogManager], store: Any, clock: Any
+) -> None:
+    log = tiered_log(segments=1, is_attached=False)
+    manager = make_manager(backoff_ms=100, backoff_max_ms=1000, jitter=0.0)
+    manager.attach(log)
+    while manager.work_once():
+        pass
+    store.is_away, log.remote.must_list = True, True  # type: ignore[union-attr]
+    clock.advance_ms(30_000)
+    while manager.work_once():
+        pass
+    pauses = []
+    for _ in range(6):
+        waited_ms, failures = 0, manager.statistics().failures
+        while manager.statistics().failures == failures:
+            clock.advance_ms(50)
+            waited_ms += 50
+            manager.work_once()
+        pauses.append(waited_ms)
+    assert pauses == [pytest.approx(pause, abs=50) for pause in (100, 200, 400, 800, 1000, 1000)]
+
+
+def test_damage_on_the_disk_is_not_copied(
+    tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle, remote_directory: Path
+) -> None:
+    log = tiered_log(segments=2, **KEEP_NOTHING)
+    damaged = log.segments[1]
+    content = bytearray(damaged.path.read_bytes())
+    content[-1] ^= 1
+    damaged.path.write_bytes(content)
+    settle(manager)
+    assert log.remote is not None
+    assert log.remote.end_offset == 6
+    assert "checksum" in (log.remote.problem or "")
+    assert log.apply_retention() == 1, "the damaged one stays"
+
+
+def test_damage_in_the_store_is_not_served(
+    tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle, remote_directory: Path
+) -> None:
+    log = tiered_log(segments=1, **KEEP_NOTHING)
+    settle(manager)
+    log.apply_retention()
+    (path,) = remote_directory.rglob("*.log")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert len(log.read(0, 10)) > 0, "the first batch is sound"
+    with pytest.raises(CorruptBatchError, match="checksum"):
+        log.read(3, 10)
+
+
+def test_damaged_or_missing_indexes_cost_time_only(
+    tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle, remote_directory: Path
+) -> None:
+    log = tiered_log(segments=2, index_interval_bytes="0", **KEEP_NOTHING)
+    settle(manager)
+    log.apply_retention()
+    first, second = sorted(remote_directory.rglob("*.index"))
+    first.write_bytes(b"\x7f" * 16)
+    second.unlink()
+    assert offsets_of(log) == list(range(18))
+    assert log.offset_for_time(NOW_MS + 1001) == (7, NOW_MS + 1001)
+
+
+def test_a_missing_copy_is_said(
+    tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle, remote_directory: Path
+) -> None:
+    log = tiered_log(segments=3, **KEEP_NOTHING)
+    settle(manager)
+    log.apply_retention()
+    for path in remote_directory.rglob("00000000000000000006-*"):
+        path.unlink()
+    with pytest.raises(CorruptBatchError, match="missing in the remote store"):
+        log.read(6, 100)
+    assert log.remote is not None
+    log.remote.load(log.log_end_offset)
+    with pytest.raises(CorruptBatchError, match=r"offsets 7\.\.11 .* neither on the disk nor in the remote store"):
+        log.read(7, 100)
+    with pytest.raises(CorruptBatchError, match=r"offsets 6\.\.11"):
+        log.locate(2, 20)
+    assert offsets_of(log, 12) == list(range(12, 24))
