@@ -45,6 +45,7 @@ DIALS = {
     "DEMO_KILL_ROUNDS": 5,
     "LOG_KILL_ROUNDS": 20,
     "BROKER_KILL_ROUNDS": 4,
+    "LOG_CRASH_ROUNDS": 15,
 }
 """Rounds of the tests that can be turned up, as ``make test`` runs them."""
 

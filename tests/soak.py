@@ -56,6 +56,13 @@ SUITES = (
         floor=20,
     ),
     Suite(
+        name="disk",
+        what="logs on a disk that loses power or process at every step: rounds",
+        arguments=["tests/simulation"],
+        dials={"LOG_CRASH_ROUNDS": 2500},
+        floor=15,
+    ),
+    Suite(
         name="broker",
         what="a broker killed while it creates, deletes, writes: rounds",
         arguments=["tests/integration/test_broker_process.py", "-k", "kill_9"],

@@ -74,9 +74,10 @@ class AppendableLog(ReadableLog):
         files: Files,
         clock: Clock,
         open_segments: OpenSegments | None = None,
-        recovery_point: int = 0,
+        recovery_point: int | None = None,
         log_start_offset: int = 0,
         was_clean: bool = False,
+        starts_remotely: bool = False,
     ) -> None:
         super().__init__(topic, topic_id, partition, directory)
         self._config = config
@@ -86,7 +87,10 @@ class AppendableLog(ReadableLog):
         self._lock: Final = threading.RLock()
         self._sync_lock: Final = threading.RLock()
         loaded = self._loader().load(
-            recovery_point=recovery_point, log_start_offset=log_start_offset, was_clean=was_clean
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            was_clean=was_clean,
+            starts_remotely=starts_remotely,
         )
         self._take_over(loaded)
         self._failure: MillraceError | None = None

@@ -24,6 +24,9 @@ from millrace.errors import DiskFullError, EnvironmentProblemError, StorageError
 
 Part = bytes | bytearray | memoryview
 
+TEMPORARY: Final = ".tmp"
+"""Added to a small file that is being written to replace another; left over, it means nothing."""
+
 _BUFFERS_MAX: Final = 1024
 """IOV_MAX of Linux: the parts that one system call writes."""
 
@@ -131,7 +134,7 @@ class Files(Protocol):
         ...
 
 
-def replace_file(files: Files, path: Path, *parts: Part, suffix: str = ".tmp") -> None:
+def replace_file(files: Files, path: Path, *parts: Part, suffix: str = TEMPORARY) -> None:
     """Write a file whole or not at all: beside it, synced, then renamed over it, and the name synced too."""
     beside = path.with_name(path.name + suffix)
     file = files.open(beside, create=True)

@@ -5,7 +5,9 @@ What recovery may assume, and what it does about the rest:
 - Below the recovery point everything was synced. There, only the chain of batch headers is walked; a break in it is
   damage that no crash explains, so the partition is not opened (``StorageError``) rather than cut.
 - From the recovery point on nothing is trusted: each batch must follow the one before it and have its checksum. The log
-  ends before the first that does not, and everything after it goes.
+  ends before the first that does not, and everything after it goes. It also ends where a segment's end was lost and
+  the next segment was not, so that what is left is what was there up to some moment. (Compaction leaves such gaps,
+  but below the recovery point; it is believed of a compacted topic everywhere, for Kafka may have cleaned it.)
 - A last batch that is incomplete was never published, so the file is shortened. Anything else that has to go may
   lie under a reader's mapping: the good beginning is copied to a new file that takes the old one's name.
 - Indexes of segments that recovery looked at are built anew; those of others are checked when they are used.
@@ -15,6 +17,7 @@ What recovery may assume, and what it does about the rest:
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,17 +36,16 @@ from millrace.segments.names import (
 )
 from millrace_broker.environment import Clock
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
-from millrace_broker.log.files import Files
+from millrace_broker.log.files import TEMPORARY, Files
 from millrace_broker.log.index_building import IndexBuilder
 from millrace_broker.log.leader_epochs import LeaderEpochs
 from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.producer_loading import load_producers
 from millrace_broker.log.producers import ProducerStates
-from millrace_broker.log.recovery import check_segment
+from millrace_broker.log.recovery import SoundPart, check_segment
 from millrace_broker.log.segment import Segment
 
 _LOG: Final = logging.getLogger(__name__)
-_TEMPORARY: Final = ".tmp"
 _COPY_BYTES: Final = 4 * 2**20
 
 
@@ -69,24 +71,35 @@ class LogDirectory:
     clock: Clock
     open_segments: OpenSegments
 
-    def load(self, *, recovery_point: int, log_start_offset: int, was_clean: bool) -> LoadedLog:
+    def load(
+        self, *, recovery_point: int | None, log_start_offset: int, was_clean: bool, starts_remotely: bool = False
+    ) -> LoadedLog:
         """Load the partition, recovering it unless it ``was_clean``.
 
-        ``recovery_point`` and ``log_start_offset`` come from the checkpoints, 0 where those say nothing. Raises
-        ``StorageError`` for damage below the recovery point, and whatever the disk raises.
+        ``recovery_point`` and ``log_start_offset`` come from the checkpoints; without a recovery point nothing is known
+        to have been synced. A log that ``starts_remotely`` may start before its first segment: what is between is in
+        the remote store. Raises ``StorageError`` for damage below the recovery point, and whatever the disk raises.
         """
         self._remove_leftovers()
         segments = self._find_segments(log_start_offset)
         if not was_clean:
             segments = self._recover(segments, recovery_point)
         log_end_offset = _end_offset(segments[-1])
-        log_start_offset = max(log_start_offset, segments[0].base_offset)
+        if not starts_remotely:
+            log_start_offset = max(log_start_offset, segments[0].base_offset)
         if log_end_offset < log_start_offset:
             _LOG.error("%s ends at offset %d, before its start", self.directory, log_end_offset)
             self._remove_segments(segments)
             segments, log_end_offset = [self.create_segment(log_start_offset)], log_start_offset
         epochs = self._load_epochs(segments, log_start_offset, log_end_offset)
-        producers = load_producers(self.files, self.directory, segments, log_end_offset, self.clock.now_ms())
+        producers = load_producers(
+            self.files,
+            self.directory,
+            segments,
+            log_end_offset,
+            self.clock.now_ms(),
+            trusted_end=None if was_clean else recovery_point or 0,
+        )
         return LoadedLog(
             segments=segments,
             log_start_offset=log_start_offset,
@@ -128,7 +141,7 @@ class LogDirectory:
         names = self.files.names(self.directory)
         unfinished = [int(name[:20]) for name in names if name.endswith(CLEANED) and name[:20].isdigit()]
         for name in names:
-            if name.endswith((DELETED, CLEANED, _TEMPORARY)):
+            if name.endswith((DELETED, CLEANED, TEMPORARY)):
                 self.files.remove(self.directory / name)
         swaps = [name for name in names if name.endswith(SWAP)]
         for name in swaps:
@@ -154,6 +167,7 @@ class LogDirectory:
             parsed = parse_segment_file_name(name)
             if parsed is not None and parsed[1] in SEGMENT_SUFFIXES and base_offset <= parsed[0] < end_offset:
                 self.files.remove(self.directory / name)
+        self.files.sync_directory(self.directory)
         for suffix in SEGMENT_SUFFIXES:
             name = segment_file_name(base_offset, suffix)
             if self.files.size_bytes(self.directory / (name + SWAP)) is not None:
@@ -182,18 +196,26 @@ class LogDirectory:
 
     # --- recovery ------------------------------------------------------------------------------------------
 
-    def _recover(self, segments: list[Segment], recovery_point: int) -> list[Segment]:
-        first = max((n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
+    def _recover(self, segments: list[Segment], recovery_point: int | None) -> list[Segment]:
+        synced = recovery_point or 0
+        # A segment that ends at the recovery point is one of them: it may have been sealed after that was reached.
+        first = max((n for n, segment in enumerate(segments) if segment.base_offset < synced), default=0)
         for number in range(first, len(segments)):
             following = segments[number + 1].base_offset if number + 1 < len(segments) else None
-            cut_off = self._recover_segment(segments[number], recovery_point, following)
-            if cut_off:
+            sound = self._recover_segment(segments[number], synced, following)
+            is_cut = sound.problem is not None
+            if not is_cut and following is not None and sound.end_offset < following:
+                is_cut = recovery_point is not None and sound.end_offset >= synced and not self.config.is_compacted
+                if is_cut:
+                    lost = f"{sound.end_offset}..{following - 1}"
+                    _LOG.warning("%s: offsets %s were lost, the log ends before them", segments[number].path, lost)
+            if is_cut:
                 self._remove_segments(segments[number + 1 :])
                 return segments[: number + 1]
         return segments
 
-    def _recover_segment(self, segment: Segment, recovery_point: int, following: int | None) -> bool:
-        """Check a segment's batches, cut it before the first bad one, build its indexes; returns whether it was cut."""
+    def _recover_segment(self, segment: Segment, recovery_point: int, following: int | None) -> SoundPart:
+        """Check a segment's batches, cut it before the first bad one, build its indexes; returns what is left."""
         content = self.files.map(segment.path) or memoryview(b"")
         size_bytes = len(content)
         builder = IndexBuilder(segment.base_offset, segment.index_interval_bytes)
@@ -212,7 +234,7 @@ class LogDirectory:
         builder.finish()
         builder.write(self.files, segment.offset_index_path, segment.time_index_path)
         self._sync(segment)
-        return sound.problem is not None
+        return sound
 
     def _cut(self, segment: Segment, size_bytes: int, *, in_place: bool) -> None:
         file = self.files.open(segment.path)
@@ -237,16 +259,29 @@ class LogDirectory:
     # --- memory --------------------------------------------------------------------------------------------
 
     def _load_epochs(self, segments: list[Segment], log_start_offset: int, log_end_offset: int) -> LeaderEpochs:
-        epochs = LeaderEpochs(read_epochs(self.files, self.directory / LEADER_EPOCHS))
-        if not epochs.entries:  # no file, or nothing was ever appended: the batches say it as well
-            for segment in segments:
-                for _, header in segment.batches():
-                    if header.partition_leader_epoch > (-1 if epochs.latest is None else epochs.latest):
-                        epochs.assign(header.partition_leader_epoch, header.base_offset)
+        stored = read_epochs(self.files, self.directory / LEADER_EPOCHS)
+        # No file, nothing was ever appended, or deleted records are back: the batches know their epochs as well.
+        known_from = stored[0][1] if stored else log_end_offset
+        epochs = LeaderEpochs(self._epochs_of_batches(segments, log_start_offset, known_from))
+        for epoch, start_offset in stored:
+            epochs.assign(epoch, start_offset)
         was_cut = epochs.truncate_end(log_end_offset)
         if epochs.truncate_start(log_start_offset) or was_cut:
             write_epochs(self.files, self.directory / LEADER_EPOCHS, epochs.entries)
         return epochs
+
+    def _epochs_of_batches(
+        self, segments: list[Segment], start_offset: int, end_offset: int
+    ) -> Iterator[tuple[int, int]]:
+        """Read from the batches before ``end_offset`` which epochs begin there: (epoch, start offset)."""
+        latest = -1
+        for segment in segments:
+            if start_offset >= end_offset or segment.base_offset >= end_offset:
+                return
+            for _, header in segment.batches():
+                if header.base_offset < end_offset and header.partition_leader_epoch > latest:
+                    latest = header.partition_leader_epoch
+                    yield latest, header.base_offset
 
 
 def _end_offset(segment: Segment) -> int:

@@ -45,6 +45,9 @@ from millrace_broker.log.files import Files, OsFiles
 from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.partition import PartitionLog
 from millrace_broker.log.partition_metadata import read_topic_id, write_topic_id
+from millrace_broker.log.tiered.deletions import RemoteDeletions
+from millrace_broker.log.tiered.manager import RemoteLogManager, TieringSettings
+from millrace_broker.log.tiered.store import RemoteStore
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -88,6 +91,7 @@ class LogManager:
         self._configs: dict[str, TopicConfig] = {}
         self._is_closed = False
         self.cleaner: LogCleaner | None = None
+        self.tiering: RemoteLogManager | None = None
         self._next_retention = clock.monotonic()
         self._next_checkpoint = self._next_retention + self._checkpoint_interval_s
 
@@ -146,6 +150,9 @@ class LogManager:
         for number, (directory, name) in enumerate(found, start=1):
             self._load_partition(directory, name)
             on_progress(number, len(found), name)
+        for directory in self._directories:
+            if not directory.was_clean:  # what was recovered is synced: another crash need not recover it again
+                self._write_checkpoints(directory)
 
     def _partition_names(self, directory: DataDirectory) -> list[str]:
         names = [name for name in self._files.names(directory.path) if self._files.is_directory(directory.path / name)]
@@ -170,6 +177,7 @@ class LogManager:
         try:
             if key in self._homes:
                 raise StorageError(f"{path} is a second copy of {name}, beside {self._homes[key].path}: remove one")
+            starts = directory.read_checkpoint(LOG_START_OFFSETS)
             log = PartitionLog(
                 topic=topic,
                 topic_id=read_topic_id(self._files, path),
@@ -179,13 +187,15 @@ class LogManager:
                 files=self._files,
                 clock=self._clock,
                 open_segments=self._open_segments,
-                recovery_point=directory.read_checkpoint(RECOVERY_POINTS).get(key, 0),
-                log_start_offset=directory.read_checkpoint(LOG_START_OFFSETS).get(key, 0),
+                recovery_point=directory.recovery_point(key),
+                log_start_offset=starts.get(key, 0),
                 was_clean=directory.was_clean,
+                starts_remotely=key in starts and self._config_of(topic).remote_storage_enable,
             )
         except MillraceError as error:
             _LOG.error("%s is offline: %s", name, error.message)
             self._offline[key] = error
+            directory.keep_checkpoints(key)
             return
         self._logs[key] = log
         self._homes[key] = directory
@@ -226,6 +236,8 @@ class LogManager:
             )
             self._logs[topic, partition] = log
             self._homes[topic, partition] = directory
+            if self.tiering is not None and log.config.remote_storage_enable:
+                self.tiering.attach(log)
             return log
 
     def _make_partition_directory(self, directory: DataDirectory, topic: str, topic_id: UUID, partition: int) -> Path:
@@ -262,6 +274,7 @@ class LogManager:
         # First the cleaner, then the lock: to come to its end it may want that.
         with (
             contextlib.nullcontext() if self.cleaner is None else self.cleaner.paused(key),
+            contextlib.nullcontext() if self.tiering is None else self.tiering.paused(key),
             self._checkpoint_lock,
             self._lock,
         ):
@@ -273,6 +286,8 @@ class LogManager:
             directory = self._homes.pop(key)
             if self.cleaner is not None:
                 self.cleaner.forget(directory.path, key)
+            if self.tiering is not None and log.remote is not None:
+                self.tiering.delete(log)
             log.release()
             gone = directory.path / deleted_directory_name(topic, partition, uuid4().hex)
             self._files.rename(log.directory, gone)
@@ -304,6 +319,8 @@ class LogManager:
             for (name, _), log in self._logs.items():
                 if name == topic:
                     log.config = config
+        if self.tiering is not None:
+            self.tiering.follow([log for log in self.logs() if log.topic == topic])
 
     # --- compaction ----------------------------------------------------------------------------------------
 
@@ -326,6 +343,25 @@ class LogManager:
         self.cleaner.start()
         return self.cleaner
 
+    # --- tiered storage ------------------------------------------------------------------------------------
+
+    def start_tiering(self, settings: TieringSettings, store: RemoteStore) -> RemoteLogManager:
+        """Have threads copy the partitions of tiered topics to a store until ``close``.
+
+        Raises ``StorageError`` when the file of what is to be deleted from there is damaged.
+        """
+        self.tiering = RemoteLogManager(
+            settings,
+            store,
+            RemoteDeletions(self._files, self._directories[0].path),
+            self._files,
+            self._clock,
+            write_start=lambda log: self._write_checkpoints(self._homes[log.topic, log.partition]),
+        )
+        self.tiering.follow(self.logs())
+        self.tiering.start()
+        return self.tiering
+
     # --- upkeep --------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
@@ -346,7 +382,9 @@ class LogManager:
         directory.write_checkpoint(RECOVERY_POINTS, {key: log.recovery_point for key, log in logs.items()})
         directory.write_checkpoint(HIGH_WATERMARKS, {key: log.high_watermark for key, log in logs.items()})
         starts = {
-            key: log.log_start_offset for key, log in logs.items() if log.log_start_offset > log.first_base_offset
+            key: log.log_start_offset
+            for key, log in logs.items()
+            if log.log_start_offset != log.first_base_offset or log.config.remote_storage_enable
         }
         directory.write_checkpoint(LOG_START_OFFSETS, starts)
 
@@ -361,6 +399,9 @@ class LogManager:
         retention_is_due = now >= self._next_retention
         if retention_is_due:
             self._next_retention = now + self._retention_check_interval_s
+        if retention_is_due and self.tiering is not None:
+            # Where tiered logs start, the first segment on the disk will not say any more once it has gone.
+            retention_is_due = self._try_checkpoint()
         for log in self.logs():
             try:
                 if retention_is_due:
@@ -374,10 +415,15 @@ class LogManager:
             _LOG.error("deleted partitions: %s", error.message)
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + self._checkpoint_interval_s
-            try:
-                self.checkpoint()
-            except StorageError as error:
-                _LOG.error("checkpoints: %s", error.message)
+            self._try_checkpoint()
+
+    def _try_checkpoint(self) -> bool:
+        try:
+            self.checkpoint()
+        except StorageError as error:
+            _LOG.error("checkpoints: %s", error.message)
+            return False
+        return True
 
     def close(self) -> None:
         """Shut down cleanly: close every partition, write the checkpoints, mark the directories, unlock them.
@@ -391,6 +437,8 @@ class LogManager:
             self._is_closed = True
         if self.cleaner is not None:
             self.cleaner.stop()
+        if self.tiering is not None:
+            self.tiering.stop()
         failed: set[Path] = set()
         for key, log in sorted(self._logs.items()):
             try:

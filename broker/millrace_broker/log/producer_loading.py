@@ -34,13 +34,21 @@ _RECALLED_SEGMENTS: Final = 2
 
 
 def load_producers(
-    files: Files, directory: Path, segments: Sequence[Segment], log_end_offset: int, now_ms: int
+    files: Files,
+    directory: Path,
+    segments: Sequence[Segment],
+    log_end_offset: int,
+    now_ms: int,
+    *,
+    trusted_end: int | None = None,
 ) -> ProducerStates:
     """Return what is known of a log's producers at its end; damaged snapshots and those beyond the end are removed.
 
-    Missing snapshots at the beginnings of segments that had to be read are written.
+    So are those beyond ``trusted_end``, the recovery point: a snapshot is synced when it is written, the batches that
+    it speaks of may have been lost. Missing snapshots at the beginnings of segments that had to be read are written.
     """
-    producers, start_offset = _load_snapshot(files, directory, segments[0].base_offset, log_end_offset, now_ms)
+    snapshot_end = log_end_offset if trusted_end is None else min(trusted_end, log_end_offset)
+    producers, start_offset = _load_snapshot(files, directory, segments[0].base_offset, snapshot_end, now_ms)
     _recall(producers, segments, start_offset, now_ms)
     for number, segment in enumerate(segments):
         if number + 1 < len(segments) and segments[number + 1].base_offset <= start_offset:
@@ -54,13 +62,13 @@ def load_producers(
 
 
 def _load_snapshot(
-    files: Files, directory: Path, first_offset: int, log_end_offset: int, now_ms: int
+    files: Files, directory: Path, first_offset: int, end_offset: int, now_ms: int
 ) -> tuple[ProducerStates, int]:
     """Read the newest good snapshot: the producers, and the offset from which the log has to be read."""
     producers = ProducerStates()
     for offset in sorted(snapshot_offsets(files, directory), reverse=True):
         path = directory / segment_file_name(offset, SNAPSHOT)
-        if offset > log_end_offset:
+        if offset > end_offset:
             files.remove(path)
             continue
         try:

@@ -221,3 +221,59 @@ def test_any_bit_of_the_log_may_flip_in_a_crash(open_log: Open, filled: int, bat
         assert kept == (bit // 8 // filled if not in_epoch else (len(sound) // filled))
         log.release()
         path.write_bytes(sound)
+
+
+def test_a_lost_end_of_a_segment_ends_the_log(open_log: Open, filled: int, tmp_path: Path) -> None:
+    """Its file came out shorter, the next one whole: what is left is what was there at some moment."""
+    first = tmp_path / f"{FIRST}.log"
+    first.write_bytes(first.read_bytes()[: 3 * filled])
+    log = open_log(OPTIONS, recovery_point=2)
+    assert offsets(log) == [0, 1, 2]
+    assert log.append(bytes(first.read_bytes()[:filled])).base_offset == 3
+
+
+def test_a_gap_is_believed_where_compaction_may_have_left_it(open_log: Open, filled: int, tmp_path: Path) -> None:
+    first = tmp_path / f"{FIRST}.log"
+    logs = sorted(tmp_path.glob("*.log"))
+    first.write_bytes(first.read_bytes()[: 3 * filled])
+    rest = list(range(int(logs[1].name[:20]), 20))
+    for arguments in ({}, {"recovery_point": 4}, {"options": OPTIONS | {"cleanup.policy": "compact"}}):
+        log = open_log(**({"options": OPTIONS} | arguments))
+        assert offsets(log) == [0, 1, 2, *rest]
+        log.release()
+
+
+def test_indexes_of_a_segment_sealed_after_its_sync_are_not_trusted(
+    open_log: Open, batch: Batch, tmp_path: Path
+) -> None:
+    log = open_log(OPTIONS)
+    for n in range(3):
+        log.append(batch([1000 + n]))
+    log.flush()
+    log.roll()
+    log.release()
+    (tmp_path / f"{FIRST}.timeindex").write_bytes(bytes(120))
+    assert open_log(OPTIONS, recovery_point=3).offset_for_time(1001) == (1, 1001)
+
+
+def test_producers_of_lost_batches_are_forgotten(open_log: Open, batch: Batch, tmp_path: Path) -> None:
+    """A snapshot is synced when it is written; the batches before it may have been lost all the same."""
+    log = open_log()
+    sent = [batch([n], producer_id=7, producer_epoch=0, base_sequence=n) for n in range(3)]
+    for each in sent:
+        log.append(each)
+    log.roll()
+    log.release()
+    first = tmp_path / f"{FIRST}.log"
+    first.write_bytes(first.read_bytes()[: len(sent[0])])
+    log = open_log(recovery_point=0)
+    assert log.log_end_offset == 1
+    result = log.append(sent[1])
+    assert (result.base_offset, result.is_duplicate) == (1, False)
+
+
+def test_epochs_of_records_that_came_back_are_read_from_the_batches(
+    open_log: Open, filled: int, tmp_path: Path
+) -> None:
+    (tmp_path / "leader-epoch-checkpoint").write_text("0\n1\n2 17\n")
+    assert open_log(OPTIONS).leader_epochs == ((0, 0), (1, 8), (2, 16))

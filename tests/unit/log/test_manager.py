@@ -208,6 +208,29 @@ def test_damaged_partition_is_offline_and_others_serve(
     assert [log.partition for log in manager.logs()] == [1]
 
 
+def test_damage_is_not_forgotten_by_the_next_start(
+    open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path
+) -> None:
+    """What was synced is not cut off, also not by the start after the one that found it damaged."""
+    manager = open_manager()
+    for partition in range(2):
+        log = manager.create_log("orders", TOPIC_ID, partition)
+        for _ in range(4):
+            log.append(batch([1]))
+        log.flush()
+    manager.checkpoint()
+    crash(manager)
+    path = tmp_path / "data" / "orders-0" / f"{0:020d}.log"
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 4 + 16] = 9
+    path.write_bytes(damaged)
+    for _ in range(3):
+        manager = open_manager()
+        assert list(manager.offline()) == [("orders", 0)]
+        manager.close()
+        assert path.read_bytes() == damaged
+
+
 def test_other_directories_are_left_alone(open_manager: Callable[..., LogManager], tmp_path: Path) -> None:
     (tmp_path / "data" / "lost+found").mkdir(parents=True)
     assert open_manager().logs() == []
@@ -222,7 +245,7 @@ def test_checkpoints_are_due_from_time_to_time(
     path = tmp_path / "data" / "recovery-point-offset-checkpoint"
     clock.advance_ms(4999)
     manager.tick()
-    assert not path.exists()
+    assert path.read_text() == "0\n0\n"
     clock.advance_ms(1)
     manager.tick()
     assert path.read_text() == "0\n1\norders 0 2\n"

@@ -3,8 +3,12 @@
 1. The new files are written as ``<base>.log.cleaned``, ``.index.cleaned`` and so on, and synced. Until all of them are
    renamed, a start removes them: nothing has happened.
 2. They are renamed to ``.swap``, the log last, and the directory is synced. From here on a start finishes what follows.
-3. The other segments' files are renamed to ``.deleted``, in ascending order; then each ``.swap`` takes its name, in one
-   step with the loss of the old file of that name: whoever opens the log by its path always finds one.
+3. The other segments' files are renamed to ``.deleted``, in ascending order, and the directory is synced; then each
+   ``.swap`` takes its name, in one step with the loss of the old file of that name: whoever opens the log by its path
+   always finds one. Without that sync a power failure might leave the new segment beside those that went into it.
+
+A start removes the segments that begin within the offsets of a ``.swap``. One of which nothing is left may begin after
+them: its name has to be gone for good before that of the next one, which may hold the tombstone of its records.
 
 (Kafka's ``UnifiedLog.replaceSegments``.) ``loading`` is the other half: what a start does with each state.
 """
@@ -47,9 +51,10 @@ _ORDER: Final = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, LOG)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedSegment:
-    """A segment whose ``.cleaned`` files are complete and synced."""
+    """A segment whose ``.cleaned`` files are complete and synced. ``end_offset`` follows its last batch."""
 
     base_offset: int
+    end_offset: int
     size_bytes: int
     suffixes: tuple[str, ...]
 
@@ -65,6 +70,7 @@ class CleanedSegmentWriter:
         self._pending: list[Part] = []
         self._pending_bytes = 0
         self._size_bytes = 0
+        self._end_offset = base_offset
         self._log: Final = self._create(LOG)
 
     def append(self, batches: Iterable[Kept]) -> int:
@@ -73,6 +79,7 @@ class CleanedSegmentWriter:
         for batch in batches:
             self._indexes.take(self._indexes.growth(self._size_bytes + self._pending_bytes, (batch,)))
             self._pending.append(batch.data)
+            self._end_offset = batch.last_offset + 1
             self._pending_bytes += batch.size_bytes
             if self._pending_bytes >= _PENDING_BYTES:
                 self._flush()
@@ -101,6 +108,7 @@ class CleanedSegmentWriter:
         self._files.set_modified_ms(self._path(LOG), modified_ms)
         return CleanedSegment(
             base_offset=self._base_offset,
+            end_offset=self._end_offset,
             size_bytes=self._size_bytes,
             suffixes=tuple(suffix for suffix in _ORDER if suffix == LOG or suffix in contents),
         )
@@ -151,6 +159,9 @@ def take_place(files: Files, directory: Path, cleaned: CleanedSegment, replaced:
             if not (is_kept and suffix in cleaned.suffixes) and files.size_bytes(path) is not None:
                 deleted.append(path.with_name(path.name + DELETED))
                 files.rename(path, deleted[-1])
+        if base_offset >= cleaned.end_offset:
+            files.sync_directory(directory)
+    files.sync_directory(directory)
     for suffix in cleaned.suffixes:
         path = directory / segment_file_name(cleaned.base_offset, suffix)
         files.rename(path.with_name(path.name + SWAP), path)

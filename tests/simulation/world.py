@@ -1,0 +1,461 @@
+"""A broker's logs on a simulated disk, driven by a seed, and what they promised at every moment.
+
+``World.run`` works on two topics, one of them compacted: appends, rolls, flushes, retention, compaction, checkpoints,
+clean restarts, deletion and creation. Before each change of the disk it may draw what a kill or a power failure would
+leave there, and hands that to ``check``; now and then it goes on from there.
+
+What is checked of such a disk:
+
+* every record found is one that was appended, at its offset (*none is invented*), and offsets ascend;
+* every record that was synced before a power failure, or appended before a kill, is found, unless retention had let it
+  go before, or it gave way to a later record of its key (*none is lost*);
+* a deleted key does not come back, epochs and producers are those of the batches, look-ups by time agree with them;
+* nothing temporary is left over, and the log can be appended to, closed and opened again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from millrace.config.topic import TopicConfig
+from millrace.errors import UnknownSchemaError
+from millrace.records import Record, build_rows_batch, read_rows, scan_headers, verify_crc
+from millrace.schemas import encode_keys
+from millrace_broker.log import LogManager, PartitionLog
+from millrace_broker.log.cleaning.batches import TopicKeys
+from millrace_broker.log.cleaning.candidates import cleanable_range
+from millrace_broker.log.cleaning.cleaner import Cleaner, CleanerLimits
+from millrace_broker.log.cleaning.partition_view import PartitionView
+
+from .disk import SimulatedDisk
+
+DATA: Final = Path("/data")
+NOW_MS: Final = 1_700_000_000_000
+PRODUCER: Final = 7
+OPTIONS: Final = {
+    "segment.bytes": 700,
+    "index.interval.bytes": 150,
+    "segment.index.bytes": 96,
+    "file.delete.delay.ms": 2000,
+    "retention.ms": -1,
+    "delete.retention.ms": 0,
+}
+POLICIES: Final = {"events": "delete", "latest": "compact"}
+
+
+class Crash(BaseException):
+    """The world goes on from another disk; nothing may catch this but ``World``."""
+
+    def __init__(self, disk: SimulatedDisk, *, was_kill: bool) -> None:
+        super().__init__("crash")
+        self.disk = disk
+        self.was_kill = was_kill
+
+
+class WorldClock:
+    """Moves only when it is told to."""
+
+    def __init__(self) -> None:
+        self.ms = NOW_MS
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record as it was appended. ``sequence`` is -1 unless an idempotent producer sent it."""
+
+    key: bytes
+    value: bytes | None
+    time_ms: int
+    epoch: int
+    sequence: int
+
+
+@dataclass(slots=True)
+class Partition:
+    """What is known of one partition: ``end`` follows the last acknowledged record, ``synced`` the last safe one."""
+
+    topic: str
+    topic_id: UUID
+    is_compacted: bool
+    records: dict[int, Entry] = field(default_factory=dict)
+    end: int = 0
+    synced: int = 0
+    start: int = 0
+    sequence: int = 0
+    epoch: int = 0
+    is_settled: bool = False
+    """Whether its creation was acknowledged, and its deletion has not begun."""
+
+
+def _no_schema(schema_id: int) -> pa.Schema:
+    raise UnknownSchemaError(f"schema {schema_id}")
+
+
+class World:
+    """See the module. ``look`` is how likely a change of the disk is looked at, ``go_on`` that it is the end."""
+
+    def __init__(self, seed: int, *, look: float = 0.1, go_on: float = 0.05) -> None:
+        self.choose: Final = random.Random(seed)
+        self.clock: Final = WorldClock()
+        self.look = look
+        self.go_on = go_on
+        self.images = 0
+        self.doing = "open"
+        self.recovers_from_power_loss = False
+        self.made = 0
+        self.partitions: dict[str, Partition] = {}
+        disk = SimulatedDisk(seed=seed)
+        try:
+            self._boot(disk)
+        except Crash as crash:
+            self._go_on_from(crash)
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    def _boot(self, disk: SimulatedDisk) -> None:
+        self.disk = disk
+        disk.now_ms = self.clock.now_ms
+        disk.on_step = self._step
+        self.manager = self._open(disk)
+
+    def _open(self, disk: SimulatedDisk) -> LogManager:
+        return LogManager.open(
+            [DATA],
+            broker_id=1,
+            cluster_id="rivers",
+            defaults=self._config("events"),
+            configs={topic: self._config(topic) for topic in POLICIES},
+            files=disk,
+            clock=self.clock,
+            checkpoint_interval_ms=5000,
+        )
+
+    def _config(self, topic: str, **options: object) -> TopicConfig:
+        return TopicConfig.load(OPTIONS | {"cleanup.policy": POLICIES[topic]} | options)
+
+    def _step(self) -> None:
+        if self.choose.random() >= self.look:
+            return
+        was_kill = self.choose.random() < 0.25
+        self.images += 1
+        image = self.disk.after_kill() if was_kill else self.disk.after_power_loss(self.choose)
+        if self.choose.random() < self.go_on:
+            raise Crash(image, was_kill=was_kill)
+        self.check(image, was_kill=was_kill)
+
+    def run(self, steps: int) -> None:
+        """Do so many things, crashing on the way."""
+        for _ in range(steps):
+            try:
+                self._do_something()
+            except Crash as crash:
+                self._go_on_from(crash)
+
+    def _go_on_from(self, crash: Crash) -> None:
+        for partition in self.partitions.values():
+            if (log := self._log_of(partition)) is not None:
+                self._note(log, partition)
+        while True:
+            self.recovers_from_power_loss |= not crash.was_kill
+            try:
+                self.doing = f"recovery after {self.doing}"[:200]
+                self._boot(crash.disk)
+            except Crash as again:  # in the middle of recovery
+                crash = again
+                continue
+            self.disk.on_step = lambda: None
+            for partition in list(self.partitions.values()):
+                self._take_over(partition)
+            self.recovers_from_power_loss = False
+            self.disk.on_step = self._step
+            return
+
+    def _take_over(self, partition: Partition) -> None:
+        log = self.manager.get(partition.topic, 0)
+        if log is None:
+            assert not partition.is_settled, f"{partition.topic} is gone"
+            del self.partitions[partition.topic]
+            return
+        if log.topic_id != partition.topic_id:
+            assert not partition.is_settled
+            raise AssertionError(f"{partition.topic} came back as another topic")
+        self.verify(log, partition, promised=partition.synced if self.recovers_from_power_loss else partition.end)
+        partition.is_settled = True
+        left = {offset for offset, _ in read_all(log)} if partition.is_compacted else range(log.log_end_offset)
+        partition.records = {offset: entry for offset, entry in partition.records.items() if offset in left}
+        partition.end = partition.synced = log.log_end_offset
+        partition.start = log.log_start_offset
+        if log.leader_epochs:
+            partition.epoch = log.leader_epochs[-1][0]
+        partition.sequence = _producer_sequence(log) + 1
+
+    # --- doing -----------------------------------------------------------------------------------------------
+
+    def _do_something(self) -> None:
+        actions: list[tuple[Callable[[], None], int]] = [
+            (self._append, 14),
+            (self._roll, 2),
+            (self._flush, 3),
+            (self._retain, 2),
+            (self._clean, 3),
+            (self._tick, 3),
+            (self._checkpoint, 2),
+            (self._restart, 1),
+            (self._create, 4),
+            (self._delete, 1),
+        ]
+        action = self.choose.choices([action for action, _ in actions], [weight for _, weight in actions])[0]
+        self.doing = action.__name__
+        action()
+
+    def _any(self) -> tuple[PartitionLog, Partition] | None:
+        if not self.partitions:
+            return None
+        partition = self.partitions[self.choose.choice(sorted(self.partitions))]
+        log = self.manager.get(partition.topic, 0)
+        return None if log is None else (log, partition)
+
+    def _create(self) -> None:
+        missing = [topic for topic in POLICIES if topic not in self.partitions]
+        if missing:
+            topic = self.choose.choice(missing)
+            self.made += 1
+            partition = Partition(topic, UUID(int=self.made), POLICIES[topic] == "compact")
+            self.partitions[topic] = partition
+            self.manager.create_log(topic, partition.topic_id, 0, self._config(topic))
+            partition.is_settled = True
+
+    def _delete(self) -> None:
+        if self.choose.random() < 0.2 and (found := self._any()):
+            found[1].is_settled = False
+            self.manager.delete_log(found[1].topic, 0)
+            del self.partitions[found[1].topic]
+
+    def _append(self) -> None:
+        if (found := self._any()) is None:
+            return
+        log, partition = found
+        if self.choose.random() < 0.1:
+            partition.epoch += self.choose.randint(1, 2)
+        is_idempotent = self.choose.random() < 0.4
+        batches, offset = [], partition.end
+        for _ in range(1 if is_idempotent else self.choose.randint(1, 3)):
+            records = [self._record(partition, offset + n) for n in range(self.choose.randint(1, 4))]
+            for n, record in enumerate(records):
+                sequence = partition.sequence + n if is_idempotent else -1
+                partition.records[offset + n] = Entry(
+                    record.key or b"", record.value, record.timestamp_ms, partition.epoch, sequence
+                )
+            offset += len(records)
+            producer = {"producer_id": PRODUCER, "producer_epoch": 0, "base_sequence": partition.sequence}
+            batches.append(build_rows_batch(records, **(producer if is_idempotent else {})))
+        log.append(b"".join(batches), leader_epoch=partition.epoch)
+        if is_idempotent:
+            partition.sequence += offset - partition.end
+        partition.end = offset
+        self._note(log, partition)
+
+    def _record(self, partition: Partition, offset: int) -> Record:
+        key = b"k%d" % self.choose.randrange(6)
+        value = b"%d" % offset + b"." * self.choose.randrange(40)
+        is_deletion = partition.is_compacted and self.choose.random() < 0.25
+        time_ms = self.clock.ms + self.choose.randint(-100, 100)
+        return Record(key=key, value=None if is_deletion else value, timestamp_ms=time_ms)
+
+    def _note(self, log: PartitionLog, partition: Partition) -> None:
+        partition.synced = max(partition.synced, log.recovery_point)
+        partition.start = max(partition.start, log.log_start_offset)
+
+    def _roll(self) -> None:
+        if found := self._any():
+            found[0].roll()
+
+    def _flush(self) -> None:
+        if found := self._any():
+            found[0].flush()
+            self._note(*found)
+
+    def _retain(self) -> None:
+        if (found := self._any()) and not found[1].is_compacted:
+            found[0].config = self._config(found[1].topic, **{"retention.bytes": self.choose.randint(0, 3000)})
+            found[0].apply_retention()
+            self._note(*found)
+
+    def _clean(self) -> None:
+        if (found := self._any()) and found[1].is_compacted:
+            log = found[0]
+            log.flush()
+            self._note(*found)
+            self.manager.checkpoint()
+            self.clean(log, self.disk)
+
+    def clean(self, log: PartitionLog, disk: SimulatedDisk) -> None:
+        """Compact a log as a cleaner's thread does, all of its sealed segments."""
+        view = PartitionView(log, disk)
+        dirty = cleanable_range(
+            view.segments,
+            config=log.config,
+            checkpoint=None,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+            last_stable_offset=log.last_stable_offset,
+            now_ms=self.clock.ms,
+        )
+        limits = CleanerLimits(map_slots=5000, map_load_factor=0.9, chunk_bytes=500)
+        keys = TopicKeys(schema_of=_no_schema, key_columns=(), encode=encode_keys)
+        Cleaner(limits=limits, files=disk, use_io=lambda _: None).clean(view, dirty, keys, self.clock.ms)
+
+    def _tick(self) -> None:
+        self.clock.ms += self.choose.randint(0, 3000)
+        self.manager.tick()
+        for topic, partition in self.partitions.items():
+            if (log := self.manager.get(topic, 0)) is not None:
+                self._note(log, partition)
+
+    def _checkpoint(self) -> None:
+        self.manager.checkpoint()
+
+    def _restart(self) -> None:
+        self.manager.close()
+        for partition in self.partitions.values():
+            partition.synced = partition.end
+        self.doing = "opening after a clean stop"
+        self.manager = self._open(self.disk)
+
+    # --- checking --------------------------------------------------------------------------------------------
+
+    def check(self, disk: SimulatedDisk, *, was_kill: bool) -> None:
+        """Check what a crash left: ``disk`` as it is found by the next process."""
+        disk.now_ms = self.clock.now_ms
+        manager = self._open(disk)
+        assert manager.offline() == {}, manager.offline()
+        known = {(log.topic, log.topic_id) for log in manager.logs()}
+        for topic, partition in self.partitions.items():
+            if (topic, partition.topic_id) not in known:
+                assert not partition.is_settled, f"{topic} is gone"
+                continue
+            log = manager.get(topic, 0)
+            assert log is not None
+            self.verify(log, partition, promised=self._promised(partition, was_kill=was_kill))
+            self.verify_use(log, partition)
+        strays = [path.name for path in disk.paths(DATA) if path.suffix in (".swap", ".cleaned", ".tmp", ".deleted")]
+        assert strays == []
+        if self.choose.random() < 0.2:
+            manager.close()
+            again = self._open(disk)
+            assert [log.log_end_offset for log in again.logs()] == [log.log_end_offset for log in manager.logs()]
+
+    def _log_of(self, partition: Partition) -> PartitionLog | None:
+        """The log that promised what is promised; None if it is none of this world any more."""
+        log = self.manager.get(partition.topic, 0) if hasattr(self, "manager") else None
+        return log if log is not None and log.topic_id == partition.topic_id else None
+
+    def _promised(self, partition: Partition, *, was_kill: bool) -> int:
+        if was_kill and not self.recovers_from_power_loss:
+            return partition.end
+        log = self._log_of(partition)
+        return max(partition.synced, 0 if log is None else log.recovery_point)
+
+    def _start(self, partition: Partition) -> int:
+        log = self._log_of(partition)
+        return max(partition.start, 0 if log is None else log.log_start_offset)
+
+    def verify(self, log: PartitionLog, partition: Partition, *, promised: int) -> None:
+        """Check a recovered log, which must have every record before ``promised``."""
+        found = read_all(log)
+        offsets = [offset for offset, _ in found]
+        assert offsets == sorted(set(offsets)), f"offsets do not ascend: {offsets}"
+        records = dict(found)
+        for offset, (key, value, time_ms) in found:
+            entry = partition.records.get(offset)
+            assert entry is not None, f"offset {offset} was never appended"
+            assert (key, value, time_ms) == (entry.key, entry.value, entry.time_ms), f"offset {offset} was changed"
+        assert log.log_end_offset >= promised, f"ends at {log.log_end_offset}, promised {promised}"
+        assert log.log_end_offset <= max(partition.end, max(partition.records, default=-1) + 1)
+        start = self._start(partition)
+        assert log.log_start_offset <= max(start, log.first_base_offset)
+        if partition.is_compacted:
+            self._verify_keys(partition, records, start, promised)
+        else:
+            lost = [offset for offset in range(start, promised) if offset not in records]
+            assert not lost, f"lost {lost} of {start}..{promised - 1}"
+        self._verify_memory(log, partition, records)
+
+    def _verify_keys(
+        self, partition: Partition, records: dict[int, tuple[bytes, bytes | None, int]], start: int, promised: int
+    ) -> None:
+        last: dict[bytes, int] = {}
+        for offset in sorted(partition.records):
+            if start <= offset < promised:
+                last[partition.records[offset].key] = offset
+        for key, offset in last.items():
+            later = [other for other in records if other > offset and records[other][0] == key]
+            older = [other for other in records if other < offset and records[other][0] == key]
+            is_there = offset in records or bool(later)
+            is_deleted = partition.records[offset].value is None and not older
+            assert is_there or is_deleted, f"key {key!r}: lost offset {offset}, of it there are {older}"
+
+    def _verify_memory(
+        self, log: PartitionLog, partition: Partition, records: dict[int, tuple[bytes, bytes | None, int]]
+    ) -> None:
+        start = self._start(partition)
+        for offset in (offset for offset in records if offset >= start):  # what is deleted may come back, its epoch not
+            epoch = next((epoch for epoch, start in reversed(log.leader_epochs) if start <= offset), None)
+            assert epoch == partition.records[offset].epoch, f"offset {offset}: {log.leader_epochs}"
+        if not partition.is_compacted and records:
+            times = [time_ms for _, _, time_ms in records.values()]
+            wanted = self.choose.choice(times)
+            expected = next((offset, t) for offset, (_, _, t) in sorted(records.items()) if t >= wanted)
+            assert (found := log.offset_for_time(wanted)) == expected, f"time {wanted}: {found} and not {expected}"
+            sequences = [partition.records[offset].sequence for offset in records]
+            known = _producer_sequence(log)
+            has_hole = len(records) < log.log_end_offset - min(
+                records
+            )  # deleted segments, of which the first came back
+            assert known == max(sequences) or max(sequences) < 0 or has_hole, f"{sequences}, remembered {known}"
+
+    def verify_use(self, log: PartitionLog, partition: Partition) -> None:
+        """A recovered log takes appends and gives them back."""
+        end = log.log_end_offset
+        record = Record(key=b"new", value=b"after", timestamp_ms=NOW_MS)
+        result = log.append(build_rows_batch([record]), leader_epoch=max(partition.epoch, _latest(log)))
+        assert result.base_offset == end
+        assert (end, (b"new", b"after", NOW_MS)) in read_all(log)
+
+
+def _latest(log: PartitionLog) -> int:
+    return log.leader_epochs[-1][0] if log.leader_epochs else 0
+
+
+def _producer_sequence(log: PartitionLog) -> int:
+    return next((entry.last_sequence for entry in log.producers if entry.producer_id == PRODUCER), -1)
+
+
+def read_all(log: PartitionLog) -> list[tuple[int, tuple[bytes, bytes | None, int]]]:
+    """All records of a log, as a reader that verifies checksums gets them: (offset, (key, value, time))."""
+    found: list[tuple[int, tuple[bytes, bytes | None, int]]] = []
+    at = log.log_start_offset
+    while at < log.log_end_offset:
+        data = log.read(at, 1000)
+        if not data:
+            break
+        for position, header in scan_headers(data):
+            verify_crc(data, position, header)
+            at = header.next_offset
+            for record in read_rows(data, position, header):
+                if record.offset >= log.log_start_offset:
+                    found.append((record.offset, (record.key or b"", record.value, record.timestamp_ms)))
+    return found
