@@ -37,6 +37,7 @@ from millrace_broker.group_commit import GroupCommit, GroupCommitStatistics
 from millrace_broker.limits import ByteBudget, LimitStatistics, RequestLimits, SizeEstimate
 from millrace_broker.log import AppendResult, Files, LogManager, OsFiles, PartitionLog, read_meta_properties
 from millrace_broker.log.manager import Progress
+from millrace_broker.log.tiered.store import ArrowStore
 from millrace_broker.metadata import (
     LiveBroker,
     PartitionInfo,
@@ -46,6 +47,8 @@ from millrace_broker.metadata import (
     TopicInfo,
     registration,
 )
+from millrace_broker.remote_reads import RemoteReaders, RemoteReadStatistics
+from millrace_broker.tiering import check_tiered_topics, tiering_settings
 
 _logger = logging.getLogger(__name__)
 
@@ -67,6 +70,7 @@ class BrokerStatistics:
     limits: LimitStatistics
     delayed_fetches: ArrivalStatistics
     group_commit: GroupCommitStatistics
+    remote_reads: RemoteReadStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,9 @@ class Broker:
         self.response_bytes: Final = ByteBudget(config.queued_max_request_bytes)
         self._io = ThreadPoolExecutor(config.num_io_threads, thread_name_prefix="millrace-io")
         self._commits = GroupCommit(config.num_io_threads)
+        self._remote_readers = RemoteReaders(
+            config.remote_log_reader_threads, config.remote_log_reader_max_pending_tasks
+        )
         self._administration = ThreadPoolExecutor(1, thread_name_prefix="millrace-administration")
         self._append_locks: dict[PartitionKey, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -130,6 +137,7 @@ class Broker:
             self.cluster_id = registration.cluster_id(self.coordination)
             self.catalog = TopicCatalog(self.coordination, self.config.topic_defaults)
             self.catalog.load()
+            check_tiered_topics(self.config, self.catalog.topics.values())
             self.logs = LogManager.open(
                 directories,
                 broker_id=self.config.broker_id,
@@ -139,6 +147,7 @@ class Broker:
                 clock=self.clock,
                 on_progress=on_progress,
                 configs={topic.name: topic.config for topic in self.catalog.topics.values()},
+                retention_check_interval_ms=self.config.log_retention_check_interval_ms,
             )
         except BaseException:
             self._store.close()
@@ -157,6 +166,8 @@ class Broker:
         self.changes.resume()
         if self.config.log_cleaner_enable:
             self.logs.start_cleaner(cleaner_settings(self.config), keys_of(self.catalog))
+        if self.config.remote_log_storage_system_enable:
+            self.logs.start_tiering(tiering_settings(self.config), ArrowStore(self.config.remote_log_storage_uri))
         self.producer_ids = ProducerIds(self.coordination, self.config.broker_id)
 
     def _check_metadata_file(self, directory: Path) -> None:
@@ -191,6 +202,7 @@ class Broker:
             if hasattr(self, "_store"):
                 await self.administer(self._store.close)
             self._commits.close()
+            self._remote_readers.close()
             self._io.shutdown()
             self._administration.shutdown()
 
@@ -207,6 +219,17 @@ class Broker:
     async def run_io(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run a function that touches logs on disk, outside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._io, lambda: function(*args, **kwargs))
+
+    async def run_read(
+        self, log: PartitionLog, offset: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Run a function that reads a log from an offset on, apart from others if it must wait for the remote store.
+
+        Raises ``ThrottledError`` when too many wait for that.
+        """
+        if log.is_remote(offset):
+            return await self._remote_readers.run(lambda: function(*args, **kwargs))
+        return await self.run_io(function, *args, **kwargs)
 
     async def administer(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run a function that touches metadata: one at a time, to its end even if the caller is cancelled."""
@@ -303,6 +326,7 @@ class Broker:
             ),
             delayed_fetches=self.arrivals.statistics(),
             group_commit=self._commits.statistics(),
+            remote_reads=self._remote_readers.statistics(),
         )
 
 

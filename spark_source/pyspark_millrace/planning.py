@@ -39,7 +39,7 @@ class Extent:
     """A run of whole batches in one segment file; the first and the last may reach beyond its offsets.
 
     ``end_offset`` and ``end_position`` are exclusive. ``path`` is the file on the broker's host, empty when the broker
-    does not name it.
+    does not name it; ``uri`` is the segment's copy in the remote store, where it is only there.
     """
 
     start_offset: int
@@ -47,6 +47,7 @@ class Extent:
     start_position: int
     end_position: int
     path: str
+    uri: str = ""
 
     @property
     def bytes(self) -> int:

@@ -1,9 +1,10 @@
-"""A split to Arrow batches: from mapped segment files where they can be reached, over gRPC where not.
+"""A split to Arrow batches: from segment files where they can be reached, here or in the remote store, else over gRPC.
 
-Both ways give the same batches to the same decoder, which verifies checksums and cuts to the split's offsets. A file
+All ways give the same batches to the same decoder, which verifies checksums and cuts to the split's offsets. A file
 is read directly when the broker named it, it exists here, its directory holds the partition of the very topic (by
 its id), and it is as long as the extent; so the choice needs no configuration, and a file that retention removed
-between planning and reading is fetched over gRPC, or found lost there.
+between planning and reading is fetched over gRPC, or found lost there. What is in the remote store of a tiered topic
+is read from there in ranges, and over gRPC from where that failed.
 
 Invariant: every batch that leaves here has exactly the layout's Arrow schema, for Spark only checks the first.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -29,12 +30,13 @@ from millrace.errors import (
     MillraceError,
     OffsetOutOfRangeError,
     OffsetsLostError,
+    RemoteStorageError,
     StorageError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 from millrace.ids import parse_id
-from millrace.records import HEADER_BYTES, DecodedBatch, decode_range, read_header
+from millrace.records import HEADER_BYTES, DecodedBatch, decode_range, read_header, scan_headers
 from millrace.segments import map_extent
 from pyspark_millrace.columns import Layout, Metadata
 from pyspark_millrace.options import DirectReads, SourceOptions
@@ -121,17 +123,13 @@ def _after_loss(
 
 def _buffers(split: PlannedSplit, extent: Extent, direct_reads: DirectReads, sources: Sources) -> Iterator[pa.Buffer]:
     if direct_reads is not DirectReads.NEVER:
-        obstacle = _obstacle(extent, split.range.topic_id)
+        if extent.uri:
+            next_offset, obstacle = yield from _remote_buffers(extent)
+            extent = replace(extent, start_offset=max(extent.start_offset, next_offset))
+        else:
+            obstacle = yield from _mapped_buffers(extent, split.range.topic_id)
         if obstacle is None:
-            try:
-                mapped = map_extent(extent.path, extent.start_position, extent.end_position)
-            except (OffsetsLostError, StorageError) as error:
-                obstacle = error.message
-            else:
-                obstacle = _replacement(mapped, extent)
-                if obstacle is None:
-                    yield mapped
-                    return
+            return
         if direct_reads is DirectReads.ALWAYS:
             raise StorageError(
                 f"directReads=always, but offsets {extent.start_offset}..{extent.end_offset - 1} of {split.range.key} "
@@ -139,6 +137,36 @@ def _buffers(split: PlannedSplit, extent: Extent, direct_reads: DirectReads, sou
             )
     for chunk in sources.read_range(split, extent.start_offset, extent.end_offset):
         yield pa.py_buffer(chunk)
+
+
+def _mapped_buffers(extent: Extent, topic_id: uuid.UUID) -> Generator[pa.Buffer, None, str | None]:
+    """Map an extent; returns why it cannot be, None if it was."""
+    obstacle = _obstacle(extent, topic_id)
+    if obstacle is not None:
+        return obstacle
+    try:
+        mapped = map_extent(extent.path, extent.start_position, extent.end_position)
+    except (OffsetsLostError, StorageError) as error:
+        return error.message
+    obstacle = _replacement(mapped, extent)
+    if obstacle is None:
+        yield mapped
+    return obstacle
+
+
+def _remote_buffers(extent: Extent) -> Generator[pa.Buffer, None, tuple[int, str | None]]:
+    """Read an extent from the remote store; returns the offset that follows what was read, and why not more."""
+    from millrace.segments.remote import read_remote_extent
+
+    next_offset = extent.start_offset
+    try:
+        for buffer in read_remote_extent(extent.uri, extent.start_position, extent.end_position):
+            yield buffer
+            next_offset = max((header.next_offset for _, header in scan_headers(buffer)), default=next_offset)
+    except (OffsetsLostError, RemoteStorageError) as error:
+        _log.warning("%s; reading over the network", error.message)
+        return next_offset, error.message
+    return next_offset, None
 
 
 def _obstacle(extent: Extent, topic_id: uuid.UUID) -> str | None:

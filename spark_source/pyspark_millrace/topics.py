@@ -222,6 +222,7 @@ class Cluster:
                     start_position=extent.start_position,
                     end_position=extent.end_position,
                     path=extent.path,
+                    uri=extent.uri,
                 )
                 for extent in located.extents
             )

@@ -91,7 +91,7 @@ async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int) -> _Re
 async def _read_partition(broker: Broker, log: PartitionLog, offset: int, max_bytes: int, *, is_first: bool) -> bytes:
     if offset == log.high_watermark or (max_bytes <= 0 and not is_first):
         return b""  # nothing new, or no room: not worth a thread
-    return await broker.run_io(log.read, offset, max(0, max_bytes), min_one_batch=is_first)
+    return await broker.run_read(log, offset, log.read, offset, max(0, max_bytes), min_one_batch=is_first)
 
 
 def _check_epoch(partition: ServedPartition, epoch: int) -> None:

@@ -13,6 +13,11 @@ from millrace_broker.log import PartitionLog
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+"""First offset on the broker's own disk (KIP-405)."""
+LATEST_TIERED: Final = -5
+"""Last offset in the remote store (KIP-1005)."""
+_ENDS: Final = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)
 _NONE: Final = (-1, -1)
 
 
@@ -29,8 +34,11 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> 
                 topic_offsets.topic_id = topic.topic_id.bytes
                 partition = broker.partition(topic, wanted.partition)
                 result.leader_epoch = partition.info.leader_epoch
-                result.offset, result.timestamp = await broker.run_io(
-                    _find, partition.log, wanted.timestamp, is_committed=is_committed
+                log = partition.log
+                # Looking for a time, one begins at the start; an end of the log is known without looking.
+                looks_from = log.log_end_offset if wanted.timestamp in _ENDS else log.log_start_offset
+                result.offset, result.timestamp = await broker.run_read(
+                    log, looks_from, _find, log, wanted.timestamp, is_committed=is_committed
                 )
             except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
                 result.offset, result.timestamp = _NONE
@@ -44,7 +52,14 @@ def _find(log: PartitionLog, timestamp_ms: int, *, is_committed: bool) -> tuple[
         return end_offset, -1
     if timestamp_ms == EARLIEST:
         return log.log_start_offset, -1
+    if timestamp_ms == EARLIEST_LOCAL:
+        return max(log.first_base_offset, log.log_start_offset), -1
+    if timestamp_ms == LATEST_TIERED:
+        return (log.remote.end_offset if log.remote is not None else 0) - 1, -1
     if timestamp_ms < 0 and timestamp_ms != MAX_TIMESTAMP:
-        raise InvalidRequestError(f"timestamp {timestamp_ms}: expected ms, or -1 latest, -2 earliest, -3 largest")
+        raise InvalidRequestError(
+            f"timestamp {timestamp_ms}: expected ms, or -1 latest, -2 earliest, -3 largest, -4 earliest on the disk, "
+            "-5 latest in the remote store"
+        )
     found = log.max_timestamp_offset() if timestamp_ms == MAX_TIMESTAMP else log.offset_for_time(timestamp_ms)
     return found if found is not None and found[0] < end_offset else _NONE

@@ -1,7 +1,8 @@
 """LocateRange: which pieces of which segment files a range of offsets is made of.
 
 Paths are named only to callers on this host, and only while ``direct.reads.enable`` is on: who knows a path goes
-round the broker, and only the files' permissions stand in the way. Those of compacted topics are not named.
+round the broker, and only the files' permissions stand in the way. Those of compacted topics are not named. URIs of
+copies in the remote store are named to everybody, for the store has its own permissions.
 """
 
 from __future__ import annotations
@@ -34,13 +35,18 @@ async def handle(broker: Broker, request: pb.LocateRangeRequest, call: Call) -> 
         return response
     # Compaction puts other files under the same names, where the positions would mean something else.
     names_paths = broker.config.direct_reads_enable and call.is_local and not partition.topic.config.is_compacted
-    for extent in await broker.run_io(log.locate, request.start_offset, end_offset, request.split_bytes):
+    names_uris = broker.config.direct_reads_enable
+    extents = await broker.run_read(
+        log, request.start_offset, log.locate, request.start_offset, end_offset, request.split_bytes
+    )
+    for extent in extents:
         response.extents.add(
             segment_base_offset=extent.segment_base_offset,
             start_offset=extent.start_offset,
             end_offset=extent.end_offset,
             start_position=extent.start_position,
             end_position=extent.end_position,
-            path=str(extent.path) if names_paths else "",
+            path=str(extent.path) if names_paths and not extent.uri else "",
+            uri=extent.uri if names_uris else "",
         )
     return response

@@ -23,7 +23,9 @@ async def handle(broker: Broker, request: pb.ReadRangeRequest, call: Call) -> As
     check_range(partition, request.start_offset, request.end_offset, end_of(partition, request.isolation_level))
     offset = request.start_offset
     while offset < request.end_offset:
-        records, offset = await broker.run_io(_read_chunk, partition, offset, request.end_offset)
+        records, offset = await broker.run_read(
+            partition.log, offset, _read_chunk, partition, offset, request.end_offset
+        )
         yield pb.ReadRangeResponse(records=records)
 
 

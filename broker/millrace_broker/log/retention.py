@@ -48,9 +48,7 @@ def count_deletable(
     return count
 
 
-def count_copied(
-    segments: Sequence[SegmentFacts], count: int, *, copied_end_offset: int, log_start_offset: int
-) -> int:
+def count_copied(segments: Sequence[SegmentFacts], count: int, *, copied_end_offset: int, log_start_offset: int) -> int:
     """Count how many of the oldest ``count`` segments of a tiered log may leave the disk.
 
     That are those whose copy in the remote store is complete, and those that lie before the start of the log.

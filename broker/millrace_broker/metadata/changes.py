@@ -155,6 +155,8 @@ class TopicChanges:
         )
         config = rules.effective_config(self._config.topic_defaults, overrides, is_typed=topic.is_typed)
         rules.check_compaction(name, config, is_typed=topic.is_typed, key_columns=topic.key_columns)
+        enabled = self._config.remote_log_storage_system_enable
+        rules.check_remote_storage(name, topic.config, config, is_system_enabled=enabled)
         if validate_only:
             return
         self._coordination.set(paths.topic_config_path(name), ConfigNode(overrides).encode())
@@ -224,6 +226,8 @@ class TopicChanges:
         is_typed = bool(spec.arrow_schema)
         config = rules.effective_config(self._config.topic_defaults, spec.configs, is_typed=is_typed)
         rules.check_compaction(spec.name, config, is_typed=is_typed, key_columns=spec.key_columns)
+        enabled = self._config.remote_log_storage_system_enable
+        rules.check_remote_storage(spec.name, None, config, is_system_enabled=enabled)
         _check_schema(spec)
         return partitions
 

@@ -84,6 +84,25 @@ def check_compaction(name: str, config: TopicConfig, *, is_typed: bool, key_colu
         )
 
 
+def check_remote_storage(name: str, before: TopicConfig | None, after: TopicConfig, *, is_system_enabled: bool) -> None:
+    """Raise ``InvalidConfigError`` when a topic's tiering cannot be what it is to be (Kafka's ``LogConfig.validate``).
+
+    ``before`` is its configuration until now, None for a new topic.
+    """
+    if after.remote_storage_enable and not is_system_enabled:
+        raise InvalidConfigError(
+            f"remote.storage.enable=true: topic {name} cannot have remote storage, for it is disabled in the broker; set "
+            "remote.log.storage.system.enable=true and remote.log.storage.uri there"
+        )
+    is_disabled = before is not None and before.remote_storage_enable and not after.remote_storage_enable
+    if is_disabled and not after.remote_log_delete_on_disable:
+        raise InvalidConfigError(
+            f"remote.storage.enable=false: topic {name} has segments in the remote store only. To delete them, set "
+            "remote.log.delete.on.disable=true with it; to keep them and copy no more, set remote.storage.enable=true "
+            "and remote.log.copy.disable=true"
+        )
+
+
 def effective_config(defaults: TopicConfig, overrides: Mapping[str, str], *, is_typed: bool) -> TopicConfig:
     """A topic's configuration: the broker's defaults with the topic's own on top.
 

@@ -262,6 +262,7 @@ class Admin:
                     start_position=extent.start_position,
                     end_position=extent.end_position,
                     path=extent.path,
+                    uri=extent.uri,
                 )
                 for extent in response.extents
             ),

@@ -102,7 +102,7 @@ class LocatedExtent:
     """A run of whole batches in one segment file; the first batch may begin before ``start_offset``.
 
     ``end_offset`` is exclusive, and the last batch may end after it. ``path`` is the file on the broker's host, empty
-    when the broker does not name it.
+    when the broker does not name it; ``uri`` names the segment's copy in the remote store, where it is only there.
     """
 
     segment_base_offset: int
@@ -111,6 +111,7 @@ class LocatedExtent:
     start_position: int
     end_position: int
     path: str
+    uri: str = ""
 
     @property
     def size_bytes(self) -> int:

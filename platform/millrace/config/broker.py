@@ -125,6 +125,9 @@ class BrokerConfig(Config):
         description="Most bytes in one fetch response, a first batch aside. Kafka's default is 57671680.",
     )
     num_io_threads: Annotated[int, Field(ge=1, le=256)] = Field(4, description="Threads that read and write the disk.")
+    log_retention_check_interval_ms: int = Field(
+        300_000, ge=1, le=_INT_MAX, description="How often it is looked for segments that retention lets go."
+    )
     log_cleaner_enable: bool = Field(True, description="Whether compacted topics are compacted.")
     log_cleaner_threads: Annotated[int, Field(ge=1, le=64)] = Field(1, description="Threads that compact.")
     log_cleaner_dedupe_buffer_size: int = Field(
