@@ -225,9 +225,10 @@ class PartitionLog(AppendableLog):
 
     def facts(self) -> list[SegmentFacts]:
         """What retention looks at, of each segment on the disk."""
-        ends = [segment.base_offset for segment in self._segments[1:]] + [self._log_end_offset]
+        segments = self._segments
+        ends = [segment.base_offset for segment in segments[1:]] + [self._log_end_offset]
         facts = []
-        for segment, end_offset in zip(self._segments, ends, strict=True):
+        for segment, end_offset in zip(segments, ends, strict=True):
             largest_ms = self._largest(segment).timestamp_ms
             facts.append(
                 SegmentFacts(

@@ -91,8 +91,8 @@ def check_remote_storage(name: str, before: TopicConfig | None, after: TopicConf
     """
     if after.remote_storage_enable and not is_system_enabled:
         raise InvalidConfigError(
-            f"remote.storage.enable=true: topic {name} cannot have remote storage, for it is disabled in the broker; set "
-            "remote.log.storage.system.enable=true and remote.log.storage.uri there"
+            f"remote.storage.enable=true: topic {name} cannot have remote storage, for it is disabled in the broker; "
+            "set remote.log.storage.system.enable=true and remote.log.storage.uri there"
         )
     is_disabled = before is not None and before.remote_storage_enable and not after.remote_storage_enable
     if is_disabled and not after.remote_log_delete_on_disable:

@@ -156,8 +156,8 @@ class BrokerConfig(Config):
     )
     remote_log_storage_uri: str = Field(
         "",
-        description="Directory of copied segments: file:///..., s3://bucket/..., gs://..., hdfs://.... Kafka has plug-ins "
-        "in its place. Credentials are the environment's.",
+        description="Directory of copied segments: file:///..., s3://bucket/..., gs://..., hdfs://.... "
+        "Credentials are the environment's. Kafka has plug-ins in its place.",
     )
     remote_log_manager_task_interval_ms: int = Field(
         30_000, ge=1, le=_INT_MAX, description="How often a partition is looked at for segments to copy or expire."

@@ -1,0 +1,154 @@
+"""Tiering as the log manager runs it: attached by configuration, started where it ended, also after a crash."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from millrace.config.topic import TopicConfig
+from millrace.records import scan_headers
+from millrace_broker.log import LogManager, PartitionLog
+from millrace_broker.log.tiered.manager import TieringSettings
+
+TIERED = TopicConfig.load(
+    {
+        "remote.storage.enable": "true",
+        "local.retention.bytes": "1",
+        "retention.ms": "-1",
+        "segment.bytes": "300",
+        "file.delete.delay.ms": "0",
+    }
+)
+SETTINGS = TieringSettings(threads=2, interval_ms=1, backoff_max_ms=1)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def open_manager(directory: Path, store: Any, clock: Any) -> LogManager:
+    manager = LogManager.open(
+        [directory],
+        broker_id=0,
+        cluster_id="cluster",
+        defaults=TopicConfig.load({}),
+        clock=clock,
+        configs={"orders": TIERED},
+        retention_check_interval_ms=1,
+    )
+    manager.start_tiering(SETTINGS, store)
+    return manager
+
+
+def fill(log: PartitionLog, batch: Callable[..., bytes], count: int) -> None:
+    for _ in range(count):
+        log.append(batch([1_700_000_000_000]))
+    log.flush()
+
+
+def tier(manager: LogManager, log: PartitionLog, clock: Any) -> None:
+    """Let time pass until only one segment is on the disk."""
+
+    def passes() -> bool:
+        clock.advance_ms(100)
+        manager.tick()
+        return log.segment_count == 1
+
+    wait_until(passes)
+
+
+def offsets_of(log: PartitionLog) -> list[int]:
+    offset, offsets = log.log_start_offset, []
+    while offset < log.high_watermark:
+        for _, header in scan_headers(log.read(offset, 10_000)):
+            offsets += range(header.base_offset, header.next_offset)
+            offset = header.next_offset
+    return offsets
+
+
+def attached(log: PartitionLog | None) -> PartitionLog:
+    assert log is not None
+    wait_until(lambda: log.remote is not None and log.remote.is_loaded)
+    return log
+
+
+def test_a_tiered_log_starts_where_it_did_after_a_crash_and_after_a_stop(
+    tmp_path: Path, store: Any, clock: Any, batch: Callable[..., bytes]
+) -> None:
+    manager = open_manager(tmp_path / "data", store, clock)
+    log = manager.create_log("orders", UUID(int=1), 0, TIERED)
+    fill(log, batch, 20)
+    tier(manager, log, clock)
+    assert log.first_base_offset > 0
+    # A crash: nothing is written down any more, only the locks go with the process.
+    assert manager.tiering is not None
+    manager.tiering.stop()
+    for directory in manager._directories:
+        directory.release()
+
+    manager = open_manager(tmp_path / "data", store, clock)
+    log = attached(manager.get("orders", 0))
+    assert log.log_start_offset == 0
+    assert offsets_of(log) == list(range(20))
+    fill(log, batch, 5)
+    manager.close()
+
+    manager = open_manager(tmp_path / "data", store, clock)
+    log = attached(manager.get("orders", 0))
+    assert offsets_of(log) == list(range(25))
+    manager.delete_records("orders", 0, 7)
+    manager.close()
+
+    manager = open_manager(tmp_path / "data", store, clock)
+    assert attached(manager.get("orders", 0)).log_start_offset == 7
+    manager.close()
+
+
+def test_a_store_that_is_away_keeps_no_broker_from_starting(
+    tmp_path: Path, store: Any, clock: Any, batch: Callable[..., bytes]
+) -> None:
+    manager = open_manager(tmp_path / "data", store, clock)
+    log = manager.create_log("orders", UUID(int=1), 0, TIERED)
+    fill(log, batch, 20)
+    tier(manager, log, clock)
+    manager.close()
+    store.is_away = True
+    manager = open_manager(tmp_path / "data", store, clock)
+    found = manager.get("orders", 0)
+    assert found is not None
+    assert found.log_start_offset == 0
+    fill(found, batch, 20)
+    store.is_away = False
+
+    def passes() -> bool:
+        clock.advance_ms(100)
+        return found.remote is not None and found.remote.is_loaded
+
+    wait_until(passes)
+    assert offsets_of(found) == list(range(40))
+    manager.close()
+
+
+def test_a_deleted_topic_leaves_nothing(
+    tmp_path: Path, store: Any, clock: Any, batch: Callable[..., bytes], remote_directory: Path
+) -> None:
+    manager = open_manager(tmp_path / "data", store, clock)
+    log = manager.create_log("orders", UUID(int=1), 0, TIERED)
+    fill(log, batch, 20)
+    tier(manager, log, clock)
+    manager.delete_log("orders", 0)
+
+    def passes() -> bool:
+        clock.advance_ms(100)
+        return list(remote_directory.iterdir()) == []
+
+    wait_until(passes)
+    assert manager.tiering is not None
+    assert manager.tiering.statistics().partitions == {}
+    manager.close()
