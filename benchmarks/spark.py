@@ -100,18 +100,32 @@ def stream_into_delta(frame: DataFrame, source: Source) -> Outcome:
 
     The answer is the number of rows that the table then has (counted after the clock has stopped).
     """
-    table, checkpoint = source.scratch / "table", source.scratch / "checkpoint"
-    for folder in (table, checkpoint):
+    table, checkpoint = _new_table(source)
+    writer = frame.writeStream.format("delta").option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    seconds, _ = timed(lambda: writer.start(table).awaitTermination())
+    return _counted(frame.sparkSession, table, seconds)
+
+
+def ingest_into_delta(spark: SparkSession, source: Source, options: dict[str, str], **how: Any) -> Outcome:
+    """The same by direct ingest, with Trigger.AvailableNow as well: the tasks write the files of the new table."""
+    from pyspark_millrace.delta import ingest
+
+    table, checkpoint = _new_table(source)
+    given = {"kafka.bootstrap.servers": source.bootstrap, "subscribe": source.topic, "startingOffsets": "earliest"}
+    seconds, _ = timed(lambda: ingest(spark, given | options, table, checkpoint=checkpoint, **how).awaitTermination())
+    return _counted(spark, table, seconds)
+
+
+def _new_table(source: Source) -> tuple[str, str]:
+    """Where a table and its query's checkpoint go; both are gone."""
+    folders = source.scratch / "table", source.scratch / "checkpoint"
+    for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
-    writer = frame.writeStream.format("delta").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    return str(folders[0]), str(folders[1])
 
-    def stream() -> int:
-        query = writer.start(str(table))
-        query.awaitTermination()
-        return sum(progress["numInputRows"] for progress in query.recentProgress)
 
-    seconds, _ = timed(stream)
-    rows = frame.sparkSession.read.format("delta").load(str(table)).count()
+def _counted(spark: SparkSession, table: str, seconds: float) -> Outcome:
+    rows = spark.read.format("delta").load(table).count()
     return Outcome(seconds, rows, rows)
 
 

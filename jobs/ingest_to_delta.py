@@ -5,6 +5,9 @@ Spark's checkpoint says which offsets each micro-batch holds, and Delta remember
 moment and run again, the job goes on where the table is, with nothing lost and nothing twice. By default it takes
 what the topic holds and ends; with --continuous it goes on until it is stopped (SIGTERM or Ctrl-C end it cleanly).
 
+The tasks write the table's files straight from Arrow (--writer direct). Let Spark write them (--writer spark) when the
+table is on an object store or has what only Spark keeps: constraints, generated columns, column mapping.
+
   python jobs/ingest_to_delta.py --topic flights --table /data/flights
   spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 \
       jobs/ingest_to_delta.py --topic flights --table /data/flights
@@ -19,14 +22,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 POLL_S = 0.2
@@ -49,6 +52,13 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add("--columns", metavar="A,B,...", help="ingest only these columns (__offset, __timestamp, ... among them)")
     add("--partition-by", metavar="A,B,...", help="columns by which a new table is partitioned")
+    add("--merge-schema", action="store_true", help="add columns to the table that the topic has and it has not")
+    add(
+        "--writer",
+        default="direct",
+        choices=["direct", "spark"],
+        help="who writes the table's files: the tasks from Arrow, or Spark row by row (default: direct)",
+    )
     add(
         "--starting-offsets",
         default="earliest",
@@ -71,8 +81,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return parsed
 
 
-def read_topic(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
-    """The topic as a streaming DataFrame."""
+def source_options(arguments: argparse.Namespace) -> dict[str, str]:
+    """The options of the source."""
     options = {
         "kafka.bootstrap.servers": arguments.bootstrap_servers,
         "subscribe": arguments.topic,
@@ -81,20 +91,33 @@ def read_topic(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
         "columns": arguments.columns,
     }
     options |= dict(option.split("=", 1) for option in arguments.option)
-    given = {name: str(value) for name, value in options.items() if value is not None}
-    return spark.readStream.format("millrace").options(**given).load()
+    return {name: str(value) for name, value in options.items() if value is not None}
 
 
-def start_query(records: DataFrame, arguments: argparse.Namespace) -> StreamingQuery:
-    """Start writing; the checkpoint makes a later run go on from here."""
-    writer = records.writeStream.format("delta").option("checkpointLocation", checkpoint_of(arguments))
-    writer = writer.outputMode("append").queryName(f"ingest {arguments.topic}")
-    if arguments.partition_by:
-        writer = writer.partitionBy(*arguments.partition_by.split(","))
+def start_query(spark: SparkSession, arguments: argparse.Namespace, report: Report) -> StreamingQuery:
+    """Start writing; the checkpoint makes a later run go on from here, by either writer."""
+    trigger: dict[str, Any] = {"availableNow": True}
     if arguments.continuous:
-        writer = writer.trigger(processingTime=arguments.trigger_interval)
-    else:
-        writer = writer.trigger(availableNow=True)
+        trigger = {"processingTime": arguments.trigger_interval}
+    partition_by = arguments.partition_by.split(",") if arguments.partition_by else []
+    if arguments.writer == "direct":
+        from pyspark_millrace.delta import ingest
+
+        return ingest(
+            spark,
+            source_options(arguments),
+            arguments.table,
+            checkpoint=checkpoint_of(arguments),
+            partition_by=partition_by,
+            merge_schema=arguments.merge_schema,
+            trigger=trigger,
+            query_name=f"ingest {arguments.topic}",
+            on_batch=lambda batch: report.add(batch.batch_id, batch.rows, batch.seconds),
+        )
+    records = spark.readStream.format("millrace").options(**source_options(arguments)).load()
+    writer = records.writeStream.format("delta").option("checkpointLocation", checkpoint_of(arguments))
+    writer = writer.option("mergeSchema", str(arguments.merge_schema)).partitionBy(*partition_by)
+    writer = writer.outputMode("append").queryName(f"ingest {arguments.topic}").trigger(**trigger)
     return writer.start(arguments.table)
 
 
@@ -103,32 +126,39 @@ def checkpoint_of(arguments: argparse.Namespace) -> str:
     return str(arguments.checkpoint or f"{arguments.table.rstrip('/')}/_checkpoints/ingest")
 
 
-def follow(query: StreamingQuery, stopping: Event) -> int:
-    """Report each micro-batch until the query ends or is to stop; returns how many rows went through."""
-    rows, reported = 0, -1
+class Report:
+    """Prints a line for each micro-batch that is in the table; ``rows`` is their sum."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._last = -1
+
+    def add(self, batch_id: int, rows: int, seconds: float) -> None:
+        """A batch is done; told again, or without rows, it is passed over."""
+        if batch_id <= self._last or not rows:
+            return
+        self._last = batch_id
+        self.rows += rows
+        say(f"batch {batch_id}: {rows:,} rows in {seconds:.1f} s ({rows / max(seconds, 0.001):,.0f} rows/s)")
+
+    def add_progress(self, query: StreamingQuery) -> None:
+        """What Spark has written since the last time."""
+        for progress in query.recentProgress:
+            milliseconds = progress["durationMs"].get("triggerExecution", 0)
+            self.add(progress["batchId"], progress["numInputRows"], milliseconds / 1000)
+
+
+def follow(query: StreamingQuery, stopping: Event, each_time: Callable[[StreamingQuery], None]) -> None:
+    """Wait until the query ends or is to stop. Raises what it failed with."""
     while query.isActive and not stopping.is_set():
         stopping.wait(POLL_S)
-        rows, reported = report_batches(query, rows, reported)
+        each_time(query)
     if stopping.is_set() and query.isActive:
         say("stopping: what is not committed yet is read again by the next run")
         query.stop()
     else:
-        # Raises what the query failed with.
         query.awaitTermination()
-    return report_batches(query, rows, reported)[0]
-
-
-def report_batches(query: StreamingQuery, rows: int, reported: int) -> tuple[int, int]:
-    """Print a line for each micro-batch since ``reported``."""
-    for progress in query.recentProgress:
-        if progress["batchId"] <= reported or not progress["numInputRows"]:
-            continue
-        reported = progress["batchId"]
-        rows += progress["numInputRows"]
-        milliseconds = progress["durationMs"].get("triggerExecution", 0)
-        rate = progress["numInputRows"] / max(milliseconds, 1) * 1000
-        say(f"batch {reported}: {progress['numInputRows']:,} rows in {milliseconds / 1000:.1f} s ({rate:,.0f} rows/s)")
-    return rows, reported
+    each_time(query)
 
 
 def say(text: str) -> None:
@@ -150,10 +180,12 @@ def run(arguments: argparse.Namespace, stopping: Event) -> None:
         f"{arguments.topic} at {arguments.bootstrap_servers} -> {arguments.table} "
         f"(checkpoint {checkpoint_of(arguments)})"
     )
-    started = time.monotonic()
-    rows = follow(start_query(read_topic(spark, arguments), arguments), stopping)
+    started, report = time.monotonic(), Report()
+    query = start_query(spark, arguments, report)
+    # Direct ingest reports its batches itself: Spark's progress counts its files.
+    follow(query, stopping, report.add_progress if arguments.writer == "spark" else lambda query: None)
     seconds = time.monotonic() - started
-    say(f"{rows:,} rows in {seconds:.1f} s ({rows / seconds:,.0f} rows/s) -> {arguments.table}")
+    say(f"{report.rows:,} rows in {seconds:.1f} s ({report.rows / seconds:,.0f} rows/s) -> {arguments.table}")
     spark.stop()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks.data import SPARK_DDL
-from benchmarks.spark import Outcome, Source, benchmark, kafka_stream, millrace_stream, stream_into_delta
+from benchmarks.spark import Outcome, Source, benchmark, ingest_into_delta, kafka_stream, stream_into_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -15,13 +15,13 @@ BENCHMARK = benchmark(
     title="Typed topic into a Delta table of five columns, AvailableNow",
     target_ratio=3,
     topic="typed",
-    ours='readStream.format("millrace") .writeStream.format("delta").trigger(availableNow=True)',
+    ours="pyspark_millrace.delta.ingest(...): the tasks write the files",
     peer='readStream.format("kafka") from_json(value) .writeStream.format("delta").trigger(availableNow=True)',
 )
 
 
 def ours(spark: SparkSession, source: Source) -> Outcome:
-    return stream_into_delta(millrace_stream(spark, source).load(), source)
+    return ingest_into_delta(spark, source, {})
 
 
 def peer(spark: SparkSession, source: Source) -> Outcome:

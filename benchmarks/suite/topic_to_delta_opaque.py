@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from benchmarks.spark import Outcome, Source, benchmark, kafka_stream, millrace_stream, stream_into_delta
+from benchmarks.spark import Outcome, Source, benchmark, ingest_into_delta, kafka_stream, stream_into_delta
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 BENCHMARK = benchmark(
@@ -14,17 +16,30 @@ BENCHMARK = benchmark(
     title="Opaque topic into a Delta table: key, value, partition, offset, timestamp, AvailableNow",
     target_ratio=1.5,
     topic="opaque",
-    ours='readStream.format("millrace").option("columns", ...) .writeStream.format("delta").trigger(availableNow=True)',
+    ours="pyspark_millrace.delta.ingest(...): the tasks write the files",
     peer='readStream.format("kafka") .writeStream.format("delta").trigger(availableNow=True)',
 )
 
-COLUMNS = ("CAST(key AS STRING)", "CAST(value AS STRING)", "partition", "offset", "timestamp")
+COLUMNS = ("CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value", "partition", "offset", "timestamp")
+SCHEMA = "key STRING, value STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
 
 
 def ours(spark: SparkSession, source: Source) -> Outcome:
-    reader = millrace_stream(spark, source).option("columns", "key,value,partition,offset,timestamp")
-    return stream_into_delta(reader.load().selectExpr(*COLUMNS), source)
+    from pyspark.sql.types import StructType
+
+    options = {"columns": "key,value,partition,offset,timestamp"}
+    schema = StructType.fromDDL(SCHEMA)
+    return ingest_into_delta(spark, source, options, transform=_as_strings, transform_schema=schema)
 
 
 def peer(spark: SparkSession, source: Source) -> Outcome:
     return stream_into_delta(kafka_stream(spark, source).load().selectExpr(*COLUMNS), source)
+
+
+def _as_strings(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        for number, name in enumerate(("key", "value")):
+            batch = batch.set_column(number, name, batch.column(name).cast(pa.string()))
+        yield batch

@@ -1,0 +1,186 @@
+"""The task's part of a direct ingest: record batches to Parquet files, and a row about each file for the driver.
+
+A file belongs to the table only when the driver commits it. Every attempt of a task writes files of its own, under
+names that no other has; what a failed attempt leaves behind is deleted where that is still possible, and is
+otherwise a file that no reader sees and that ``VACUUM`` removes.
+
+Memory: one row group at a time, of up to ``ROW_GROUP_BYTES`` in Arrow, and what of it is encoded.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millrace.errors import SchemaMismatchError
+from pyspark_millrace.delta.partition_values import Values, directory_of, split_by_values
+from pyspark_millrace.delta.statistics import IndexedColumns, columns_with_nan, statistics_json
+from pyspark_millrace.transform import Transform
+
+_log = logging.getLogger(__name__)
+
+ROW_GROUP_BYTES: Final = 128 * 2**20
+ROW_GROUP_ROWS: Final = 2**20
+_OPEN_FILES_MAX: Final = 200
+
+FILE_SCHEMA: Final = pa.schema(
+    [
+        ("path", pa.string()),
+        ("partition_values", pa.map_(pa.string(), pa.string())),
+        ("size_bytes", pa.int64()),
+        ("modified_ms", pa.int64()),
+        ("rows", pa.int64()),
+        ("statistics", pa.string()),
+    ]
+)
+FILE_DDL: Final = (
+    "path STRING, partition_values MAP<STRING, STRING>, size_bytes BIGINT, modified_ms BIGINT, rows BIGINT, "
+    "statistics STRING"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFiles:
+    """A transformation (option ``transform``) that writes what it is given below ``directory``.
+
+    ``schema`` is that of the rows written; ``before`` is applied to the batches first.
+    """
+
+    directory: str
+    schema: pa.Schema
+    partition_by: tuple[str, ...] = ()
+    indexed: IndexedColumns = field(default_factory=IndexedColumns)
+    compression: str = "snappy"
+    before: Transform | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write all of it, then yield one row of ``FILE_SCHEMA`` for each file."""
+        open_files: dict[str, _DataFile] = {}
+        written: list[_DataFile] = []
+        try:
+            for table in _row_groups(self.before(batches) if self.before else batches, self.schema):
+                for values, rows in split_by_values(table, self.partition_by):
+                    self._file(directory_of(values), values, open_files, written).write(rows)
+            described = [file.close() for file in written]
+        except BaseException:
+            for file in written:
+                file.discard()
+            raise
+        if described:
+            yield pa.RecordBatch.from_pylist(described, schema=FILE_SCHEMA)
+
+    def _file(
+        self, folder: str, values: Values, open_files: dict[str, _DataFile], written: list[_DataFile]
+    ) -> _DataFile:
+        key = repr(values)
+        if key not in open_files:
+            if len(open_files) >= _OPEN_FILES_MAX:
+                open_files.pop(next(iter(open_files))).close()
+            stored = pa.schema([each for each in self.schema if each.name not in self.partition_by])
+            path = f"{folder}part-{uuid.uuid4()}.{self.compression}.parquet"
+            open_files[key] = _DataFile(Path(self.directory), path, values, stored, self.indexed, self.compression)
+            written.append(open_files[key])
+        return open_files[key]
+
+
+@dataclass(slots=True)
+class _DataFile:
+    """One file while it is written; ``close`` ends it and may be called again."""
+
+    directory: Path
+    path: str
+    values: Values
+    schema: pa.Schema
+    indexed: IndexedColumns
+    compression: str
+    _writer: pq.ParquetWriter | None = None
+    _with_nan: set[str] = field(default_factory=set)
+    _footer: list[pq.FileMetaData] = field(default_factory=list)
+    _described: dict[str, Any] | None = None
+
+    def write(self, rows: pa.Table) -> None:
+        """Add a row group."""
+        if self._writer is None:
+            self._location.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(
+                self._location,
+                self.schema,
+                compression=self.compression,
+                store_schema=False,
+                metadata_collector=self._footer,
+            )
+        self._with_nan |= columns_with_nan(rows)
+        self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+
+    def close(self) -> dict[str, Any]:
+        """End the file and describe it by ``FILE_SCHEMA``."""
+        if self._described is None:
+            assert self._writer is not None, "a file is opened by its first rows"
+            self._writer.close()
+            footer = self._footer[0]
+            self._described = {
+                "path": self.path,
+                "partition_values": list(self.values.items()),
+                "size_bytes": self._location.stat().st_size,
+                "modified_ms": time.time_ns() // 1_000_000,
+                "rows": footer.num_rows,
+                "statistics": statistics_json(footer, self.schema, self.indexed, self._with_nan),
+            }
+        return self._described
+
+    def discard(self) -> None:
+        """Delete what was written. A file that cannot be deleted is logged: it is in nobody's way."""
+        try:
+            if self._writer is not None:
+                self._writer.close()
+            self._location.unlink(missing_ok=True)
+        except (OSError, pa.ArrowException) as error:
+            _log.warning("%s is left behind for VACUUM: %s", self._location, error)
+
+    @property
+    def _location(self) -> Path:
+        return self.directory / self.path
+
+
+def _row_groups(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Batches put together to row groups."""
+    pending: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        batch = _fitting(batch, schema)
+        if pending and (rows + batch.num_rows > ROW_GROUP_ROWS or size_bytes + batch.nbytes > ROW_GROUP_BYTES):
+            yield pa.Table.from_batches(pending, schema)
+            pending, rows, size_bytes = [], 0, 0
+        if batch.num_rows:
+            pending.append(batch)
+        rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+    if pending:
+        yield pa.Table.from_batches(pending, schema)
+
+
+def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch in the table's types. Raises ``SchemaMismatchError`` where they cannot hold it exactly."""
+    if batch.schema.equals(schema):
+        return batch
+    try:
+        if batch.schema.names == schema.names:
+            return batch.cast(schema)
+        problem = "other columns"
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        problem = str(error)
+    raise SchemaMismatchError(
+        f"batches of ({_columns(batch.schema)}) came for a table of ({_columns(schema)}): {problem}: start the ingest "
+        "again, so that it sees the topic's newest schema; or correct what its transform yields"
+    )
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{each.name} {each.type}{'' if each.nullable else ' not null'}" for each in schema)

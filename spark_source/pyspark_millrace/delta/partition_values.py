@@ -1,0 +1,83 @@
+"""The rows of a batch by the values of a table's partition columns, and these values as the Delta log writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.errors import UsageError
+
+Values = Mapping[str, str | None]
+"""Partition column to value, as text; None stands for null."""
+
+_ROW: Final = "__row"
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_NULL_DIRECTORY: Final = "__HIVE_DEFAULT_PARTITION__"
+_BYTES_PER_NAME_MAX: Final = 120
+
+
+def check_partition_columns(schema: pa.Schema, names: Sequence[str]) -> None:
+    """Raise ``UsageError`` for columns that do not exist, cannot partition a table, or leave none to store."""
+    for name in names:
+        if name not in schema.names:
+            raise UsageError(f"partition column {name}: the columns are {', '.join(schema.names)}")
+        if not _has_text(data_type := schema.field(name).type):
+            raise UsageError(
+                f"partition column {name}: a direct ingest partitions by text, whole numbers, booleans and dates, not "
+                f"by {data_type}: let Spark write this table"
+            )
+    if len(set(names)) != len(names):
+        raise UsageError(f"partition columns {', '.join(names)}: name each once")
+    if len(names) >= len(schema):
+        raise UsageError("every column is a partition column: leave one to store at least")
+
+
+def split_by_values(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:
+    """The rows of each combination of values, in their order and without the partition columns."""
+    if not names:
+        yield {}, table
+        return
+    rows = pa.array(np.arange(table.num_rows, dtype=np.int64))
+    keys = table.select(names).append_column(_ROW, rows)
+    groups = keys.group_by(list(names), use_threads=False).aggregate([(_ROW, "list")])
+    stored = table.drop_columns(list(names))
+    merged: dict[tuple[str | None, ...], list[pa.Array]] = {}
+    for number, group in enumerate(groups.select(names).to_pylist()):
+        # An empty text is null to every reader of Delta.
+        values = tuple(_text(group[name]) or None for name in names)
+        merged.setdefault(values, []).append(groups.column(f"{_ROW}_list")[number].values)
+    for values, pieces in merged.items():
+        chosen = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces).sort()
+        yield dict(zip(names, values, strict=True)), stored.take(chosen)
+
+
+def directory_of(values: Values) -> str:
+    """Where files of these values go, such as ``day=2026-01-31/``. For people: readers go by the log."""
+    return "".join(
+        f"{_safe(name)}={_NULL_DIRECTORY if value is None else _safe(value)}/" for name, value in values.items()
+    )
+
+
+def _has_text(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(data_type)
+        or types.is_integer(data_type)
+        or types.is_boolean(data_type)
+        or types.is_date(data_type)
+    )
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _safe(text: str) -> str:
+    """A name without anything that a path, a URI or a file system could take otherwise."""
+    return _UNSAFE.sub("_", text)[:_BYTES_PER_NAME_MAX]

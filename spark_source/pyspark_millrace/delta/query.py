@@ -1,0 +1,148 @@
+"""A streaming query from topics into a Delta table whose rows never enter the JVM."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.errors import UsageError
+from pyspark_millrace.delta.data_files import FILE_DDL, DataFiles
+from pyspark_millrace.delta.partition_values import check_partition_columns
+from pyspark_millrace.delta.table import Batch, NewFile, TargetTable
+from pyspark_millrace.source import DefaultSource
+from pyspark_millrace.transform import Transform, encode_transform
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.types import StructType
+
+_log = logging.getLogger(__name__)
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+"""The local property in which Spark gives the thread of a query the query's id, from its checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngestedBatch:
+    """A micro-batch that the table holds. ``table_version`` is None if an earlier run had committed it."""
+
+    batch_id: int
+    rows: int
+    files: int
+    size_bytes: int
+    seconds: float
+    table_version: int | None
+
+
+def ingest(
+    spark: SparkSession,
+    options: Mapping[str, object],
+    table: str,
+    *,
+    checkpoint: str,
+    partition_by: Sequence[str] = (),
+    transform: Transform | None = None,
+    transform_schema: StructType | None = None,
+    merge_schema: bool = False,
+    trigger: Mapping[str, Any] | None = None,
+    query_name: str | None = None,
+    on_batch: Callable[[IngestedBatch], None] | None = None,
+) -> StreamingQuery:
+    """Start to write what topics hold into a Delta table, exactly once.
+
+    ``options`` are the source's. ``table`` is a path or ``file:`` URI on a file system that the driver and every
+    executor reach; the table is made if there is none, partitioned by ``partition_by``. ``transform`` is applied to
+    the record batches of each task before they are written, and yields batches of ``transform_schema``.
+    ``merge_schema`` lets columns be added to the table. ``trigger`` is as in ``DataStreamWriter.trigger``, by default
+    ``{"availableNow": True}``. ``on_batch`` is told of every batch; Spark's own progress counts files instead of rows.
+
+    Raises ``UsageError`` and ``SchemaMismatchError`` before anything is read when options or table are wrong.
+    """
+    given = {name: str(value) for name, value in options.items() if value is not None}
+    schema = _schema(given, transform, transform_schema)
+    arrow_schema = _arrow_schema(schema)
+    check_partition_columns(arrow_schema, partition_by)
+    target = TargetTable(table, json.loads(schema.json()), partition_by, merge=merge_schema)
+    # The table may be there already, with partition columns of its own.
+    check_partition_columns(arrow_schema, target.partition_by)
+    if transform is None:
+        # The tasks read what the table was checked for, even if the topics have more columns by then.
+        given.setdefault("columns", ",".join(schema.names))
+    files = DataFiles(
+        str(target.directory), arrow_schema, target.partition_by, target.indexed_columns, before=transform
+    )
+    given |= {"transform": encode_transform(files), "transformSchema": FILE_DDL}
+    commit = _Commit(target, on_batch)
+    writer = spark.readStream.format("millrace").options(**given).load().writeStream.foreachBatch(commit)
+    writer = writer.option("checkpointLocation", checkpoint).trigger(**(trigger or {"availableNow": True}))
+    return (writer.queryName(query_name) if query_name else writer).start()
+
+
+class _Commit:
+    """What Spark calls with the files of each micro-batch, again and again until it has logged the batch."""
+
+    def __init__(self, target: TargetTable, on_batch: Callable[[IngestedBatch], None] | None) -> None:
+        self._target = target
+        self._on_batch = on_batch
+
+    def __call__(self, described: DataFrame, batch_id: int) -> None:
+        started = time.monotonic()
+        batch = Batch(_query_id(described.sparkSession), batch_id)
+        if self._target.has(batch):
+            # Committed by a run that ended before Spark could log it; not read again.
+            files, version = [], None
+        else:
+            files = [_new_file(row) for row in described.collect()]
+            version = self._target.commit(batch, files) if files else None
+        done = IngestedBatch(
+            batch_id,
+            rows=sum(file.rows for file in files),
+            files=len(files),
+            size_bytes=sum(file.size_bytes for file in files),
+            seconds=time.monotonic() - started,
+            table_version=version,
+        )
+        _log.info("%s: %s", self._target.directory, done)
+        if self._on_batch is not None:
+            self._on_batch(done)
+
+
+def _schema(options: Mapping[str, str], transform: Transform | None, transform_schema: StructType | None) -> StructType:
+    for name in ("transform", "transformSchema"):
+        if name in options:
+            raise UsageError(f"option {name}: give the function to ingest() as its argument {name}")
+    if (transform is None) != (transform_schema is None):
+        raise UsageError("transform and transform_schema: give both or none")
+    # Here rather than by Spark, which starts a Python process to ask the source.
+    schema = transform_schema or DefaultSource(dict(options)).schema()
+    assert not isinstance(schema, str), "only a transformation's schema is text"
+    return schema
+
+
+def _arrow_schema(schema: StructType) -> Any:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _query_id(spark: SparkSession) -> str:
+    query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
+    if not query_id:
+        raise UsageError("the id of the query is unknown: a direct ingest runs in the driver's own session")
+    return str(query_id)
+
+
+def _new_file(row: Row) -> NewFile:
+    return NewFile(
+        path=row["path"],
+        partition_values=dict(row["partition_values"]),
+        size_bytes=row["size_bytes"],
+        modified_ms=row["modified_ms"],
+        rows=row["rows"],
+        statistics=row["statistics"],
+    )

@@ -1,0 +1,262 @@
+"""The driver's part of a direct ingest: a Delta table to which files are added, each batch of them once.
+
+A batch is known by the query's id and its own number, which go into the table's log as the ``txn`` action of the same
+commit as the files (Delta protocol, "Transaction Identifiers"). They are those that Spark's own Delta sink uses: a
+query may change from one to the other between two runs and stays exactly-once.
+
+What a commit must keep (schema, constraints, generated columns) is checked here, because nobody checks files that are
+there already. Tables with features that put a duty on the files are refused rather than written wrongly.
+
+Invariant: ``commit`` either adds all files of a batch, with its number, or none.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError
+from deltalake.transaction import AddAction, RemoveAction
+
+from millrace.errors import EnvironmentProblemError, SchemaMismatchError, UsageError
+from pyspark_millrace.delta.statistics import IndexedColumns
+
+_log = logging.getLogger(__name__)
+
+_OTHER_WRITER: Final = "let Spark write this table"
+_FEATURES_KEPT: Final = {
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",  # looked for by their properties
+    "columnMapping",
+    "deletionVectors",
+    "domainMetadata",
+    "generatedColumns",  # and these in the fields' metadata
+    "identityColumns",
+    "invariants",
+    "timestampNtz",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
+_NUMBERS: Final = {"byte", "short", "integer", "long", "float", "double"}
+_TYPES: Final = _NUMBERS | {"string", "binary", "boolean", "date", "timestamp", "timestamp_ntz"}
+_FIELD_DUTIES: Final = {
+    "delta.generationExpression": "is generated",
+    "delta.invariants": "has an invariant",
+    "delta.identity.start": "is an identity",
+}
+_ATTEMPTS_MAX: Final = 20
+
+
+class Batch(NamedTuple):
+    """Which batch of which query; ``number`` only grows."""
+
+    query_id: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A data file that is complete, by its path below the table; see ``data_files.FILE_SCHEMA``."""
+
+    path: str
+    partition_values: Mapping[str, str | None]
+    size_bytes: int
+    modified_ms: int
+    rows: int
+    statistics: str
+
+
+class TargetTable:
+    """A Delta table that takes rows of one schema."""
+
+    def __init__(self, location: str, schema: Mapping[str, Any], partition_by: Sequence[str], *, merge: bool) -> None:
+        """``schema`` is in the JSON form that Delta and Spark share; with ``merge`` new columns are added to the table.
+
+        The table is made if there is none. Raises ``UsageError`` and ``SchemaMismatchError`` when it cannot take the
+        rows.
+        """
+        self.directory = local_directory(location)
+        _check_types(schema, self.directory)
+        self._schema = schema
+        self._partition_by = tuple(partition_by)
+        self._merge = merge
+        self._table = self._open()
+        self._check()
+
+    @property
+    def indexed_columns(self) -> IndexedColumns:
+        """The columns that files of this table have statistics of."""
+        properties = self._table.metadata().configuration
+        names = properties.get("delta.dataSkippingStatsColumns")
+        return IndexedColumns(
+            int(properties.get("delta.dataSkippingNumIndexedCols", "32")),
+            None if names is None else frozenset(name.strip().strip("`") for name in names.split(",")),
+        )
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The table's partition columns."""
+        return tuple(self._table.metadata().partition_columns)
+
+    def has(self, batch: Batch) -> bool:
+        """Whether the batch is in the table already, by this process or another."""
+        self._table.update_incremental()
+        last = self._table.transaction_version(batch.query_id)
+        return last is not None and last >= batch.number
+
+    def commit(self, batch: Batch, files: Sequence[NewFile]) -> int | None:
+        """Add the files of a batch. Returns the table's new version, or None if the batch was there already.
+
+        Raises ``SchemaMismatchError`` when the table was changed meanwhile so that it does not take them any more.
+        """
+        properties = CommitProperties(
+            custom_metadata={"isBlindAppend": True, "queryId": batch.query_id, "epochId": str(batch.number)},
+            app_transactions=[Transaction(batch.query_id, batch.number)],
+            max_commit_retries=0,
+        )
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(
+                path=file.path,
+                size=file.size_bytes,
+                partition_values=file.partition_values,
+                modification_time=file.modified_ms,
+                data_change=True,
+                stats=file.statistics,
+            )
+            for file in files
+        ]
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            # Whoever committed meanwhile may have been this very batch's other attempt, or have changed the schema.
+            if self.has(batch):
+                return None
+            self._check()
+            try:
+                self._table.create_write_transaction(
+                    actions, "append", self._table.schema(), list(self.partition_by), commit_properties=properties
+                )
+            except CommitFailedError as error:
+                _log.info("commit of batch %s to %s, attempt %d: %s", batch, self.directory, attempt, error)
+                last = error
+                continue
+            except DeltaProtocolError as error:
+                raise UsageError(f"{self.directory}: {error}: {_OTHER_WRITER}") from error
+            self._table.update_incremental()
+            return int(self._table.version())
+        raise EnvironmentProblemError(
+            f"{self.directory}: other writers were first {_ATTEMPTS_MAX} times in a row; run the ingest again"
+        ) from last
+
+    def _open(self) -> DeltaTable:
+        directory = str(self.directory)
+        if DeltaTable.is_deltatable(directory):
+            return DeltaTable(directory)
+        # Columns are nullable as in the tables that Spark's sink makes.
+        schema = Schema.from_json(json.dumps(_nullable(self._schema)))
+        try:
+            return DeltaTable.create(directory, schema, mode="ignore", partition_by=list(self._partition_by) or None)
+        except DeltaError as error:
+            raise UsageError(f"{directory}: no Delta table can be made there: {error}") from error
+
+    def _check(self) -> None:
+        """Check that the table takes the rows, after adding the columns that it does not have where that is wanted."""
+        self._check_duties()
+        if self._partition_by and self._partition_by != self.partition_by:
+            raise UsageError(
+                f"{self.directory} is partitioned by ({', '.join(self.partition_by)}), not by "
+                f"({', '.join(self._partition_by)}): leave the partition columns out, or choose another table"
+            )
+        there = self._fields()
+        missing = [field for field in self._schema["fields"] if field["name"] not in there]
+        if missing and not self._merge:
+            raise SchemaMismatchError(
+                f"{self.directory} has no column {', '.join(field['name'] for field in missing)}: allow columns to be "
+                "added, or choose the columns to ingest"
+            )
+        if missing:
+            added = Schema.from_json(json.dumps(_nullable({"type": "struct", "fields": missing})))
+            self._table.alter.add_columns(added.fields)
+            there = self._fields()
+        for field in self._schema["fields"]:
+            _check_field(there[field["name"]], field, self.directory)
+        absent = there.keys() - {field["name"] for field in self._schema["fields"]}
+        if required := sorted(name for name in absent if not there[name]["nullable"]):
+            raise SchemaMismatchError(f"{self.directory}: column {', '.join(required)} is NOT NULL and is not ingested")
+
+    def _check_duties(self) -> None:
+        properties = self._table.metadata().configuration
+        for name, value in properties.items():
+            if name.startswith("delta.constraints."):
+                raise UsageError(f"{self.directory} has the constraint {name[18:]} ({value}): {_OTHER_WRITER}")
+        if (mode := properties.get("delta.columnMapping.mode", "none")) != "none":
+            raise UsageError(f"{self.directory} maps its columns by {mode}: {_OTHER_WRITER}")
+        if unknown := set(self._table.protocol().writer_features or ()) - _FEATURES_KEPT:
+            raise UsageError(
+                f"{self.directory} has features that a direct ingest does not know ({', '.join(sorted(unknown))}): "
+                f"{_OTHER_WRITER}"
+            )
+        for name, field in self._fields().items():
+            for duty, what in _FIELD_DUTIES.items():
+                if duty in field["metadata"]:
+                    raise UsageError(f"{self.directory}: column {name} {what}: {_OTHER_WRITER}")
+
+    def _fields(self) -> dict[str, dict[str, Any]]:
+        return {field["name"]: field for field in json.loads(self._table.schema().to_json())["fields"]}
+
+
+def local_directory(location: str) -> Path:
+    """The directory of a table given as path or ``file:`` URI, absolute. Raises ``UsageError`` for another scheme."""
+    parts = urlsplit(location)
+    if not parts.scheme:
+        return Path(location).absolute()
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return Path(unquote(parts.path))
+    raise UsageError(
+        f"{location}: a direct ingest writes to local and shared file systems (a path or file: URI): let Spark write "
+        "this table"
+    )
+
+
+def _check_types(schema: Any, directory: Path, column: str = "") -> None:
+    """Raise ``UsageError`` for a type that tables of Delta do not have."""
+    if isinstance(schema, str):
+        if schema not in _TYPES and not schema.startswith("decimal("):
+            raise UsageError(f"{directory}: column {column} is {schema}, which Delta has not: choose other columns")
+        return
+    for field in schema.get("fields", ()):
+        _check_types(field["type"], directory, column or field["name"])
+    for part in ("elementType", "keyType", "valueType"):
+        if part in schema:
+            _check_types(schema[part], directory, column)
+
+
+def _check_field(there: Mapping[str, Any], ours: Mapping[str, Any], directory: Path) -> None:
+    if _nullable(there["type"]) != _nullable(ours["type"]):
+        raise SchemaMismatchError(
+            f"{directory}: column {ours['name']} is {_type_text(there['type'])} there, and {_type_text(ours['type'])} "
+            "in what is ingested: choose other columns, or another table"
+        )
+    if ours["nullable"] and not there["nullable"]:
+        raise SchemaMismatchError(
+            f"{directory}: column {ours['name']} is NOT NULL there, and may be null in what is ingested: drop NOT NULL"
+        )
+
+
+def _nullable(schema: Any) -> Any:
+    """A type in JSON with every field, element and value nullable, and without the fields' metadata."""
+    if not isinstance(schema, Mapping):
+        return schema
+    changed = {key: _nullable(value) for key, value in schema.items() if key != "metadata"}
+    if "fields" in schema:
+        changed["fields"] = [_nullable(field) | {"metadata": {}} for field in schema["fields"]]
+    return changed | {key: True for key in ("nullable", "containsNull", "valueContainsNull") if key in schema}
+
+
+def _type_text(data_type: Any) -> str:
+    return data_type if isinstance(data_type, str) else json.dumps(data_type)

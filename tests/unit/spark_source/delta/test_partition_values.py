@@ -1,0 +1,63 @@
+"""Every row goes to the files of its own values, in its order."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.errors import UsageError
+from pyspark_millrace.delta.partition_values import check_partition_columns, directory_of, split_by_values
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([None, "", "a", "b/ü", "="]), st.sampled_from([None, True, False]), st.integers(0, 9))
+    )
+)
+def test_rows_are_split_by_their_values(rows):
+    schema = pa.schema([("word", pa.string()), ("flag", pa.bool_()), ("n", pa.int64())])
+    table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
+    found = {tuple(values.items()): part for values, part in split_by_values(table, ["word", "flag"])}
+    text = {None: None, True: "true", False: "false"}
+    expected = {}
+    for word, flag, number in rows:
+        # An empty text cannot be told from null in a partition column of Delta.
+        expected.setdefault((("word", word or None), ("flag", text[flag])), []).append(number)
+    assert {values: part.column("n").to_pylist() for values, part in found.items()} == expected
+    assert all(part.schema.names == ["n"] for part in found.values())
+
+
+def test_values_are_written_as_the_log_has_them():
+    from datetime import date
+
+    table = pa.table({"day": [date(2026, 1, 31)], "n": pa.array([-7], pa.int16()), "x": [1.5]})
+    ((values, part),) = split_by_values(table, ["day", "n"])
+    assert values == {"day": "2026-01-31", "n": "-7"}
+    assert directory_of(values) == "day=2026-01-31/n=-7/"
+    assert part.to_pydict() == {"x": [1.5]}
+
+
+def test_directories_hold_nothing_that_a_path_takes_otherwise():
+    assert directory_of({"a b": "../x%/ü"}) == "a_b=.._x___/"
+    assert directory_of({"a": None}) == "a=__HIVE_DEFAULT_PARTITION__/"
+    assert len(directory_of({"a": "x" * 5000})) < 200
+    assert directory_of({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["nowhere"], "partition column nowhere: the columns are a, x, t"),
+        (["x"], "partition column x: a direct ingest partitions by text"),
+        (["a", "a"], "name each once"),
+    ],
+)
+def test_columns_that_cannot_partition(names, problem):
+    schema = pa.schema([("a", pa.string()), ("x", pa.float64()), ("t", pa.timestamp("us"))])
+    with pytest.raises(UsageError, match=problem):
+        check_partition_columns(schema, names)
+
+
+def test_a_column_has_to_be_left():
+    with pytest.raises(UsageError, match="leave one to store"):
+        check_partition_columns(pa.schema([("a", pa.string())]), ["a"])
