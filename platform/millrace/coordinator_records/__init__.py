@@ -1,0 +1,61 @@
+"""What coordinators write into ``__consumer_offsets`` and ``__transaction_state``, in Kafka 3.9's encodings.
+
+``messages``           versioned messages of typed fields, plain and flexible (KIP-482): how they are read and written
+``offsets_topic``      committed offsets and groups
+``consumer_protocol``  what members of a group of consumers tell each other, within a group's record
+``transactions_topic`` the state of transactional ids
+"""
+
+from millrace.coordinator_records.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartitions,
+    read_assignment,
+    read_subscription,
+)
+from millrace.coordinator_records.messages import Message, read_versioned, write_versioned
+from millrace.coordinator_records.offsets_topic import (
+    GroupMember,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    UnknownKey,
+    read_group_value,
+    read_offset_value,
+    read_offsets_key,
+)
+from millrace.coordinator_records.transactions_topic import (
+    TransactionLogKey,
+    TransactionLogValue,
+    TransactionPartitions,
+    TransactionState,
+    read_transaction_key,
+    read_transaction_value,
+)
+
+__all__ = [
+    "ConsumerProtocolAssignment",
+    "ConsumerProtocolSubscription",
+    "GroupMember",
+    "GroupMetadataKey",
+    "GroupMetadataValue",
+    "Message",
+    "OffsetCommitKey",
+    "OffsetCommitValue",
+    "TopicPartitions",
+    "TransactionLogKey",
+    "TransactionLogValue",
+    "TransactionPartitions",
+    "TransactionState",
+    "UnknownKey",
+    "read_assignment",
+    "read_group_value",
+    "read_offset_value",
+    "read_offsets_key",
+    "read_subscription",
+    "read_transaction_key",
+    "read_transaction_value",
+    "read_versioned",
+    "write_versioned",
+]

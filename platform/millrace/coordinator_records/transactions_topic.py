@@ -1,0 +1,78 @@
+"""Records of ``__transaction_state``: the state of each transactional id (Kafka 3.9's ``transaction-coordinator``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar
+
+from millrace.coordinator_records.messages import Kind, Message, of, read_version, read_versioned
+from millrace.coordinator_records.offsets_topic import UnknownKey
+
+
+class TransactionState(IntEnum):
+    """Where a transaction stands."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def kafka_name(self) -> str:
+        """As Kafka writes it: ``PrepareCommit``."""
+        return self.name.title().replace("_", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionLogKey(Message):
+    """A transactional id."""
+
+    transactional_id: str = of(Kind.STRING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionPartitions(Message):
+    """Some partitions of a topic that a transaction has written to."""
+
+    VERSION_MAX: ClassVar[int] = 1
+    FLEXIBLE_SINCE: ClassVar[int] = 1
+
+    topic: str = of(Kind.STRING)
+    partition_ids: tuple[int, ...] = of(Kind.INT32S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionLogValue(Message):
+    """The state of a transactional id. ``transaction_status`` is a ``TransactionState``; times in ms, -1 for none."""
+
+    VERSION_MAX: ClassVar[int] = 1
+    FLEXIBLE_SINCE: ClassVar[int] = 1
+
+    producer_id: int = of(Kind.INT64)
+    previous_producer_id: int = of(Kind.INT64, since=1, tag=0, default=-1)
+    next_producer_id: int = of(Kind.INT64, since=1, tag=1, default=-1)
+    producer_epoch: int = of(Kind.INT16)
+    transaction_timeout_ms: int = of(Kind.INT32)
+    transaction_status: int = of(Kind.INT8)
+    transaction_partitions: tuple[TransactionPartitions, ...] | None = of(
+        Kind.MESSAGES, nullable=True, element=TransactionPartitions
+    )
+    transaction_last_update_timestamp_ms: int = of(Kind.INT64)
+    transaction_start_timestamp_ms: int = of(Kind.INT64)
+    client_transaction_version: int = of(Kind.INT16, since=1, tag=2, default=0)
+
+
+def read_transaction_key(data: bytes) -> TransactionLogKey | UnknownKey:
+    """Read a record's key. Raises ``InvalidRecordError`` when it is damaged."""
+    version = read_version(data)
+    return TransactionLogKey.decode(data[2:], version) if version == 0 else UnknownKey(version)
+
+
+def read_transaction_value(data: bytes) -> TransactionLogValue:
+    """Read the state of a transactional id. Raises ``InvalidRecordError``, ``UnsupportedVersionError``."""
+    return read_versioned(TransactionLogValue, data)[1]

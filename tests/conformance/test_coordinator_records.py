@@ -1,0 +1,78 @@
+"""Records of the coordinators' topics are read and written byte for byte as Kafka does it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace import coordinator_records
+from millrace.coordinator_records import (
+    Message,
+    UnknownKey,
+    read_assignment,
+    read_group_value,
+    read_offset_value,
+    read_offsets_key,
+    read_subscription,
+    read_transaction_key,
+    read_transaction_value,
+    write_versioned,
+)
+from millrace.errors import UnsupportedVersionError
+
+ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[1] / "oracles") / "coordinator_records"
+READERS = {
+    "OffsetCommitKey": read_offsets_key,
+    "GroupMetadataKey": read_offsets_key,
+    "OffsetCommitValue": read_offset_value,
+    "GroupMetadataValue": read_group_value,
+    "TransactionLogKey": read_transaction_key,
+    "TransactionLogValue": read_transaction_value,
+    "ConsumerProtocolSubscription": lambda data: read_subscription(data)[1],
+    "ConsumerProtocolAssignment": lambda data: read_assignment(data)[1],
+    "key-unknown-version": read_offsets_key,
+    "offset-value-unknown-version": read_offset_value,
+    "group-value-unknown-version": read_group_value,
+    "txn-key-unknown-version": read_transaction_key,
+    "txn-value-unknown-version": read_transaction_value,
+}
+
+
+def cases() -> Iterator[Any]:
+    for path in sorted(ORACLES.glob("*.json")):
+        for number, case in enumerate(json.loads(path.read_text(encoding="utf-8"))["cases"]):
+            yield pytest.param(case, id=f"coordinator_records-{path.stem}-{number}")
+
+
+@pytest.mark.parametrize("case", list(cases()))
+def test_record(case: dict[str, Any]) -> None:
+    data, read = base64.b64decode(case["bytes"]), READERS[case["type"]]
+    if "reader" not in case:
+        message = read(data)
+        assert isinstance(message, getattr(coordinator_records, case["type"]))
+        assert shown(message, case["version"], case["fields"]) == case["fields"]
+        assert write_versioned(message, case["version"]) == data
+    elif case["reader"] == "UnknownKey":
+        assert read(data) == UnknownKey(case["version"])
+    else:
+        with pytest.raises(UnsupportedVersionError):
+            read(data)
+
+
+def shown(message: Message, version: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields as the cases have them: partitions of the consumers' protocol as pairs, all fields in all versions."""
+    if not isinstance(
+        message, coordinator_records.ConsumerProtocolSubscription | coordinator_records.ConsumerProtocolAssignment
+    ):
+        return message.to_json(version)
+    found = message.to_json(message.VERSION_MAX)
+    found = {("partitions" if name == "assignedPartitions" else name): value for name, value in found.items()}
+    for name in {"partitions", "ownedPartitions"} & fields.keys():
+        found[name] = [[each["topic"], partition] for each in found[name] for partition in each["partitions"]]
+    return found
