@@ -16,7 +16,6 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from millrace.errors import InvalidRecordError, UnsupportedVersionError
@@ -67,10 +66,16 @@ def of(
     return dataclasses.field(default=default, metadata={"field": field})
 
 
-@cache
-def _fields(cls: Any) -> tuple[tuple[str, Field, Any], ...]:
+_LAYOUTS: Final[dict[type, tuple[tuple[str, Field, Any], ...]]] = {}
+
+
+def _fields(cls: type[Message]) -> tuple[tuple[str, Field, Any], ...]:
     """Name, layout and default of each field."""
-    return tuple((field.name, field.metadata["field"], field.default) for field in dataclasses.fields(cls))
+    layout = _LAYOUTS.get(cls)
+    if layout is None:
+        layout = tuple((field.name, field.metadata["field"], field.default) for field in dataclasses.fields(cls))
+        _LAYOUTS[cls] = layout
+    return layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
