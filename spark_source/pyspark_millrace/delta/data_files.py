@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from millrace.errors import SchemaMismatchError
 from pyspark_millrace.delta.partition_values import Values, directory_of, split_by_values
-from pyspark_millrace.delta.statistics import IndexedColumns, columns_with_nan, statistics_json
+from pyspark_millrace.delta.statistics import FloatBounds, IndexedColumns, parquet_statistics, statistics_json
 from pyspark_millrace.transform import Transform
 
 _log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class _DataFile:
     indexed: IndexedColumns
     compression: str
     _writer: pq.ParquetWriter | None = None
-    _with_nan: set[str] = field(default_factory=set)
+    _floats: dict[str, FloatBounds] = field(default_factory=dict)
     _footer: list[pq.FileMetaData] = field(default_factory=list)
     _described: dict[str, Any] | None = None
 
@@ -115,9 +115,12 @@ class _DataFile:
                 self.schema,
                 compression=self.compression,
                 store_schema=False,
+                write_statistics=parquet_statistics(self.schema),
                 metadata_collector=self._footer,
             )
-        self._with_nan |= columns_with_nan(rows)
+            self._floats = FloatBounds.of(self.schema)
+        for name, bounds in self._floats.items():
+            bounds.add(rows.column(name))
         self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
 
     def close(self) -> dict[str, Any]:
@@ -132,7 +135,7 @@ class _DataFile:
                 "size_bytes": self._location.stat().st_size,
                 "modified_ms": time.time_ns() // 1_000_000,
                 "rows": footer.num_rows,
-                "statistics": statistics_json(footer, self.schema, self.indexed, self._with_nan),
+                "statistics": statistics_json(footer, self.schema, self.indexed, self._floats),
             }
         return self._described
 

@@ -2,6 +2,8 @@
 
 Readers skip files by these, so a wrong bound loses rows and a missing one only costs time: where a bound could be
 wrong it is left out. The bounds come from the Parquet file's own statistics, which its writer has made anyway.
+Floating-point columns have none there and are looked through here: Spark takes NaN as larger than any number,
+Parquet's statistics pass over it, and Spark would skip row groups that hold what it looks for.
 
 Source: Delta transaction log protocol, "Per-file Statistics". Strings are cut to 32 characters and timestamps are in
 milliseconds, each rounded outwards; binary, boolean, array and map columns have no bounds.
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -45,45 +47,82 @@ class IndexedColumns:
         return any(".".join(path[:depth]) in self.names for depth in range(1, len(path) + 1))
 
 
-def columns_with_nan(table: pa.Table) -> set[str]:
-    """The columns that hold a NaN, which Spark takes as larger than any number and Parquet's statistics leave out."""
-    return {
-        field.name
-        for field in table.schema
-        if pa.types.is_floating(field.type) and pc.any(pc.is_nan(table.column(field.name))).as_py()
-    }
+@dataclass(slots=True)
+class FloatBounds:
+    """What is known of a floating-point column, of all rows that were added."""
+
+    nulls: int = 0
+    least: float = math.inf
+    greatest: float = -math.inf
+    has_nan: bool = False
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> dict[str, FloatBounds]:
+        """One for each such column; those in structs have no statistics."""
+        return {field.name: cls() for field in schema if pa.types.is_floating(field.type)}
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """Look through some rows."""
+        found = pc.min_max(column).as_py()
+        if found["min"] is not None and not math.isnan(found["min"]):
+            self.least, self.greatest = min(self.least, found["min"]), max(self.greatest, found["max"])
+        self.nulls += column.null_count
+        self.has_nan = self.has_nan or bool(pc.any(pc.is_nan(column)).as_py())
+
+
+def parquet_statistics(schema: pa.Schema) -> list[str]:
+    """The columns of a Parquet file that have statistics in it, by Parquet's names."""
+    return [
+        ".".join(path)
+        for path, data_type in _leaves(schema)
+        if path is not None and not pa.types.is_floating(data_type)
+    ]
 
 
 def statistics_json(
-    metadata: pq.FileMetaData, schema: pa.Schema, indexed: IndexedColumns, with_nan: Collection[str] = ()
+    metadata: pq.FileMetaData, schema: pa.Schema, indexed: IndexedColumns, floats: Mapping[str, FloatBounds]
 ) -> str:
-    """The ``stats`` of an ``add`` action for a file of ``schema``; ``with_nan`` are its columns with a NaN."""
+    """The ``stats`` of an ``add`` action for a file of ``schema``; ``floats`` know all of its rows."""
     minima: dict[str, Any] = {}
     maxima: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
-    row_groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     for number, (path, data_type) in enumerate(_leaves(schema)):
         if path is None or (number, path) not in indexed:
             continue
-        found = [group.column(number).statistics for group in row_groups]
-        if not all(found):
-            continue
-        if all(each.has_null_count for each in found):
-            _put(nulls, path, sum(each.null_count for each in found))
-        # A row group of nulls alone has no bounds, and needs none.
-        bounded = [each for each in found if each.num_values]
-        if not bounded or not all(each.has_min_max for each in bounded):
-            continue
-        if pa.types.is_floating(data_type) and len(path) > 1:
-            continue
-        least, greatest = min(each.min_raw for each in bounded), max(each.max_raw for each in bounded)
-        if _is_compared_decoded(data_type):
-            least, greatest = min(each.min for each in bounded), max(each.max for each in bounded)
-        if (bound := _lower(least, data_type)) is not None:
-            _put(minima, path, bound)
-        if path[0] not in with_nan and (bound := _upper(greatest, data_type)) is not None:
-            _put(maxima, path, bound)
+        if pa.types.is_floating(data_type):
+            null_count, least, greatest = _of_floats(floats.get(path[0]) if len(path) == 1 else None)
+        else:
+            null_count, least, greatest = _of_parquet(metadata, number, data_type)
+        for tree, value in ((nulls, null_count), (minima, least), (maxima, greatest)):
+            if value is not None:
+                _put(tree, path, value)
     return _text({"numRecords": metadata.num_rows, "minValues": minima, "maxValues": maxima, "nullCount": nulls})
+
+
+def _of_floats(bounds: FloatBounds | None) -> tuple[Any, Any, Any]:
+    """Nulls, smallest and largest value, each None where it is not known or JSON cannot say it."""
+    if bounds is None:
+        return None, None, None
+    least = bounds.least if math.isfinite(bounds.least) else None
+    greatest = bounds.greatest if math.isfinite(bounds.greatest) and not bounds.has_nan else None
+    return bounds.nulls, least, greatest
+
+
+def _of_parquet(metadata: pq.FileMetaData, number: int, data_type: pa.DataType) -> tuple[Any, Any, Any]:
+    """The same of another column, from all row groups."""
+    found = [metadata.row_group(group).column(number).statistics for group in range(metadata.num_row_groups)]
+    if not all(each is not None and each.has_null_count for each in found):
+        return None, None, None
+    null_count = sum(each.null_count for each in found)
+    # A row group of nulls alone has no bounds, and needs none.
+    bounded = [each for each in found if each.num_values]
+    if not bounded or not all(each.has_min_max for each in bounded):
+        return null_count, None, None
+    if _is_compared_decoded(data_type):
+        least, greatest = min(each.min for each in bounded), max(each.max for each in bounded)
+    else:
+        least, greatest = min(each.min_raw for each in bounded), max(each.max_raw for each in bounded)
+    return null_count, _lower(least, data_type), _upper(greatest, data_type)
 
 
 def _leaves(schema: pa.Schema) -> Iterator[tuple[Path | None, pa.DataType]]:
@@ -133,8 +172,6 @@ def _exact(value: Any, data_type: pa.DataType) -> Any:
     """A bound that JSON can hold exactly; None when there is none."""
     if pa.types.is_date(data_type):
         return _day(value)
-    if pa.types.is_floating(data_type):
-        return value if math.isfinite(value) else None
     if pa.types.is_integer(data_type) or isinstance(value, Decimal):
         return value
     return None
