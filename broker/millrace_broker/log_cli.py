@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from millrace_broker.log_tools import DumpOptions, Finding, Problem, Row
+    from millrace_broker.log_tools.decoders import RecordDecoder
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Look into the files of a log."
@@ -58,6 +59,33 @@ def dump(
     max_bytes: Annotated[
         int | None, typer.Option("--max-bytes", min=1, metavar="BYTES", help="Stop each log after so many bytes.")
     ] = None,
+    max_message_size: Annotated[
+        int | None, typer.Option("--max-message-size", min=1, metavar="BYTES", help="A larger batch is a problem.")
+    ] = None,
+    offsets_decoder: Annotated[
+        bool, typer.Option("--offsets-decoder", help="Decode records of __consumer_offsets (done anyway by name).")
+    ] = False,
+    transaction_log_decoder: Annotated[
+        bool,
+        typer.Option("--transaction-log-decoder", help="Decode records of __transaction_state (done anyway by name)."),
+    ] = False,
+    key_decoder_class: Annotated[
+        str | None,
+        typer.Option(
+            "--key-decoder-class",
+            metavar="TYPE|MODULE:FUNCTION",
+            help="Decode keys: string, long, integer, uuid, hex, ..., Kafka's name for one, or a function of yours.",
+        ),
+    ] = None,
+    value_decoder_class: Annotated[
+        str | None,
+        typer.Option("--value-decoder-class", metavar="TYPE|MODULE:FUNCTION", help="Decode values, likewise."),
+    ] = None,
+    skip_record_metadata: Annotated[
+        bool, typer.Option("--skip-record-metadata", help="Of records show only keys and values.")
+    ] = False,
+    cluster_metadata_decoder: Annotated[bool, typer.Option("--cluster-metadata-decoder", hidden=True)] = False,
+    remote_log_metadata_decoder: Annotated[bool, typer.Option("--remote-log-metadata-decoder", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the batches of segments, the entries of indexes, snapshots and checkpoints, and check them.
@@ -73,15 +101,25 @@ def dump(
 
       millrace log dump data/orders-* --verify-index-only
 
+      millrace log dump data/__consumer_offsets-3 --print-data-log --json
+
       millrace log dump --files 00000000000000000000.log --json | jq 'select(.kind == "batch") | .records'
     """
     from millrace_broker.log_tools import DumpOptions, files_of
 
+    if cluster_metadata_decoder or remote_log_metadata_decoder:
+        raise UsageError(
+            "--cluster-metadata-decoder, --remote-log-metadata-decoder: metadata and copies are in no topic here; see "
+            "millrace topics describe, and the manifests in the remote directory"
+        )
     options = DumpOptions(
-        with_data=print_data_log,
+        with_data=print_data_log or skip_record_metadata,
         deep=deep_iteration,
         schema=_schema(schema),
         max_bytes=max_bytes,
+        max_message_bytes=max_message_size,
+        decoder=_decoder(offsets_decoder, transaction_log_decoder, key_decoder_class, value_decoder_class),
+        with_metadata=not skip_record_metadata,
         only_disagreements=verify_index_only,
         only_sanity=index_sanity_check,
     )
@@ -94,6 +132,16 @@ def dump(
     if any(problems):
         typer.echo(f"millrace: {sum(problems)} problems in {sum(map(bool, problems))} of {len(chosen)} files", err=True)
         raise typer.Exit(1)
+
+
+def _decoder(is_offsets: bool, is_transactions: bool, key: str | None, value: str | None) -> RecordDecoder | None:
+    from millrace_broker.log_tools.decoders import OFFSETS, TRANSACTIONS, plain_decoder
+
+    if is_offsets + is_transactions + (key is not None or value is not None) > 1:
+        raise UsageError("--offsets-decoder, --transaction-log-decoder and decoder classes: give one of them")
+    if is_offsets or is_transactions:
+        return OFFSETS if is_offsets else TRANSACTIONS
+    return None if key is None and value is None else plain_decoder(key, value)
 
 
 def _schema(text: str | None) -> pa.Schema | None:

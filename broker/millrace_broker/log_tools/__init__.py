@@ -2,6 +2,7 @@
 
 ``dump``      the files of a path, one after another, as rows
 ``batches``, ``records``, ``indexes``, ``small_files``  each kind of file
+``decoders``  what keys and values mean, those of the coordinators' topics among them
 ``findings``  what they yield: rows, notes, problems
 ``stored_schemas``  schemas of typed topics from the broker's metadata beside the log
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from millrace.errors import UsageError
+from millrace.errors import InvalidTopicError, UsageError
 from millrace.segments.names import (
     CLEANED,
     DELETED,
@@ -18,14 +18,22 @@ from millrace.segments.names import (
     SNAPSHOT,
     SWAP,
     TIME_INDEX,
+    TRANSACTION_INDEX,
+    parse_partition_directory_name,
     parse_segment_file_name,
 )
 from millrace_broker.log.checkpoints import HIGH_WATERMARKS, LEADER_EPOCHS, LOG_START_OFFSETS, RECOVERY_POINTS
 from millrace_broker.log.partition_metadata import PARTITION_METADATA
 from millrace_broker.log_tools.batches import Entry, describe, walk
+from millrace_broker.log_tools.decoders import RecordDecoder, decoder_of_topic
 from millrace_broker.log_tools.findings import Finding, Note, Problem
-from millrace_broker.log_tools.indexes import base_offset_of, dump_offset_index, dump_time_index
-from millrace_broker.log_tools.records import records
+from millrace_broker.log_tools.indexes import (
+    base_offset_of,
+    dump_offset_index,
+    dump_time_index,
+    dump_transaction_index,
+)
+from millrace_broker.log_tools.records import RecordView, records
 from millrace_broker.log_tools.small_files import dump_epochs, dump_metadata, dump_offsets, dump_snapshot
 from millrace_broker.log_tools.stored_schemas import StoredSchemas
 
@@ -37,7 +45,7 @@ _SMALL: Final[dict[str, Callable[[Path], Iterator[Finding]]]] = {
     LOG_START_OFFSETS: dump_offsets,
     HIGH_WATERMARKS: dump_offsets,
 }
-_ORDER: Final = (LOG, OFFSET_INDEX, TIME_INDEX, SNAPSHOT)
+_ORDER: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT)
 
 Progress = Callable[[int, int], None]
 
@@ -47,14 +55,19 @@ class DumpOptions:
     """What is wanted of the files.
 
     ``with_data`` shows what records hold, ``deep`` only that they are there; ``schema`` decodes typed batches, in place
-    of the schemas that are found. ``max_bytes`` limits how much of each log is read. ``only_disagreements`` leaves out
-    the entries of indexes, and ``only_sanity`` the comparison with the log as well.
+    of the schemas that are found. ``decoder`` decodes opaque records; those of the coordinators' topics are decoded
+    anyway. ``with_metadata`` shows what records have beside key and value. ``max_bytes`` limits how much of each log is
+    read, and a batch above ``max_message_bytes`` is a problem. ``only_disagreements`` leaves out the entries of
+    indexes, and ``only_sanity`` the comparison with the log as well.
     """
 
     with_data: bool = False
     deep: bool = False
     schema: pa.Schema | None = None
     max_bytes: int | None = None
+    max_message_bytes: int | None = None
+    decoder: RecordDecoder | None = None
+    with_metadata: bool = True
     only_disagreements: bool = False
     only_sanity: bool = False
 
@@ -72,7 +85,7 @@ def files_of(path: Path, options: DumpOptions) -> list[Path]:
     if path.is_dir():
         found = [file for file in path.iterdir() if file.is_file() and kind_of(file) and _is_live(file)]
         if options.only_indexes:
-            found = [file for file in found if kind_of(file) in (OFFSET_INDEX, TIME_INDEX)]
+            found = [file for file in found if kind_of(file) in (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)]
         if not found:
             raise UsageError(f"{path} holds no files of a partition: name a partition's directory, or files")
         return sorted(found, key=_place)
@@ -124,6 +137,8 @@ def dump_file(path: Path, options: DumpOptions, on_progress: Progress | None = N
         )
     elif kind == TIME_INDEX:
         yield from dump_time_index(path, _base_offset(path), entries=not options.only_indexes, against_log=against_log)
+    elif kind == TRANSACTION_INDEX:
+        yield from dump_transaction_index(path, entries=not options.only_indexes)
     elif kind == SNAPSHOT:
         yield from dump_snapshot(path)
     elif kind is not None:
@@ -134,20 +149,33 @@ def _base_offset(path: Path) -> int:
     return base_offset_of(path.with_name(_live_name(path)))
 
 
+def _topic_of(path: Path) -> str:
+    """The topic by the directory's name; empty for one that is not a partition's."""
+    try:
+        return parse_partition_directory_name(path.absolute().parent.name)[0]
+    except InvalidTopicError:
+        return ""
+
+
 def _dump_log(path: Path, options: DumpOptions, on_progress: Progress | None) -> Iterator[Finding]:
     schemas = StoredSchemas(path.parent.parent, options.schema)
     expected_offset = _base_offset(path)
     noted: set[str] = set()
+    view = RecordView(
+        options.with_data, options.decoder or decoder_of_topic(_topic_of(path)), with_metadata=options.with_metadata
+    )
     for entry in walk(path, max_bytes=options.max_bytes, on_progress=on_progress):
         if not isinstance(entry, Entry):
             yield entry
             return
         findings = list(describe(entry, expected_offset))
+        if options.max_message_bytes is not None and len(entry.data) > options.max_message_bytes:
+            findings.append(Problem(f"{len(entry.data)} bytes, more than {options.max_message_bytes}", entry.position))
         yield from findings
         if not entry.is_valid:
             continue
         if options.with_data or options.deep:
-            for finding in records(entry, schemas, with_data=options.with_data):
+            for finding in records(entry, schemas, view):
                 if not isinstance(finding, Note) or finding.text not in noted:
                     yield finding
                 if isinstance(finding, Note):

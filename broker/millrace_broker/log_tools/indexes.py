@@ -12,11 +12,12 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from millrace.errors import MillraceError
+from millrace.errors import CorruptBatchError, MillraceError
 from millrace.records import MAGIC, BatchEntry
 from millrace.records.message_set import MessageEntry
 from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
 from millrace.segments.names import LOG, OFFSET_INDEX, parse_segment_file_name, segment_file_name
+from millrace.segments.transaction_index import read_aborted
 from millrace_broker.log_tools.findings import Finding, Note, Problem, Row
 
 _PREFIX: Final = struct.Struct(">qi4xb")
@@ -66,6 +67,28 @@ def dump_time_index(path: Path, base_offset: int, *, entries: bool, against_log:
                 found = "no batch" if batch is None else f"a batch of largest timestamp {batch.max_timestamp_ms}"
                 text = f"the log has {found} there, not {entry.timestamp_ms}"
                 yield Problem(text, number * TIME_ENTRY_BYTES, entry.offset)
+
+
+def dump_transaction_index(path: Path, *, entries: bool) -> Iterator[Finding]:
+    """Read a transaction index: its entries if they are asked for, and what is wrong with them."""
+    previous = -1
+    try:
+        for number, aborted in enumerate(read_aborted(path.read_bytes())):
+            if entries:
+                yield Row(
+                    "aborted transaction",
+                    {
+                        "producer_id": aborted.producer_id,
+                        "first_offset": aborted.first_offset,
+                        "last_offset": aborted.last_offset,
+                        "last_stable_offset": aborted.last_stable_offset,
+                    },
+                )
+            if aborted.last_offset <= previous:
+                yield Problem(f"entry {number} ends at {aborted.last_offset}, the one before it at {previous}")
+            previous = aborted.last_offset
+    except CorruptBatchError as error:
+        yield Problem(error.message)
 
 
 def _sanity(content: bytes, count: int, entry_bytes: int, problem: str | None) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,39 +23,64 @@ from millrace.records import (
 )
 from millrace.records.columnar import OPAQUE_SCHEMA_ID
 from millrace_broker.log_tools.batches import Entry
+from millrace_broker.log_tools.decoders import RecordDecoder, content_of
 from millrace_broker.log_tools.findings import Finding, Note, Problem, Row
 
 _NO_COLUMNS: Final[tuple[str, ...]] = ()
 
 
-def records(entry: Entry, schema_of: SchemaOf, *, with_data: bool) -> Iterator[Finding]:
-    """Read the records of an entry whose checksum is right; ``with_data`` shows their content, not only their sizes.
+@dataclass(frozen=True, slots=True)
+class RecordView:
+    """What is shown of records: with ``with_data`` what they hold, decoded by ``decoder`` if there is one.
+
+    ``with_metadata`` shows offset, timestamp, headers and so on beside that.
+    """
+
+    with_data: bool
+    decoder: RecordDecoder | None = None
+    with_metadata: bool = True
+
+    def row(self, kind: str, metadata: dict[str, Any], content: dict[str, Any]) -> Row:
+        """Put a row together."""
+        return Row(kind, metadata | content if self.with_metadata else content)
+
+    def content(self, key: bytes | None, value: bytes | None, offset: int) -> tuple[dict[str, Any], Note | None]:
+        """Key and value, or their sizes; and a note where they could not be decoded."""
+        if not self.with_data:
+            sizes = {
+                "key_bytes": -1 if key is None else len(key),
+                "value_bytes": -1 if value is None else len(value),
+            }
+            return sizes, None
+        shown, problem = content_of(self.decoder, key, value)
+        return shown, None if problem is None else Note(f"offset {offset} cannot be decoded: {problem}")
+
+
+def records(entry: Entry, schema_of: SchemaOf, view: RecordView) -> Iterator[Finding]:
+    """Read the records of an entry whose checksum is right.
 
     A typed batch whose schema ``schema_of`` does not know gets a note; one that cannot be decoded is a problem.
     """
     batch, header = entry.batch, entry.header
     try:
         if isinstance(batch, BatchEntry) and header is not None and not header.is_control:
-            yield from _decoded(entry, header, schema_of, with_data=with_data)
+            yield from _decoded(entry, header, schema_of, view)
         elif header is not None:
             yield from (_control(record) for record in read_rows(entry.data, 0, header))
         else:
-            yield from (_plain(record, with_data=with_data) for record in batch.records())
+            for record in batch.records():
+                yield from _plain(record, view)
     except UnknownSchemaError as error:
         yield Note(error.message)
     except MillraceError as error:
         yield Problem(error.message, entry.position, None if header is None else header.base_offset)
 
 
-def _plain(record: Record, *, with_data: bool) -> Row:
-    values = {"offset": record.offset, "timestamp": record.timestamp_ms}
-    return Row("record", values | _content(record.key, record.value, with_data=with_data))
-
-
-def _content(key: bytes | None, value: bytes | None, *, with_data: bool) -> dict[str, Any]:
-    if with_data:
-        return {"key": key, "value": value}
-    return {"key_bytes": -1 if key is None else len(key), "value_bytes": -1 if value is None else len(value)}
+def _plain(record: Record, view: RecordView) -> Iterator[Finding]:
+    content, note = view.content(record.key, record.value, record.offset)
+    yield view.row("record", {"offset": record.offset, "timestamp": record.timestamp_ms}, content)
+    if note is not None:
+        yield note
 
 
 def _control(record: Record) -> Row:
@@ -65,27 +91,32 @@ def _control(record: Record) -> Row:
     return Row("control record", values)
 
 
-def _decoded(entry: Entry, header: BatchHeader, schema_of: SchemaOf, *, with_data: bool) -> Iterator[Row]:
-    wanted = None if with_data or not header.is_columnar else _NO_COLUMNS
+def _decoded(entry: Entry, header: BatchHeader, schema_of: SchemaOf, view: RecordView) -> Iterator[Finding]:
+    wanted = None if view.with_data or not header.is_columnar else _NO_COLUMNS
     decoded = decode_batch(pa.py_buffer(entry.data), 0, header, schema_of, wanted)
     is_opaque = decoded.schema_id == OPAQUE_SCHEMA_ID
     if is_opaque and wanted is not None:
         decoded = decode_batch(pa.py_buffer(entry.data), 0, header, schema_of)
     beside = zip(decoded.offsets().to_pylist(), decoded.timestamps_ms().to_pylist(), strict=True)
-    headers = _lists(decoded.headers, decoded) if with_data else None
+    headers = _lists(decoded.headers, decoded) if view.with_data else None
     tombstones = _lists(decoded.tombstones, decoded)
-    content = decoded.columns.to_pylist() if with_data or is_opaque else [None] * decoded.num_rows
-    for number, ((offset, timestamp), values) in enumerate(zip(beside, content, strict=True)):
-        row = {"offset": offset, "timestamp": timestamp}
+    rows = decoded.columns.to_pylist() if view.with_data or is_opaque else [None] * decoded.num_rows
+    for number, ((offset, timestamp), values) in enumerate(zip(beside, rows, strict=True)):
+        metadata: dict[str, Any] = {"offset": offset, "timestamp": timestamp}
+        content: dict[str, Any] = {}
+        note = None
         if is_opaque:
-            row |= _content(values["key"], values["value"], with_data=with_data)
-        elif with_data:  # under a name of their own: a topic may have a column "offset"
-            row["value"] = values
+            content, note = view.content(values["key"], values["value"], offset)
+        elif view.with_data:  # under a name of their own: a topic may have a column "offset"
+            content = {"value": values}
+        after: dict[str, Any] = {}
         if headers is not None:
-            row["headers"] = [[item["key"], item["value"]] for item in headers[number] or ()]
+            after["headers"] = [[item["key"], item["value"]] for item in headers[number] or ()]
         if tombstones is not None:
-            row["tombstone"] = tombstones[number]
-        yield Row("record", row)
+            after["tombstone"] = tombstones[number]
+        yield view.row("record", metadata, content | after if view.with_metadata else content)
+        if note is not None:
+            yield note
 
 
 def _lists(array: pa.Array | None, decoded: DecodedBatch) -> list[Any] | None:

@@ -1,0 +1,138 @@
+"""What of a damaged log is sound: a decision over its bytes.
+
+A batch is sound if its checksum is right and its offsets lie between those before it and the next segment. After one
+that is not, the next sound one is searched: first where the damaged one claims to end, then at every byte. Where
+nothing sound follows, the log ends. Entries of magic 0 and 1 have no second place that confirms a header, so they are
+not searched for: behind the first damaged one the log ends.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from millrace.errors import CorruptBatchError
+from millrace.records import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader, crc_matches, read_header
+from millrace.records.message_set import MessageEntry
+
+_PREFIX: Final = struct.Struct(">qi4xb")
+_MAGIC_POSITION: Final = 16
+_SEARCHED_BYTES: Final = 2**24
+_RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+_MESSAGE_LENGTH_MIN: Final = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Bytes that are no sound entry, and the offsets that were in them; ``end_offset`` (exclusive) is None if unknown."""
+
+    position: int
+    size_bytes: int
+    first_offset: int
+    end_offset: int | None
+
+    def __str__(self) -> str:
+        if self.end_offset == self.first_offset:
+            return f"{self.size_bytes} bytes at {self.position}, no offsets"
+        last = "" if self.end_offset is None else str(self.end_offset - 1)
+        return f"{self.size_bytes} bytes at {self.position}, offsets {self.first_offset}..{last}"
+
+
+@dataclass(frozen=True, slots=True)
+class Salvage:
+    """Runs of sound entries as (start, end) positions, what lies between and behind them, and where the log ends."""
+
+    kept: tuple[tuple[int, int], ...]
+    lost: tuple[Lost, ...]
+    end_offset: int
+
+
+def salvage(content: memoryview, base_offset: int, following: int | None) -> Salvage:
+    """Look through a segment's ``.log``; ``following`` is the base offset of the next segment, None for the last."""
+    kept: list[tuple[int, int]] = []
+    lost: list[Lost] = []
+    position, expected, run_start = 0, base_offset, 0
+    while position < len(content):
+        found = _sound_at(content, position, expected, base_offset, following)
+        if found is not None:
+            position, expected = position + found[0], found[1]
+            continue
+        if position > run_start:
+            kept.append((run_start, position))
+        resumed = _search(content, position, expected, base_offset, following)
+        if resumed is None:
+            lost.append(Lost(position, len(content) - position, expected, following))
+            return Salvage(tuple(kept), tuple(lost), expected)
+        at, offset = resumed
+        lost.append(Lost(position, at - position, expected, offset))
+        position = run_start = at
+    if position > run_start:
+        kept.append((run_start, position))
+    return Salvage(tuple(kept), tuple(lost), expected)
+
+
+def _sound_at(
+    content: memoryview, position: int, expected: int, base_offset: int, following: int | None
+) -> tuple[int, int] | None:
+    """Size of the sound entry at ``position`` and the offset after it; None when there is none."""
+    if len(content) - position < _PREFIX.size:
+        return None
+    offset, length, magic = _PREFIX.unpack_from(content, position)
+    size_bytes = LOG_OVERHEAD_BYTES + length
+    if position + size_bytes > len(content):
+        return None
+    if magic == MAGIC:
+        header = _header_at(content, position)
+        if header is None or not crc_matches(content, position, header):
+            return None
+        first, last = header.base_offset, header.last_offset
+    elif magic in (0, 1) and length >= _MESSAGE_LENGTH_MIN:
+        entry = MessageEntry(content[position : position + size_bytes], 0, size_bytes)
+        try:
+            if not entry.crc_is_valid:
+                return None
+            first, last = entry.base_offset, entry.last_offset
+        except CorruptBatchError:
+            return None
+    else:
+        return None
+    end = base_offset + _RELATIVE_OFFSET_MAX + 1 if following is None else following
+    return (size_bytes, last + 1) if expected <= first <= last < end else None
+
+
+def _header_at(content: memoryview, position: int) -> BatchHeader | None:
+    try:
+        return read_header(content, position)
+    except CorruptBatchError:
+        return None
+
+
+def _search(
+    content: memoryview, position: int, expected: int, base_offset: int, following: int | None
+) -> tuple[int, int] | None:
+    """Position and first offset of the next sound batch of magic 2 after ``position``."""
+    for at in _candidates(content, position):
+        if _sound_at(content, at, expected, base_offset, following) is not None:
+            return at, int(_PREFIX.unpack_from(content, at)[0])
+    return None
+
+
+def _candidates(content: memoryview, position: int) -> Iterator[int]:
+    """Positions where a batch of magic 2 could begin: where the damaged one says it ends, then one after another."""
+    if len(content) - position >= _PREFIX.size:
+        _, length, _ = _PREFIX.unpack_from(content, position)
+        claimed = position + LOG_OVERHEAD_BYTES + length
+        if position < claimed <= len(content) - HEADER_BYTES and content[claimed + _MAGIC_POSITION] == MAGIC:
+            yield claimed
+    for start in range(position + 1, len(content) - HEADER_BYTES + 1, _SEARCHED_BYTES):
+        end = min(start + _SEARCHED_BYTES, len(content) - HEADER_BYTES + 1)
+        magics = np.frombuffer(content[start + _MAGIC_POSITION : end + _MAGIC_POSITION], np.uint8)
+        for found in np.flatnonzero(magics == MAGIC):
+            at = start + int(found)
+            length = int.from_bytes(content[at + 8 : at + 12], "big", signed=True)
+            if HEADER_BYTES - LOG_OVERHEAD_BYTES <= length <= len(content) - at - LOG_OVERHEAD_BYTES:
+                yield at

@@ -1,0 +1,253 @@
+"""Check a partition's files, each by itself and against the others.
+
+Logs: checksums, offsets that rise within and across segments, bodies too if asked for. Indexes: their entries rise and
+name batches of the log, the time index ends with the largest timestamp, the transaction index has the transactions
+that the log aborts. Snapshots, leader epochs and the topic's id can be read and end where the log does.
+
+Only reads; beside a running broker the end of the last segment may be seen half written, which is a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from millrace.errors import MillraceError, StorageError, UnknownSchemaError, UsageError
+from millrace.records import validate_batch
+from millrace.records.header import NO_TIMESTAMP
+from millrace.segments.indexes import TimeIndex
+from millrace.segments.names import (
+    CLEANED,
+    DELETED,
+    LOG,
+    OFFSET_INDEX,
+    SNAPSHOT,
+    SWAP,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from millrace.segments.transaction_index import AbortedTransaction, read_aborted
+from millrace_broker.log.checkpoints import LEADER_EPOCHS, read_epochs
+from millrace_broker.log.files import OsFiles
+from millrace_broker.log.partition_metadata import PARTITION_METADATA
+from millrace_broker.log.snapshots import read_snapshot
+from millrace_broker.log_tools.aborted import AbortedReplay
+from millrace_broker.log_tools.batches import Entry, describe, walk
+from millrace_broker.log_tools.findings import Finding, Note, Problem, Row
+from millrace_broker.log_tools.indexes import dump_offset_index, dump_time_index
+from millrace_broker.log_tools.small_files import dump_metadata
+from millrace_broker.log_tools.stored_schemas import StoredSchemas
+
+Located = tuple[Path, Finding]
+"""A finding and the file that it is about."""
+
+_LEFTOVERS: Final = (CLEANED, SWAP, DELETED)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """``deep`` decodes every body and looks at every value; typed ones by ``schema``, or by those that are found."""
+
+    deep: bool = False
+    schema: pa.Schema | None = None
+
+
+@dataclass(slots=True)
+class _Walked:
+    """What the walk over a segment found out."""
+
+    end_offset: int
+    batches: int = 0
+    records: int = 0
+    largest_ms: int = NO_TIMESTAMP
+    has_problem: bool = False
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+
+
+def partitions_of(path: Path) -> list[Path]:
+    """The partition directories that a path stands for: itself, or those in a data directory.
+
+    Raises ``UsageError`` when there are none.
+    """
+    if not path.is_dir():
+        raise UsageError(f"{path}: there is no such directory")
+    if segment_bases(path):
+        return [path]
+    found = sorted(each for each in path.iterdir() if each.is_dir() and segment_bases(each))
+    if not found:
+        raise UsageError(f"{path} is no partition directory and holds none: there is no .log in it")
+    return found
+
+
+def segment_bases(directory: Path) -> list[int]:
+    """Base offsets of the segments in a directory, sorted."""
+    parsed = (parse_segment_file_name(each.name) for each in directory.iterdir())
+    return sorted(found[0] for found in parsed if found is not None and found[1] == LOG)
+
+
+def log_bytes(directory: Path) -> int:
+    """Size of all logs of a partition: what progress is measured by."""
+    return sum((directory / segment_file_name(base, LOG)).stat().st_size for base in segment_bases(directory))
+
+
+def verify_partition(
+    directory: Path, options: VerifyOptions, on_progress: Callable[[int], None] = lambda _: None
+) -> Iterator[Located]:
+    """Check everything of a partition; ``on_progress`` is told how many bytes of logs were read since it was last.
+
+    Yields a row for each segment, and problems and notes as they are found. Raises ``OSError``.
+    """
+    bases = segment_bases(directory)
+    schemas = StoredSchemas(directory.parent, options.schema)
+    replay = AbortedReplay()
+    walked = _Walked(bases[0])
+    for number, base in enumerate(bases):
+        following = bases[number + 1] if number + 1 < len(bases) else None
+        path = directory / segment_file_name(base, LOG)
+        if base < walked.end_offset:
+            yield path, Problem(f"begins at offset {base}, the segment before ends at {walked.end_offset - 1}")
+        walked = _Walked(base)
+        for finding in _walk(path, walked, following, replay, schemas if options.deep else None, on_progress):
+            yield path, finding
+        yield from _verify_indexes(directory, base, walked, is_sealed=following is not None)
+        yield (
+            path,
+            Row(
+                "segment",
+                {
+                    "base_offset": base,
+                    "end_offset": walked.end_offset,
+                    "batches": walked.batches,
+                    "records": walked.records,
+                    "bytes": path.stat().st_size,
+                    "max_timestamp": walked.largest_ms,
+                },
+            ),
+        )
+    yield from _verify_small_files(directory, set(bases), walked.end_offset)
+
+
+def _walk(
+    path: Path,
+    walked: _Walked,
+    following: int | None,
+    replay: AbortedReplay,
+    schemas: StoredSchemas | None,
+    on_progress: Callable[[int], None],
+) -> Iterator[Finding]:
+    for entry in walk(path):
+        if not isinstance(entry, Entry):
+            walked.has_problem |= isinstance(entry, Problem)
+            yield entry
+            return
+        on_progress(len(entry.data))
+        problems = [each for each in describe(entry, walked.end_offset) if isinstance(each, Problem)]
+        yield from problems
+        walked.has_problem |= bool(problems)
+        walked.batches += 1
+        if problems:
+            continue
+        batch, header = entry.batch, entry.header
+        if following is not None and batch.last_offset >= following:
+            walked.has_problem = True
+            yield Problem(f"offset {batch.last_offset} belongs to the next segment", entry.position, batch.base_offset)
+            continue
+        walked.end_offset = batch.last_offset + 1
+        walked.largest_ms = max(walked.largest_ms, batch.max_timestamp_ms)
+        walked.records += 1 if header is None else header.count
+        if header is not None:
+            aborted = replay.add(header, entry.data)
+            walked.aborted += [aborted] if aborted is not None else []
+        if schemas is not None:
+            yield from _verify_body(entry, schemas)
+
+
+def _verify_body(entry: Entry, schemas: StoredSchemas) -> Iterator[Finding]:
+    header = entry.header
+    try:
+        if header is None:
+            for _ in entry.batch.records():
+                pass
+        elif not header.is_control:
+            validate_batch(entry.data, 0, header, schemas)
+    except UnknownSchemaError as error:
+        yield Note(error.message)
+    except MillraceError as error:
+        yield Problem(error.message, entry.position, entry.batch.base_offset)
+
+
+def _verify_indexes(directory: Path, base: int, walked: _Walked, *, is_sealed: bool) -> Iterator[Located]:
+    offset_path = directory / segment_file_name(base, OFFSET_INDEX)
+    time_path = directory / segment_file_name(base, TIME_INDEX)
+    for path, dump in ((offset_path, dump_offset_index), (time_path, dump_time_index)):
+        if path.exists():
+            yield from ((path, each) for each in dump(path, base, entries=False, against_log=True))
+        elif walked.batches:
+            yield path, Problem("is missing")
+    if is_sealed and time_path.exists() and not walked.has_problem:
+        last = TimeIndex.of_file(time_path.read_bytes(), base).last()
+        if last.timestamp_ms != walked.largest_ms:
+            yield time_path, Problem(f"ends with time {last.timestamp_ms}, the log's largest is {walked.largest_ms}")
+    yield from _verify_aborted(directory / segment_file_name(base, TRANSACTION_INDEX), walked)
+
+
+def _verify_aborted(path: Path, walked: _Walked) -> Iterator[Located]:
+    try:
+        found = list(read_aborted(path.read_bytes())) if path.exists() else []
+    except MillraceError as error:
+        yield path, Problem(error.message)
+        return
+    listed = {(each.producer_id, each.last_offset): each.first_offset for each in found}
+    for aborted in walked.aborted:
+        first = listed.get((aborted.producer_id, aborted.last_offset))
+        if first is None:
+            text = f"the log aborts a transaction of producer {aborted.producer_id}, which is not in the index"
+            yield path, Problem(text, offset=aborted.last_offset)
+        elif first > aborted.first_offset:
+            text = f"a transaction of producer {aborted.producer_id} begins at {aborted.first_offset}, not at {first}"
+            yield path, Problem(text, offset=aborted.last_offset)
+
+
+def _verify_small_files(directory: Path, bases: set[int], end_offset: int) -> Iterator[Located]:
+    for path in sorted(directory.iterdir()):
+        parsed = parse_segment_file_name(path.name)
+        if path.name.endswith(_LEFTOVERS):
+            yield path, Note("was left by a deletion or compaction: the broker removes or finishes it when it starts")
+        elif parsed is not None and parsed[1] == SNAPSHOT:
+            yield from ((path, each) for each in _verify_snapshot(path, parsed[0], end_offset))
+        elif parsed is not None and parsed[0] not in bases:
+            yield path, Problem("belongs to no segment")
+        elif path.name == PARTITION_METADATA:
+            yield from ((path, each) for each in dump_metadata(path) if not isinstance(each, Row))
+        elif path.name == LEADER_EPOCHS:
+            yield from ((path, each) for each in _verify_epochs(path, end_offset))
+
+
+def _verify_snapshot(path: Path, offset: int, end_offset: int) -> Iterator[Finding]:
+    try:
+        read_snapshot(path.read_bytes())
+    except StorageError as error:
+        yield Problem(error.message)
+    if offset > end_offset:
+        yield Problem(f"is of offset {offset}, the log ends at {end_offset}")
+
+
+def _verify_epochs(path: Path, end_offset: int) -> Iterator[Finding]:
+    try:
+        entries = read_epochs(OsFiles(), path)
+    except StorageError as error:
+        yield Problem(error.message)
+        return
+    previous = (-1, -1)
+    for epoch, start_offset in entries:
+        if epoch <= previous[0] or start_offset <= previous[1]:
+            yield Problem(f"epoch {epoch} from offset {start_offset} does not follow {previous[0]} from {previous[1]}")
+        if start_offset > end_offset:
+            yield Problem(f"epoch {epoch} begins at offset {start_offset}, the log ends at {end_offset}")
+        previous = (epoch, start_offset)
