@@ -28,6 +28,7 @@ from millrace.errors import (
     EnvironmentProblemError,
     InconsistentTopicIdError,
     NotLeaderError,
+    StorageError,
     UnknownTopicOrPartitionError,
 )
 from millrace_broker.compaction import cleaner_settings, keys_of
@@ -36,7 +37,7 @@ from millrace_broker.environment import Clock, SystemClock
 from millrace_broker.group_commit import GroupCommit, GroupCommitStatistics
 from millrace_broker.limits import ByteBudget, LimitStatistics, RequestLimits, SizeEstimate
 from millrace_broker.log import AppendResult, Files, LogManager, OsFiles, PartitionLog, read_meta_properties
-from millrace_broker.log.manager import Progress
+from millrace_broker.log.starting import Progress
 from millrace_broker.log.tiered.store import ArrowStore
 from millrace_broker.metadata import (
     LiveBroker,
@@ -106,6 +107,10 @@ class Broker:
         self.body_estimate: Final = SizeEstimate(config.queued_max_request_bytes // _FIRST_BODIES)
         self.request_bytes: Final = ByteBudget(config.queued_max_request_bytes)
         self.response_bytes: Final = ByteBudget(config.queued_max_request_bytes)
+        self._directories: Final = [Path(name).expanduser().absolute() for name in config.log_directories]
+        self.failed: Final = asyncio.Event()
+        """Set when the broker cannot go on, because of ``failure``."""
+        self.failure: StorageError | None = None
         self._io = ThreadPoolExecutor(config.num_io_threads, thread_name_prefix="millrace-io")
         self._commits = GroupCommit(config.num_io_threads)
         self._remote_readers = RemoteReaders(
@@ -126,9 +131,8 @@ class Broker:
         await self.administer(self._open, on_progress)
 
     def _open(self, on_progress: Progress | None) -> None:
-        directories = [Path(name).expanduser().absolute() for name in self.config.log_directories]
-        for directory in directories:
-            _make_directory(directory)
+        directories = self._directories
+        _make_directory(directories[0])  # the others may fail: those with partitions of topics do
         self._check_metadata_file(directories[0])
         self._store = EmbeddedStore(directories[0] / METADATA_FILE, now_ms=self.clock.now_ms)
         try:
@@ -148,7 +152,9 @@ class Broker:
                 on_progress=on_progress,
                 configs={topic.name: topic.config for topic in self.catalog.topics.values()},
                 retention_check_interval_ms=self.config.log_retention_check_interval_ms,
+                recovery_threads=self.config.num_recovery_threads_per_data_dir,
             )
+            self._check_directories()
         except BaseException:
             self._store.close()
             raise
@@ -177,6 +183,16 @@ class Broker:
                 f"{directory} holds data of broker {owner.get('broker.id')} of cluster {owner.get('cluster.id')}, but "
                 f"not its metadata ({METADATA_FILE}): keep the order of log.dirs, or use another data directory"
             )
+
+    def _check_directories(self) -> None:
+        """Raise ``StorageError`` when the broker cannot go on: no directory is left, or the metadata's has failed."""
+        failed = self.logs.failed_directories()
+        metadata = failed.get(self._directories[0])
+        if metadata is not None:
+            raise StorageError(f"the log directory with the metadata has failed: {metadata.message}")
+        if not self.logs.has_directories:
+            reasons = "; ".join(error.message for error in failed.values())
+            raise StorageError(f"no log directory is left: {reasons}")
 
     async def announce(self, address: Listener) -> None:
         """Register under the address that clients are to use, and begin the periodic work."""
@@ -211,6 +227,12 @@ class Broker:
             await asyncio.sleep(_TICK_S)
             try:
                 await self.run_io(self.logs.tick)
+                self._check_directories()
+            except StorageError as error:
+                _logger.critical("the broker stops: %s", error.message)
+                self.failure = error
+                self.failed.set()
+                return
             except Exception:
                 _logger.exception("the log's periodic work failed and is tried again")
 

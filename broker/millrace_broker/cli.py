@@ -6,11 +6,13 @@ Imports are few and late here: from the command to the first acknowledged write 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +23,7 @@ from millrace_broker.memory import keep_heaps_small
 
 if TYPE_CHECKING:
     from millrace.config.broker import BrokerConfig
+    from millrace_broker.log.starting import Progress
 
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _PROGRESS_INTERVAL_S = 1.0
@@ -93,20 +96,41 @@ async def _run(config: BrokerConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     server = BrokerServer(config)
-    await server.start(_Progress())
+    with _progress() as progress:
+        await server.start(progress)
     print(f"millrace broker {config.broker_id} listening on {server.address}", flush=True)  # noqa: T201 - the output
-    await stopping.wait()
+    failed = asyncio.create_task(server.failed())
+    stopped = asyncio.create_task(stopping.wait())
+    await asyncio.wait((failed, stopped), return_when=asyncio.FIRST_COMPLETED)
     await server.stop()
+    stopped.cancel()
+    if failed.done():
+        raise failed.result()
+    failed.cancel()
 
 
-class _Progress:
-    """Says now and then how far a long recovery has come."""
+@contextlib.contextmanager
+def _progress() -> Iterator[Progress]:
+    """Show how far the loading of the logs has come: a bar for people, lines for log files."""
+    if not sys.stderr.isatty():
+        yield _ProgressLines()
+        return
+    from millrace.cli.output import progress  # only where there is somebody to look at it
+
+    with progress() as bar:
+        task = bar.add_task("loading logs", total=None, rate="")
+        yield lambda done, total, name: bar.update(task, completed=done, total=total)
+
+
+class _ProgressLines:
+    """Says now and then how far a long start has come."""
 
     def __init__(self) -> None:
         self._said_s = time.monotonic()
+        self._has_said = False
 
     def __call__(self, done: int, total: int, name: str) -> None:
         now_s = time.monotonic()
-        if now_s - self._said_s >= _PROGRESS_INTERVAL_S:
-            self._said_s = now_s
-            logging.getLogger(__name__).info("recovered %d of %d logs (%s)", done, total, name)
+        if now_s - self._said_s >= _PROGRESS_INTERVAL_S or (self._has_said and done == total):
+            self._said_s, self._has_said = now_s, True
+            logging.getLogger(__name__).info("loaded %d of %d logs (%s)", done, total, name)

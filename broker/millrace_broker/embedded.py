@@ -7,6 +7,7 @@ what ``millrace broker`` does.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -63,7 +64,8 @@ class EmbeddedBroker:
     def stop(self) -> None:
         """Shut down cleanly; again does nothing."""
         if self._thread is not None:
-            self._loop.call_soon_threadsafe(self._stopping.set)
+            with contextlib.suppress(RuntimeError):  # its loop is closed, for it has stopped by itself
+                self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join()
             self._thread = None
 
@@ -78,7 +80,10 @@ class EmbeddedBroker:
             started.set_exception(error)
             return
         started.set_result(None)
+        failed = asyncio.create_task(self.server.failed())
+        failed.add_done_callback(lambda _: self._stopping.set())
         await self._stopping.wait()
+        failed.cancel()
         await self.server.stop()
 
     def __enter__(self) -> Self:

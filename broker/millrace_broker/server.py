@@ -8,11 +8,12 @@ from types import TracebackType
 from typing import Final, Self
 
 from millrace.config.broker import BrokerConfig, Listener
+from millrace.errors import StorageError
 from millrace_broker.broker import Broker
 from millrace_broker.environment import Clock
 from millrace_broker.grpc_listener import bind, make_server
 from millrace_broker.log import Files
-from millrace_broker.log.manager import Progress
+from millrace_broker.log.starting import Progress
 
 _logger = logging.getLogger(__name__)
 
@@ -68,6 +69,12 @@ class BrokerServer:
     def cluster_id(self) -> str:
         """The cluster's id, once started."""
         return self.broker.cluster_id
+
+    async def failed(self) -> StorageError:
+        """Wait until the broker cannot go on, and return why. It is to be stopped then."""
+        await self.broker.failed.wait()
+        assert self.broker.failure is not None
+        return self.broker.failure
 
     async def stop(self) -> None:
         """Refuse new calls, let those in progress end, close the data cleanly. Stopping again does nothing."""

@@ -14,8 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from millrace.errors import EnvironmentProblemError
-from millrace_broker.log.checkpoints import RECOVERY_POINTS, Partition, read_offsets, write_offsets
+from millrace.errors import EnvironmentProblemError, MillraceError
+from millrace_broker.log.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    Partition,
+    read_offsets,
+    write_offsets,
+)
 from millrace_broker.log.files import TEMPORARY, Files, Lock, replace_file
 
 META_PROPERTIES: Final = "meta.properties"
@@ -27,12 +34,20 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class DataDirectory:
-    """One of the broker's log directories, locked."""
+    """One of the broker's log directories, locked.
+
+    ``recovery_points`` and ``log_start_offsets`` are the checkpoints as they were found at start; without the file of
+    the former it is not known of any partition what had been synced. ``failure``: why the directory is not used any
+    more.
+    """
 
     path: Path
     files: Files
     was_clean: bool
+    recovery_points: dict[Partition, int] | None
+    log_start_offsets: dict[Partition, int]
     _lock: Lock
+    failure: MillraceError | None = None
     _kept: set[Partition] = field(default_factory=set)
     """Partitions whose checkpoints stay as they were found."""
 
@@ -43,7 +58,7 @@ class DataDirectory:
         Takes the clean-shutdown marker away: from now on the directory counts as in use.
 
         Raises ``EnvironmentProblemError`` when another process holds it or it belongs to another broker or cluster, and
-        ``StorageError`` when it cannot be written.
+        ``StorageError`` when it cannot be read or written, or a checkpoint is damaged.
         """
         files.make_directory(path)
         lock = files.lock(path / LOCK)
@@ -52,6 +67,9 @@ class DataDirectory:
                 if name.endswith(TEMPORARY):  # a small file that was being replaced
                     files.remove(path / name)
             _check_owner(files, path, broker_id, cluster_id)
+            has_points = files.size_bytes(path / RECOVERY_POINTS) is not None
+            recovery_points = read_offsets(files, path / RECOVERY_POINTS) if has_points else None
+            log_start_offsets = read_offsets(files, path / LOG_START_OFFSETS)
             was_clean = files.size_bytes(path / CLEAN_SHUTDOWN) is not None
             if was_clean:
                 files.remove(path / CLEAN_SHUTDOWN)
@@ -59,40 +77,46 @@ class DataDirectory:
         except BaseException:
             lock.release()
             raise
-        return cls(path, files, was_clean, lock)
-
-    def read_checkpoint(self, name: str) -> dict[Partition, int]:
-        """Read a checkpoint of offsets; raises ``StorageError`` when it is damaged."""
-        return read_offsets(self.files, self.path / name)
+        return cls(path, files, was_clean, recovery_points, log_start_offsets, lock)
 
     def recovery_point(self, partition: Partition) -> int | None:
-        """The offset before which a partition was synced; None when there is no checkpoint at all.
+        """The offset before which a partition was synced; None when that is not known of any.
 
         A partition that the checkpoint does not name was made since it was written.
         """
-        if self.files.size_bytes(self.path / RECOVERY_POINTS) is None:
-            return None
-        return self.read_checkpoint(RECOVERY_POINTS).get(partition, 0)
+        return None if self.recovery_points is None else self.recovery_points.get(partition, 0)
+
+    def fail(self, error: MillraceError) -> None:
+        """Stop using the directory; the first error is what is told from then on."""
+        if self.failure is None:
+            self.failure = error
+            _LOG.error("log directory %s is offline: %s", self.path, error.message)
 
     def keep_checkpoints(self, partition: Partition) -> None:
         """Leave what the checkpoints say of a partition as it is, for it could not be loaded."""
         self._kept.add(partition)
 
-    def write_checkpoint(self, name: str, offsets: dict[Partition, int]) -> None:
-        """Replace a checkpoint of offsets, but for what is to be kept of it."""
-        kept = {}
-        if self._kept:
-            kept = {key: offset for key, offset in self.read_checkpoint(name).items() if key in self._kept}
-        write_offsets(self.files, self.path / name, kept | offsets)
+    def write_checkpoints(
+        self,
+        recovery_points: dict[Partition, int],
+        high_watermarks: dict[Partition, int],
+        log_start_offsets: dict[Partition, int],
+    ) -> None:
+        """Replace the checkpoints of offsets, but for what is to be kept of them. Raises ``StorageError``."""
+        kept_points = {key: (self.recovery_points or {}).get(key, 0) for key in self._kept}
+        kept_starts = {key: self.log_start_offsets[key] for key in self._kept & self.log_start_offsets.keys()}
+        write_offsets(self.files, self.path / RECOVERY_POINTS, kept_points | recovery_points)
+        write_offsets(self.files, self.path / HIGH_WATERMARKS, high_watermarks)
+        write_offsets(self.files, self.path / LOG_START_OFFSETS, kept_starts | log_start_offsets)
 
     def mark_clean(self) -> None:
         """Say that all is synced and nothing will be appended: the next start need not recover.
 
         Does nothing while a partition could not be loaded, so that the next start looks at that again.
         """
-        if self._kept:
-            return
-        replace_file(self.files, self.path / CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": -1}).encode())
+        if not self._kept:
+            content = json.dumps({"version": 0, "brokerEpoch": -1}).encode()
+            replace_file(self.files, self.path / CLEAN_SHUTDOWN, content)
 
     def release(self) -> None:
         """Unlock."""

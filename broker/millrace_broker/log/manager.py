@@ -7,7 +7,7 @@ Invariants:
 - A partition directory of that name is complete: it is made under a name that the next start removes, and renamed when
   everything is in it; deletion renames it back before anything in it is removed.
 - A recovery-point checkpoint never promises more than has been synced.
-- A partition that could not be loaded, or whose disk failed, is *offline*: the others serve.
+- A partition that could not be loaded, or whose directory failed, is *offline*: the others serve.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from uuid import UUID, uuid4
 from millrace.config.topic import TopicConfig
 from millrace.errors import (
     InconsistentTopicIdError,
-    InvalidTopicError,
     MillraceError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
 from millrace.segments.names import (
-    DELETED_DIRECTORY,
     deleted_directory_name,
     parse_partition_directory_name,
     partition_directory_name,
 )
 from millrace_broker.environment import Clock, SystemClock
-from millrace_broker.log.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS, Partition
+from millrace_broker.log.checkpoints import Partition
 from millrace_broker.log.cleaning.batches import TopicKeys
 from millrace_broker.log.cleaning.checkpoints import CleanerCheckpoints
 from millrace_broker.log.cleaning.threads import CleanerSettings, CompactedPartition, LogCleaner
 from millrace_broker.log.data_directory import DataDirectory
 from millrace_broker.log.deletion import DeletedFiles
 from millrace_broker.log.files import Files, OsFiles
+from millrace_broker.log.log_directories import LogDirectories
 from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.partition import PartitionLog
-from millrace_broker.log.partition_metadata import read_topic_id, write_topic_id
+from millrace_broker.log.partition_metadata import read_topic_id
+from millrace_broker.log.starting import Progress, find_partitions, load_all
 from millrace_broker.log.tiered.deletions import RemoteDeletions
 from millrace_broker.log.tiered.manager import RemoteLogManager, TieringSettings
 from millrace_broker.log.tiered.store import RemoteStore
@@ -55,8 +55,7 @@ RETENTION_CHECK_INTERVAL_MS: Final = 300_000
 CHECKPOINT_INTERVAL_MS: Final = 60_000
 PRODUCER_EXPIRATION_MS: Final = 86_400_000
 
-Progress = Callable[[int, int, str], None]
-"""Called with how many partitions are loaded, how many there are, and the name of the latest."""
+RECOVERY_THREADS: Final = 1
 
 
 class LogManager:
@@ -64,18 +63,17 @@ class LogManager:
 
     def __init__(
         self,
-        directories: Sequence[DataDirectory],
+        directories: LogDirectories,
         defaults: TopicConfig,
-        files: Files,
         clock: Clock,
         *,
         retention_check_interval_ms: int,
         checkpoint_interval_ms: int,
         producer_expiration_ms: int,
     ) -> None:
-        self._directories: Final = tuple(directories)
+        self._directories: Final = directories
         self._defaults: Final = defaults
-        self._files: Final = files
+        self._files: Final = directories.files
         self._clock: Final = clock
         self._retention_check_interval_s: Final = retention_check_interval_ms / 1000
         self._checkpoint_interval_s: Final = checkpoint_interval_ms / 1000
@@ -83,7 +81,7 @@ class LogManager:
         self._lock: Final = threading.RLock()
         self._checkpoint_lock: Final = threading.RLock()
         """Taken before the other one: what is written later was also seen later."""
-        self._deleted: Final = DeletedFiles(files, clock)
+        self._deleted: Final = DeletedFiles(directories.files, clock)
         self._open_segments: Final = OpenSegments()
         self._logs: dict[Partition, PartitionLog] = {}
         self._homes: dict[Partition, DataDirectory] = {}
@@ -110,74 +108,62 @@ class LogManager:
         retention_check_interval_ms: int = RETENTION_CHECK_INTERVAL_MS,
         checkpoint_interval_ms: int = CHECKPOINT_INTERVAL_MS,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+        recovery_threads: int = RECOVERY_THREADS,
     ) -> LogManager:
         """Lock the directories and load every partition in them, recovering where the last stop was not clean.
 
-        ``configs`` holds the configuration of topics that differ from ``defaults``. A partition that cannot be loaded
-        is reported by ``offline``.
+        ``configs`` holds the configuration of topics that differ from ``defaults``, ``recovery_threads`` is how many
+        partitions of each directory are loaded at a time. A partition that cannot be loaded is reported by
+        ``offline``, a directory that fails by ``failed_directories``.
 
-        Raises ``EnvironmentProblemError`` when a directory is in use or not this broker's, and ``StorageError`` when it
-        cannot be read or written.
+        Raises ``EnvironmentProblemError`` when a directory is in use or not this broker's, and ``StorageError`` when
+        none of them can be used.
         """
-        files, clock = files or OsFiles(), clock or SystemClock()
-        directories: list[DataDirectory] = []
+        clock = clock or SystemClock()
+        directories = LogDirectories(files or OsFiles())
         try:
-            for path in dirs:
-                directories.append(
-                    DataDirectory.open(Path(path), broker_id=broker_id, cluster_id=cluster_id, files=files)
-                )
+            directories.open([Path(path) for path in dirs], broker_id=broker_id, cluster_id=cluster_id)
             manager = cls(
                 directories,
                 defaults,
-                files,
                 clock,
                 retention_check_interval_ms=retention_check_interval_ms,
                 checkpoint_interval_ms=checkpoint_interval_ms,
                 producer_expiration_ms=producer_expiration_ms,
             )
             manager._configs = dict(configs or {})
-            manager._load(on_progress or (lambda loaded, total, name: None))
+            manager._load(on_progress or (lambda loaded, total, name: None), recovery_threads)
         except BaseException:
-            for directory in directories:
-                directory.release()
+            directories.release()
             raise
         return manager
 
     # --- loading -------------------------------------------------------------------------------------------
 
-    def _load(self, on_progress: Progress) -> None:
-        found = [(directory, name) for directory in self._directories for name in self._partition_names(directory)]
-        for number, (directory, name) in enumerate(found, start=1):
-            self._load_partition(directory, name)
-            on_progress(number, len(found), name)
+    def _load(self, on_progress: Progress, threads: int) -> None:
+        found = [(directory, self._find_partitions(directory)) for directory in self._directories]
+        load_all(found, self._load_partition, threads_per_directory=threads, on_progress=on_progress)
+        self._retire_failed()
         for directory in self._directories:
             if not directory.was_clean:  # what was recovered is synced: another crash need not recover it again
                 self._write_checkpoints(directory)
 
-    def _partition_names(self, directory: DataDirectory) -> list[str]:
-        names = [name for name in self._files.names(directory.path) if self._files.is_directory(directory.path / name)]
-        for name in names:
-            if name.endswith(DELETED_DIRECTORY):
-                self._files.remove_tree(directory.path / name)
-        partitions = []
-        for name in names:
-            if name.endswith(DELETED_DIRECTORY):
-                continue
-            try:
-                parse_partition_directory_name(name)
-            except InvalidTopicError:
-                _LOG.warning("%s is no partition directory: left alone", directory.path / name)
-                continue
-            partitions.append(name)
-        return partitions
+    def _find_partitions(self, directory: DataDirectory) -> list[str]:
+        try:
+            return find_partitions(directory)
+        except StorageError as error:
+            directory.fail(error)
+            return []
 
     def _load_partition(self, directory: DataDirectory, name: str) -> None:
         key = topic, partition = parse_partition_directory_name(name)
         path = directory.path / name
         try:
-            if key in self._homes:
-                raise StorageError(f"{path} is a second copy of {name}, beside {self._homes[key].path}: remove one")
-            starts = directory.read_checkpoint(LOG_START_OFFSETS)
+            with self._lock:
+                other = self._homes.setdefault(key, directory)
+            if other is not directory:
+                raise StorageError(f"{path} is a second copy of {name}, beside {other.path}: remove one")
+            is_tiered = self._config_of(topic).remote_storage_enable
             log = PartitionLog(
                 topic=topic,
                 topic_id=read_topic_id(self._files, path),
@@ -188,28 +174,34 @@ class LogManager:
                 clock=self._clock,
                 open_segments=self._open_segments,
                 recovery_point=directory.recovery_point(key),
-                log_start_offset=starts.get(key, 0),
+                log_start_offset=directory.log_start_offsets.get(key, 0),
                 was_clean=directory.was_clean,
-                starts_remotely=key in starts and self._config_of(topic).remote_storage_enable,
+                starts_remotely=is_tiered and key in directory.log_start_offsets,
             )
         except MillraceError as error:
             _LOG.error("%s is offline: %s", name, error.message)
-            self._offline[key] = error
+            with self._lock:
+                self._offline[key] = error
             directory.keep_checkpoints(key)
             return
-        self._logs[key] = log
-        self._homes[key] = directory
+        with self._lock:
+            self._logs[key] = log
 
     def _config_of(self, topic: str) -> TopicConfig:
         return self._configs.get(topic, self._defaults)
 
     # --- partitions ----------------------------------------------------------------------------------------
 
-    def create_log(self, topic: str, topic_id: UUID, partition: int, config: TopicConfig | None = None) -> PartitionLog:
+    def create_log(
+        self, topic: str, topic_id: UUID, partition: int, config: TopicConfig | None = None, *, is_new: bool = True
+    ) -> PartitionLog:
         """Create a partition in the directory that has the fewest, or return the one that is already there.
 
+        A directory that is full, or fails, is passed over. Unless the partition ``is_new``, it may be in one that
+        failed, and then is not made elsewhere.
+
         Raises ``InconsistentTopicIdError`` when it is there and belongs to another topic id, ``StorageError`` when it
-        is offline or the disk fails.
+        is offline or no directory takes it.
         """
         with self._lock:
             existing = self.get(topic, partition)
@@ -221,8 +213,12 @@ class LogManager:
                 return existing
             if config is not None:
                 self._configs[topic] = config
-            directory = min(self._directories, key=lambda home: sum(1 for own in self._homes.values() if own is home))
-            path = self._make_partition_directory(directory, topic, topic_id, partition)
+            if not is_new and (failed := self.failed_directories()):
+                raise StorageError(
+                    f"{partition_directory_name(topic, partition)} may be in a log directory that is offline "
+                    f"({', '.join(map(str, failed))}): repair it and start the broker again"
+                )
+            directory, path = self._directories.place(self._homes.values(), topic, topic_id, partition)
             log = PartitionLog(
                 topic=topic,
                 topic_id=topic_id,
@@ -240,30 +236,44 @@ class LogManager:
                 self.tiering.attach(log)
             return log
 
-    def _make_partition_directory(self, directory: DataDirectory, topic: str, topic_id: UUID, partition: int) -> Path:
-        unfinished = directory.path / deleted_directory_name(topic, partition, uuid4().hex)
-        path = directory.path / partition_directory_name(topic, partition)
-        self._files.make_directory(unfinished)
-        write_topic_id(self._files, unfinished, topic_id)
-        self._files.rename(unfinished, path)
-        self._files.sync_directory(directory.path)
-        return path
-
     def get(self, topic: str, partition: int) -> PartitionLog | None:
         """Return a partition's log; None when there is none. Raises ``StorageError`` when it is offline."""
-        problem = self._offline.get((topic, partition))
+        key = (topic, partition)
+        home = self._homes.get(key)
+        problem = self._offline.get(key) or (None if home is None else home.failure)
         if problem is not None:
             raise StorageError(f"{partition_directory_name(topic, partition)} is offline: {problem.message}")
-        return self._logs.get((topic, partition))
+        return self._logs.get(key)
 
     def logs(self) -> list[PartitionLog]:
         """Return all partitions that are online, by topic and number."""
         with self._lock:
-            return [self._logs[key] for key in sorted(self._logs)]
+            return [self._logs[key] for key in sorted(self._logs) if self._homes[key].failure is None]
 
     def offline(self) -> dict[Partition, MillraceError]:
-        """Return the partitions that could not be loaded, and why."""
-        return dict(self._offline)
+        """Return the partitions that could not be loaded or whose directory failed, and why."""
+        with self._lock:
+            lost = {key: home.failure for key, home in self._homes.items() if home.failure is not None}
+            return self._offline | lost
+
+    def failed_directories(self) -> dict[Path, MillraceError]:
+        """Return the log directories that have failed, at start or since, and why."""
+        return self._directories.failures()
+
+    @property
+    def has_directories(self) -> bool:
+        """Whether any log directory is left."""
+        return len(self._directories) > 0
+
+    def _retire_failed(self) -> None:
+        """Let go of directories that have failed: nothing of them is touched again."""
+        for directory in self._directories.take_failed():
+            with self._lock:
+                logs = [log for key, log in self._logs.items() if self._homes[key] is directory]
+            for log in logs:
+                log.release()
+            directory.release()
+            _LOG.error("%d partitions of %s are offline", len(logs), directory.path)
 
     def delete_log(self, topic: str, partition: int) -> None:
         """Delete a partition: its name goes at once and durably, its files after ``file.delete.delay.ms``.
@@ -278,11 +288,12 @@ class LogManager:
             self._checkpoint_lock,
             self._lock,
         ):
-            log = self._logs.pop(key, None)
+            log = self.get(topic, partition)
             if log is None:
                 raise UnknownTopicOrPartitionError(
                     f"there is no partition {partition_directory_name(topic, partition)}"
                 )
+            del self._logs[key]
             directory = self._homes.pop(key)
             if self.cleaner is not None:
                 self.cleaner.forget(directory.path, key)
@@ -330,16 +341,22 @@ class LogManager:
         Raises ``StorageError`` when a checkpoint of the cleaner is damaged.
         """
 
-        def find_partitions() -> list[CompactedPartition]:
+        def find_compacted() -> list[CompactedPartition]:
             with self._lock:
-                return [
-                    CompactedPartition(log, self._homes[key].path, keys_of(log.topic))
-                    for key, log in self._logs.items()
-                    if log.config.is_compacted
-                ]
+                homes = dict(self._homes)
+            return [
+                CompactedPartition(log, homes[log.topic, log.partition].path, keys_of(log.topic))
+                for log in self.logs()
+                if log.config.is_compacted and (log.topic, log.partition) in homes
+            ]
+
+        def write_recovery_point(partition: CompactedPartition) -> None:
+            self._write_checkpoints(self._homes[partition.partition])
 
         checkpoints = CleanerCheckpoints(self._files, [directory.path for directory in self._directories])
-        self.cleaner = LogCleaner(settings, find_partitions, checkpoints, self._files, self._clock)
+        self.cleaner = LogCleaner(
+            settings, find_compacted, checkpoints, self._files, self._clock, before_cleaning=write_recovery_point
+        )
         self.cleaner.start()
         return self.cleaner
 
@@ -353,7 +370,7 @@ class LogManager:
         self.tiering = RemoteLogManager(
             settings,
             store,
-            RemoteDeletions(self._files, self._directories[0].path),
+            RemoteDeletions(self._files, next(iter(self._directories)).path),
             self._files,
             self._clock,
             write_start=lambda log: self._write_checkpoints(self._homes[log.topic, log.partition]),
@@ -379,14 +396,15 @@ class LogManager:
     def _write_checkpoints_alone(self, directory: DataDirectory) -> None:
         with self._lock:
             logs = {key: log for key, log in self._logs.items() if self._homes[key] is directory}
-        directory.write_checkpoint(RECOVERY_POINTS, {key: log.recovery_point for key, log in logs.items()})
-        directory.write_checkpoint(HIGH_WATERMARKS, {key: log.high_watermark for key, log in logs.items()})
-        starts = {
-            key: log.log_start_offset
-            for key, log in logs.items()
-            if log.log_start_offset != log.first_base_offset or log.config.remote_storage_enable
-        }
-        directory.write_checkpoint(LOG_START_OFFSETS, starts)
+        directory.write_checkpoints(
+            {key: log.recovery_point for key, log in logs.items()},
+            {key: log.high_watermark for key, log in logs.items()},
+            {
+                key: log.log_start_offset
+                for key, log in logs.items()
+                if log.log_start_offset != log.first_base_offset or log.config.remote_storage_enable
+            },
+        )
 
     def tick(self) -> None:
         """Do what time has made due: flushes, retention, checkpoints.
@@ -395,6 +413,7 @@ class LogManager:
 
         A partition whose disk fails is logged and takes no more appends; the others go on.
         """
+        self._retire_failed()
         now = self._clock.monotonic()
         retention_is_due = now >= self._next_retention
         if retention_is_due:
@@ -440,7 +459,10 @@ class LogManager:
         if self.tiering is not None:
             self.tiering.stop()
         failed: set[Path] = set()
+        self._retire_failed()
         for key, log in sorted(self._logs.items()):
+            if self._homes[key].failure is not None:
+                continue
             try:
                 log.close()
             except MillraceError as error:
@@ -454,5 +476,4 @@ class LogManager:
                     directory.mark_clean()
             except StorageError as error:
                 _LOG.error("%s was not closed cleanly: %s", directory.path, error.message)
-            finally:
-                directory.release()
+        self._directories.release()

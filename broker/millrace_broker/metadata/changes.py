@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from millrace.config.broker import BrokerConfig
@@ -138,7 +138,7 @@ class TopicChanges:
         self._coordination.multi(operations)
         refreshed = self._catalog.refresh(name)
         assert refreshed is not None
-        self._create_logs(refreshed)
+        self._create_logs(refreshed, new)
         return refreshed
 
     def alter_config(
@@ -201,10 +201,12 @@ class TopicChanges:
             _logger.info("finishing the deletion of topic %s", name)
             self._finish_deletion(name)
         for topic in self._catalog.topics.values():
-            try:
-                self._create_logs(topic)
-            except StorageError as error:
-                _logger.error("topic %s is not whole: %s", topic.name, error.message)
+            for partition in topic.partitions:
+                try:
+                    self._create_log(topic, partition, is_new=False)
+                except StorageError as error:
+                    _logger.error("topic %s is not whole: %s", topic.name, error.message)
+            self._logs.set_config(topic.name, topic.config)
         for log in self._logs.logs():
             if log.topic not in self._catalog.topics:
                 _logger.warning("%s belongs to no topic of this cluster and is left alone", log.directory)
@@ -271,19 +273,22 @@ class TopicChanges:
         schema_id = int(data or b"0") + 1
         return schema_id, Write(paths.SCHEMAS, str(schema_id).encode(), stat.version)
 
-    def _create_logs(self, topic: TopicInfo) -> None:
-        for partition, info in topic.partitions.items():
-            if self._config.broker_id not in info.replicas:
-                continue
-            log = self._logs.get(topic.name, partition)
-            if log is None:
-                self._logs.create_log(topic.name, topic.topic_id, partition, topic.config)
-            elif log.topic_id != topic.topic_id:
-                raise StorageError(
-                    f"{log.directory} holds topic id {id_text(log.topic_id)}, but {topic.name} is "
-                    f"{id_text(topic.topic_id)}: move that directory away"
-                )
+    def _create_logs(self, topic: TopicInfo, partitions: Iterable[int] | None = None) -> None:
+        for partition in topic.partitions if partitions is None else partitions:
+            self._create_log(topic, partition, is_new=True)
         self._logs.set_config(topic.name, topic.config)
+
+    def _create_log(self, topic: TopicInfo, partition: int, *, is_new: bool) -> None:
+        if self._config.broker_id not in topic.partitions[partition].replicas:
+            return
+        log = self._logs.get(topic.name, partition)
+        if log is None:
+            self._logs.create_log(topic.name, topic.topic_id, partition, topic.config, is_new=is_new)
+        elif log.topic_id != topic.topic_id:
+            raise StorageError(
+                f"{log.directory} holds topic id {id_text(log.topic_id)}, but {topic.name} is "
+                f"{id_text(topic.topic_id)}: move that directory away"
+            )
 
     def _finish_deletion(self, name: str) -> None:
         for log in list(self._logs.logs()):

@@ -128,6 +128,9 @@ class BrokerConfig(Config):
     log_retention_check_interval_ms: int = Field(
         300_000, ge=1, le=_INT_MAX, description="How often it is looked for segments that retention lets go."
     )
+    num_recovery_threads_per_data_dir: Annotated[int, Field(ge=1, le=256)] = Field(
+        1, description="Threads that load the partitions of each directory of log.dirs at start."
+    )
     log_cleaner_enable: bool = Field(True, description="Whether compacted topics are compacted.")
     log_cleaner_threads: Annotated[int, Field(ge=1, le=64)] = Field(1, description="Threads that compact.")
     log_cleaner_dedupe_buffer_size: int = Field(

@@ -19,7 +19,32 @@ def test_offsets_written_and_read_again(tmp_path: Path, offsets: dict[tuple[str,
     path = tmp_path / "recovery-point-offset-checkpoint"
     write_offsets(OsFiles(), path, offsets)
     assert read_offsets(OsFiles(), path) == offsets
-    assert [name.name for name in tmp_path.iterdir()] == [path.name]
+    assert sorted(name.name for name in tmp_path.iterdir()) == [path.name, f"{path.name}.crc32c"]
+
+
+def test_any_bit_that_flips_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "log-start-offset-checkpoint"
+    for offset in (7, 12):
+        write_offsets(OsFiles(), path, {("a", 0): offset})
+    for damaged in (path, path.with_name(path.name + ".crc32c")):
+        sound = damaged.read_bytes()
+        for bit in range(8 * (len(sound) if damaged is path else 9)):
+            content = bytearray(sound)
+            content[bit // 8] ^= 1 << bit % 8
+            damaged.write_bytes(content)
+            with pytest.raises(StorageError, match="is damaged"):
+                read_offsets(OsFiles(), path)
+        damaged.write_bytes(sound)
+    assert read_offsets(OsFiles(), path) == {("a", 0): 12}
+
+
+def test_between_checksum_and_file_the_old_one_counts(tmp_path: Path) -> None:
+    path = tmp_path / "log-start-offset-checkpoint"
+    write_offsets(OsFiles(), path, {("a", 0): 7})
+    old = path.read_bytes()
+    write_offsets(OsFiles(), path, {("a", 0): 12})
+    path.write_bytes(old)
+    assert read_offsets(OsFiles(), path) == {("a", 0): 7}
 
 
 def test_format_is_kafkas(tmp_path: Path) -> None:

@@ -272,6 +272,9 @@ def test_log_start_inside_a_segment_survives(
         manager.create_log("orders", TOPIC_ID, 0).append(batch([1]))
     manager.close()
     (tmp_path / "data" / "log-start-offset-checkpoint").write_text("0\n1\norders 0 2\n")
+    with pytest.raises(StorageError, match=r"log-start-offset-checkpoint is damaged: its checksum"):
+        open_manager()
+    (tmp_path / "data" / "log-start-offset-checkpoint.crc32c").unlink()  # somebody wrote it by hand, and means it
     manager = open_manager()
     assert manager.logs()[0].log_start_offset == 2
     manager.close()

@@ -6,13 +6,17 @@ partition that it does not name is dirty from its start.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from millrace.errors import StorageError
 from millrace_broker.log.checkpoints import Partition, read_offsets, write_offsets
 from millrace_broker.log.files import Files
+
+_LOG: Final = logging.getLogger(__name__)
 
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 
@@ -21,10 +25,17 @@ class CleanerCheckpoints:
     """The checkpoints of all log directories, in memory and on disk. Safe from any thread."""
 
     def __init__(self, files: Files, directories: list[Path]) -> None:
-        """Read them; raises ``StorageError`` for a file that is damaged."""
+        """Read them. One that is damaged costs a cleaning from the start and is no reason to do without it."""
         self._files: Final = files
         self._lock: Final = threading.Lock()
-        self._offsets: Final = {path: read_offsets(files, path / CLEANER_OFFSETS) for path in directories}
+        self._offsets: Final = {path: self._read(path) for path in directories}
+
+    def _read(self, directory: Path) -> dict[Partition, int]:
+        try:
+            return read_offsets(self._files, directory / CLEANER_OFFSETS)
+        except StorageError as error:
+            _LOG.warning("all compacted partitions are cleaned from their starts: %s", error.message)
+            return {}
 
     def get(self, directory: Path, partition: Partition) -> int | None:
         """Up to where a partition is clean, None when it never was cleaned."""

@@ -96,12 +96,16 @@ class LogCleaner:
         checkpoints: CleanerCheckpoints,
         files: Files,
         clock: Clock,
+        *,
+        before_cleaning: Callable[[CompactedPartition], None] = lambda _: None,
     ) -> None:
         self._settings: Final = settings
         self._find_partitions: Final = find_partitions
         self._checkpoints: Final = checkpoints
         self._files: Final = files
         self._clock: Final = clock
+        self._before_cleaning: Final = before_cleaning
+        """Writes the recovery point down: gaps that a cleaning leaves are not to look like the loss of records."""
         self._changed: Final = threading.Condition()
         self._in_progress: dict[Partition, bool] = {}
         """Partitions being cleaned, and whether that is to end."""
@@ -269,6 +273,7 @@ class LogCleaner:
                 raise CleaningAbortedError(f"{candidate.log.name}: cleaning was broken off")
 
         candidate.log.flush()  # what is about to be read again, thinned and synced is the disk's, not only the cache's
+        self._before_cleaning(candidate)
         cleaner = Cleaner(limits=self._settings.limits, files=self._files, use_io=use_io)
         view = PartitionView(candidate.log, self._files)
         done = cleaner.clean(view, dirty, candidate.keys, self._clock.now_ms())

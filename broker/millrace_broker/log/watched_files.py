@@ -1,0 +1,200 @@
+"""Notice that the disk under a log directory fails, whoever it is that finds out.
+
+Every operation passes through; what goes wrong with it is raised as ever, and if it says that the *disk* is at fault,
+somebody is told, too. A full disk is not at fault (what cannot be written is refused and undone, and it may be
+used again as soon as there is space), nor is one file that is missing or not ours to open.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
+
+from millrace.errors import StorageError
+from millrace_broker.log.files import File, Files, Lock, Part
+
+_FAULTS: Final = frozenset(
+    (
+        errno.EIO,
+        errno.EROFS,
+        errno.ENODEV,
+        errno.ENXIO,
+        errno.ESTALE,
+        errno.EUCLEAN,
+        errno.EBADMSG,
+        errno.EREMOTEIO,
+        errno.ENOTCONN,
+        errno.ESHUTDOWN,
+        errno.ENOMEDIUM,
+    )
+)
+
+_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+OnFault = Callable[[Path, StorageError], None]
+"""Called with the path and the error, in whatever thread it happened; must not block."""
+
+
+class _Watched(Protocol):
+    def report(self, error: StorageError, path: object) -> None: ...
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_W = TypeVar("_W", bound=_Watched)
+
+
+def is_fault(error: StorageError) -> bool:
+    """Whether an error says that the disk does not work."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _FAULTS
+
+
+def is_full(error: StorageError) -> bool:
+    """Whether an error says that there is no space left."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
+
+
+def _watched(operation: Callable[Concatenate[_W, _P], _T]) -> Callable[Concatenate[_W, _P], _T]:
+    @wraps(operation)
+    def watched(self: _W, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return operation(self, *args, **kwargs)
+        except StorageError as error:
+            if is_fault(error):
+                self.report(error, args[0] if args else None)
+            raise
+
+    return watched
+
+
+class WatchedFile:
+    """An open file on a watched disk."""
+
+    def __init__(self, file: File, path: Path, on_fault: OnFault) -> None:
+        self._file: Final = file
+        self._path: Final = path
+        self._on_fault: Final = on_fault
+
+    def report(self, error: StorageError, path: object) -> None:
+        """Tell of a fault."""
+        self._on_fault(self._path, error)
+
+    @_watched
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """See ``File``."""
+        return self._file.read(position, size_bytes)
+
+    @_watched
+    def write(self, position: int, parts: Sequence[Part]) -> None:
+        """See ``File``."""
+        self._file.write(position, parts)
+
+    @_watched
+    def truncate(self, size_bytes: int) -> None:
+        """See ``File``."""
+        self._file.truncate(size_bytes)
+
+    @_watched
+    def size_bytes(self) -> int:
+        """See ``File``."""
+        return self._file.size_bytes()
+
+    @_watched
+    def sync(self) -> None:
+        """See ``File``."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """See ``File``."""
+        self._file.close()
+
+
+class WatchedFiles:
+    """A file system whose faults are noticed."""
+
+    def __init__(self, files: Files, on_fault: OnFault) -> None:
+        self._files: Final = files
+        self._on_fault: Final = on_fault
+
+    def report(self, error: StorageError, path: object) -> None:
+        """Tell of a fault."""
+        if isinstance(path, Path):
+            self._on_fault(path, error)
+
+    @_watched
+    def open(self, path: Path, *, create: bool = False) -> WatchedFile:
+        """See ``Files``."""
+        return WatchedFile(self._files.open(path, create=create), path, self._on_fault)
+
+    @_watched
+    def open_read_only(self, path: Path) -> WatchedFile | None:
+        """See ``Files``."""
+        file = self._files.open_read_only(path)
+        return None if file is None else WatchedFile(file, path, self._on_fault)
+
+    @_watched
+    def map(self, path: Path) -> memoryview | None:
+        """See ``Files``."""
+        return self._files.map(path)
+
+    @_watched
+    def read_bytes(self, path: Path) -> bytes | None:
+        """See ``Files``."""
+        return self._files.read_bytes(path)
+
+    @_watched
+    def names(self, directory: Path) -> list[str]:
+        """See ``Files``."""
+        return self._files.names(directory)
+
+    def is_directory(self, path: Path) -> bool:
+        """See ``Files``."""
+        return self._files.is_directory(path)
+
+    @_watched
+    def size_bytes(self, path: Path) -> int | None:
+        """See ``Files``."""
+        return self._files.size_bytes(path)
+
+    @_watched
+    def modified_ms(self, path: Path) -> int | None:
+        """See ``Files``."""
+        return self._files.modified_ms(path)
+
+    @_watched
+    def set_modified_ms(self, path: Path, time_ms: int) -> None:
+        """See ``Files``."""
+        self._files.set_modified_ms(path, time_ms)
+
+    @_watched
+    def rename(self, source: Path, target: Path) -> None:
+        """See ``Files``."""
+        self._files.rename(source, target)
+
+    @_watched
+    def remove(self, path: Path) -> None:
+        """See ``Files``."""
+        self._files.remove(path)
+
+    @_watched
+    def make_directory(self, path: Path) -> None:
+        """See ``Files``."""
+        self._files.make_directory(path)
+
+    @_watched
+    def remove_tree(self, path: Path) -> None:
+        """See ``Files``."""
+        self._files.remove_tree(path)
+
+    @_watched
+    def sync_directory(self, path: Path) -> None:
+        """See ``Files``."""
+        self._files.sync_directory(path)
+
+    @_watched
+    def lock(self, path: Path) -> Lock:
+        """See ``Files``."""
+        return self._files.lock(path)
