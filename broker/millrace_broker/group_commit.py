@@ -45,7 +45,10 @@ class GroupCommit:
         """Return when everything before ``end_offset`` is on the disk. Raises ``StorageError`` when a sync fails."""
         self._waits += 1
         while log.recovery_point < end_offset:
-            await asyncio.shield(self._running.get(log) or self._begin(log))
+            running = self._running.get(log)
+            if running is None or running.done():  # its callback, which forgets it, may not have run yet
+                running = self._begin(log)
+            await asyncio.shield(running)
 
     def sync_within(self, log: PartitionLog, delay_s: float) -> None:
         """Have what has been appended synced within a time (``flush.ms``); failures take the partition offline."""
@@ -65,7 +68,8 @@ class GroupCommit:
         return running
 
     def _ended(self, log: PartitionLog, done: asyncio.Future[None]) -> None:
-        del self._running[log]
+        if self._running.get(log) is done:
+            del self._running[log]
         error = None if done.cancelled() else done.exception()
         if error is not None and not isinstance(error, MillraceError):  # the log has logged its own
             _logger.error("syncing %s failed unexpectedly", log.name, exc_info=error)
