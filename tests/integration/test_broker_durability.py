@@ -40,8 +40,8 @@ def test_many_clients_share_syncs_and_each_sees_its_records_at_once(
         answers = [answer for found in threads.map(produce, range(8)) for answer in found]
     assert sorted(answers) == [(partition, offset) for partition in (0, 1) for offset in range(80)]
     after = module_broker.server.broker.statistics().group_commit
-    assert after.waits - before.waits == 160
-    assert after.syncs - before.syncs <= 160
+    # An append that finds itself synced already, together with one before it, does not wait at all.
+    assert 0 < after.syncs - before.syncs <= after.waits - before.waits <= 160
     for number in (0, 1):
         log = module_broker.server.broker.logs.get(topic, number)
         assert log is not None
