@@ -1,4 +1,4 @@
-"""Look into the files of a log, without a broker."""
+"""The group ``millrace log``, and its command ``dump``; ``log_check_cli`` has the others."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 
 from millrace.cli.options import AsJson
 from millrace.errors import UsageError
+from millrace_broker import log_check_cli
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,16 +22,24 @@ if TYPE_CHECKING:
     from millrace_broker.log_tools.decoders import RecordDecoder
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Look into the files of a log."
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Look into, check, mend and convert the files of a log.",
 )
 
 _TABLE_ROWS: Final = 500
 """Rows of one table: a log has too many batches to know all widths before the first is printed."""
 
 
+app.command()(log_check_cli.verify)
+app.command()(log_check_cli.repair)
+app.command()(log_check_cli.convert)
+
+
 @app.callback()
 def _group() -> None:
-    """Look into the files of a log, without a broker."""
+    """Look into the files of a log, check, mend and convert them, without a broker."""
 
 
 @app.command()
@@ -115,7 +124,7 @@ def dump(
     options = DumpOptions(
         with_data=print_data_log or skip_record_metadata,
         deep=deep_iteration,
-        schema=_schema(schema),
+        schema=parsed_schema(schema),
         max_bytes=max_bytes,
         max_message_bytes=max_message_size,
         decoder=_decoder(offsets_decoder, transaction_log_decoder, key_decoder_class, value_decoder_class),
@@ -144,7 +153,8 @@ def _decoder(is_offsets: bool, is_transactions: bool, key: str | None, value: st
     return None if key is None and value is None else plain_decoder(key, value)
 
 
-def _schema(text: str | None) -> pa.Schema | None:
+def parsed_schema(text: str | None) -> pa.Schema | None:
+    """Read a schema given on the command line: a file, or DDL."""
     if text is None:
         return None
     from millrace.schemas import parse_schema

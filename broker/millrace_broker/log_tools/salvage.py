@@ -28,7 +28,7 @@ _MESSAGE_LENGTH_MIN: Final = 14
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Bytes that are no sound entry, and the offsets that were in them; ``end_offset`` (exclusive) is None if unknown."""
+    """Bytes that are no sound entry, and the offsets that were in them, up to ``end_offset``; None: nobody knows."""
 
     position: int
     size_bytes: int
@@ -81,7 +81,7 @@ def _sound_at(
     """Size of the sound entry at ``position`` and the offset after it; None when there is none."""
     if len(content) - position < _PREFIX.size:
         return None
-    offset, length, magic = _PREFIX.unpack_from(content, position)
+    _, length, magic = _PREFIX.unpack_from(content, position)
     size_bytes = LOG_OVERHEAD_BYTES + length
     if position + size_bytes > len(content):
         return None

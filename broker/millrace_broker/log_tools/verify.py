@@ -35,10 +35,12 @@ from millrace.segments.names import (
 from millrace.segments.transaction_index import AbortedTransaction, read_aborted
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, read_epochs
 from millrace_broker.log.files import OsFiles
+from millrace_broker.log.leader_epochs import LeaderEpochs
 from millrace_broker.log.partition_metadata import PARTITION_METADATA
 from millrace_broker.log.snapshots import read_snapshot
 from millrace_broker.log_tools.aborted import AbortedReplay
 from millrace_broker.log_tools.batches import Entry, describe, walk
+from millrace_broker.log_tools.epochs import known_epochs, wrong_epoch
 from millrace_broker.log_tools.findings import Finding, Note, Problem, Row
 from millrace_broker.log_tools.indexes import dump_offset_index, dump_time_index
 from millrace_broker.log_tools.small_files import dump_metadata
@@ -68,6 +70,16 @@ class _Walked:
     largest_ms: int = NO_TIMESTAMP
     has_problem: bool = False
     aborted: list[AbortedTransaction] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What a walk through a partition needs from segment to segment."""
+
+    replay: AbortedReplay
+    epochs: LeaderEpochs
+    schemas: StoredSchemas | None
+    on_progress: Callable[[int], None]
 
 
 def partitions_of(path: Path) -> list[Path]:
@@ -105,7 +117,7 @@ def verify_partition(
     """
     bases = segment_bases(directory)
     schemas = StoredSchemas(directory.parent, options.schema)
-    replay = AbortedReplay()
+    context = _Context(AbortedReplay(), known_epochs(directory), schemas if options.deep else None, on_progress)
     walked = _Walked(bases[0])
     for number, base in enumerate(bases):
         following = bases[number + 1] if number + 1 < len(bases) else None
@@ -113,7 +125,7 @@ def verify_partition(
         if base < walked.end_offset:
             yield path, Problem(f"begins at offset {base}, the segment before ends at {walked.end_offset - 1}")
         walked = _Walked(base)
-        for finding in _walk(path, walked, following, replay, schemas if options.deep else None, on_progress):
+        for finding in _walk(path, walked, following, context):
             yield path, finding
         yield from _verify_indexes(directory, base, walked, is_sealed=following is not None)
         yield (
@@ -137,16 +149,14 @@ def _walk(
     path: Path,
     walked: _Walked,
     following: int | None,
-    replay: AbortedReplay,
-    schemas: StoredSchemas | None,
-    on_progress: Callable[[int], None],
+    context: _Context,
 ) -> Iterator[Finding]:
     for entry in walk(path):
         if not isinstance(entry, Entry):
             walked.has_problem |= isinstance(entry, Problem)
             yield entry
             return
-        on_progress(len(entry.data))
+        context.on_progress(len(entry.data))
         problems = [each for each in describe(entry, walked.end_offset) if isinstance(each, Problem)]
         yield from problems
         walked.has_problem |= bool(problems)
@@ -162,10 +172,13 @@ def _walk(
         walked.largest_ms = max(walked.largest_ms, batch.max_timestamp_ms)
         walked.records += 1 if header is None else header.count
         if header is not None:
-            aborted = replay.add(header, entry.data)
+            aborted = context.replay.add(header, entry.data)
             walked.aborted += [aborted] if aborted is not None else []
-        if schemas is not None:
-            yield from _verify_body(entry, schemas)
+            wrong = wrong_epoch(context.epochs, entry.position, header)
+            if wrong is not None:
+                yield Problem(str(wrong), entry.position, wrong.offset)
+        if context.schemas is not None:
+            yield from _verify_body(entry, context.schemas)
 
 
 def _verify_body(entry: Entry, schemas: StoredSchemas) -> Iterator[Finding]:
@@ -215,11 +228,17 @@ def _verify_aborted(path: Path, walked: _Walked) -> Iterator[Located]:
 
 
 def _verify_small_files(directory: Path, bases: set[int], end_offset: int) -> Iterator[Located]:
+    leftovers = sum(path.name.endswith(_LEFTOVERS) for path in directory.iterdir())
+    if leftovers:
+        text = (
+            f"{leftovers} files of a deletion or compaction are left: the broker removes or finishes them at its start"
+        )
+        yield directory, Note(text)
     for path in sorted(directory.iterdir()):
         parsed = parse_segment_file_name(path.name)
         if path.name.endswith(_LEFTOVERS):
-            yield path, Note("was left by a deletion or compaction: the broker removes or finishes it when it starts")
-        elif parsed is not None and parsed[1] == SNAPSHOT:
+            continue
+        if parsed is not None and parsed[1] == SNAPSHOT:
             yield from ((path, each) for each in _verify_snapshot(path, parsed[0], end_offset))
         elif parsed is not None and parsed[0] not in bases:
             yield path, Problem("belongs to no segment")

@@ -1,0 +1,257 @@
+"""A partition directory into another one whose records are in another format: from Kafka into millrace, and back.
+
+The target appears under its name only when it is complete and has been verified. Offsets, leader epochs, producers and
+transactions stay; what the format cannot hold is refused, or left out if allowed (``millrace.records.convert``).
+Segments stay as they are, except that one which would grow beyond what positions can name becomes two.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+from uuid import UUID, uuid4
+
+from millrace.errors import CorruptBatchError, InvalidTopicError, MillraceError, StorageError, UsageError
+from millrace.records import Compression, RecordFormat, read_entries
+from millrace.records import convert as convert_records
+from millrace.segments.names import (
+    LOG,
+    SNAPSHOT,
+    SWAP,
+    TRANSACTION_INDEX,
+    parse_partition_directory_name,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from millrace.segments.transaction_index import AbortedTransaction, pack_aborted, read_aborted
+from millrace_broker.log.checkpoints import LEADER_EPOCHS, LOG_START_OFFSETS, read_epochs, read_offsets
+from millrace_broker.log.files import OsFiles
+from millrace_broker.log.partition_metadata import PARTITION_METADATA, read_topic_id, write_topic_id
+from millrace_broker.log.snapshots import read_snapshot
+from millrace_broker.log_tools.findings import Problem, Row
+from millrace_broker.log_tools.repair import INDEX_INTERVAL_BYTES, build_indexes
+from millrace_broker.log_tools.verify import VerifyOptions, segment_bases, verify_partition
+
+SEGMENT_BYTES_MAX: Final = 2**31 - 1
+_UNFINISHED: Final = ".converting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertOptions:
+    """What to make of a log. ``compression`` None keeps each batch's own; ``topic_id`` None keeps that of the source.
+
+    ``allow_loss`` leaves out what the format cannot hold instead of refusing it.
+    """
+
+    record_format: RecordFormat = RecordFormat.ROWS
+    compression: Compression | None = None
+    topic_id: UUID | None = None
+    allow_loss: bool = False
+    index_interval_bytes: int = INDEX_INTERVAL_BYTES
+    segment_bytes_max: int = SEGMENT_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted:
+    """What a conversion made. ``notes`` is what the operator should know of the source."""
+
+    segments: int
+    start_offset: int
+    end_offset: int
+    source_bytes: int
+    target_bytes: int
+    topic_id: UUID
+    notes: tuple[str, ...]
+
+
+def convert_partition(
+    source: Path, target: Path, options: ConvertOptions, on_progress: Callable[[int], None] = lambda _: None
+) -> Converted:
+    """Convert a partition directory; ``on_progress`` is told how many bytes of source were done since it was last.
+
+    Raises ``UsageError`` for names that will not do, ``UnsupportedForFormatError`` and ``UnsupportedCompressionError``
+    for what the format cannot hold, and ``CorruptBatchError`` when the source is damaged.
+    """
+    _check(source, target)
+    unfinished = target.with_name(target.name + _UNFINISHED)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        bases = segment_bases(source)
+        source_bytes = 0
+        for base in bases:
+            source_bytes += _convert_segment(source, unfinished, base, options, on_progress)
+        topic_id = _copy_rest(source, unfinished, options)
+        end_offset = _verify(unfinished)
+        for path in unfinished.iterdir():
+            _sync(path)
+        _sync(unfinished)
+        unfinished.rename(target)
+        _sync(target.parent)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    made = segment_bases(target)
+    return Converted(
+        segments=len(made),
+        start_offset=made[0],
+        end_offset=end_offset,
+        source_bytes=source_bytes,
+        target_bytes=sum((target / segment_file_name(base, LOG)).stat().st_size for base in made),
+        topic_id=topic_id,
+        notes=tuple(_notes(source, bases[0])),
+    )
+
+
+def _check(source: Path, target: Path) -> None:
+    if not source.is_dir() or not segment_bases(source):
+        raise UsageError(f"{source} is no partition directory: there is no .log in it")
+    try:
+        parse_partition_directory_name(target.name)
+    except InvalidTopicError as error:
+        raise UsageError(error.message) from None
+    if target.exists():
+        raise UsageError(f"{target} exists already: name a new directory")
+    swaps = [path.name for path in source.iterdir() if path.name.endswith(SWAP)]
+    if swaps:
+        raise UsageError(
+            f"{source} is in the middle of a compaction ({swaps[0]}): start its broker once, and stop it cleanly"
+        )
+
+
+def _convert_segment(
+    source: Path, target: Path, base: int, options: ConvertOptions, on_progress: Callable[[int], None]
+) -> int:
+    """Convert one segment; returns the bytes read."""
+    path = source / segment_file_name(base, LOG)
+    size_bytes = path.stat().st_size
+    try:
+        with _Segments(target, base, options) as segments:
+            for piece in _pieces(path, options):
+                segments.add(piece)
+    except CorruptBatchError as error:
+        raise CorruptBatchError(f"{path}: {error.message}. Repair it first: millrace log repair {source}") from error
+    on_progress(size_bytes)
+    return size_bytes
+
+
+def _pieces(path: Path, options: ConvertOptions) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size:
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            yield from convert_records(
+                content, options.record_format, compression=options.compression, allow_loss=options.allow_loss
+            )
+
+
+class _Segments:
+    """Writes converted pieces to segments, beginning a new one when one is full; builds the indexes of each."""
+
+    def __init__(self, directory: Path, base: int, options: ConvertOptions) -> None:
+        self._directory: Final = directory
+        self._options: Final = options
+        self._base = base
+        self._file: BinaryIO = self._create(base)
+        self._size_bytes = 0
+
+    def __enter__(self) -> _Segments:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._close(is_whole=kind is None)
+
+    def _create(self, base: int) -> BinaryIO:
+        return open(self._directory / segment_file_name(base, LOG), "xb")
+
+    def _close(self, *, is_whole: bool) -> None:
+        self._file.close()
+        if is_whole:
+            path = self._directory / segment_file_name(self._base, LOG)
+            build_indexes(path, self._base, self._options.index_interval_bytes)
+
+    def add(self, piece: bytes) -> None:
+        """Write a piece: whole entries, of which each stays whole."""
+        if self._size_bytes and self._size_bytes + len(piece) > self._options.segment_bytes_max:
+            self._close(is_whole=True)
+            self._base = next(read_entries(piece)).base_offset
+            self._file = self._create(self._base)
+            self._size_bytes = 0
+        self._file.write(piece)
+        self._size_bytes += len(piece)
+
+
+def _copy_rest(source: Path, target: Path, options: ConvertOptions) -> UUID:
+    """Bring over what stands beside the logs; returns the topic's id."""
+    files = OsFiles()
+    if not options.record_format.has_messages:
+        _write_aborted(target, _read_aborted(source))
+        for path in source.iterdir():
+            parsed = parse_segment_file_name(path.name)
+            if parsed is not None and parsed[1] == SNAPSHOT and _is_sound_snapshot(path):
+                shutil.copyfile(path, target / path.name)
+        epochs = source / LEADER_EPOCHS
+        if epochs.exists() and read_epochs(files, epochs):
+            shutil.copyfile(epochs, target / LEADER_EPOCHS)
+    topic_id = options.topic_id
+    if topic_id is None:
+        topic_id = read_topic_id(files, source) if (source / PARTITION_METADATA).exists() else uuid4()
+    write_topic_id(files, target, topic_id)
+    return topic_id
+
+
+def _read_aborted(source: Path) -> Iterator[AbortedTransaction]:
+    for base in segment_bases(source):
+        path = source / segment_file_name(base, TRANSACTION_INDEX)
+        if path.exists():
+            yield from read_aborted(path.read_bytes())
+
+
+def _write_aborted(target: Path, transactions: Iterator[AbortedTransaction]) -> None:
+    """Write transaction indexes: each entry to the segment that has its marker."""
+    bases = segment_bases(target)
+    for aborted in transactions:
+        base = max(base for base in bases if base <= aborted.last_offset)
+        with open(target / segment_file_name(base, TRANSACTION_INDEX), "ab") as file:
+            file.write(pack_aborted(aborted))
+
+
+def _is_sound_snapshot(path: Path) -> bool:
+    try:
+        read_snapshot(path.read_bytes())
+    except StorageError:
+        return False  # the broker makes it anew
+    return True
+
+
+def _verify(directory: Path) -> int:
+    """Check what was made; returns where it ends."""
+    end_offset = 0
+    for path, finding in verify_partition(directory, VerifyOptions()):
+        if isinstance(finding, Problem) and not path.name.endswith(SNAPSHOT):
+            raise CorruptBatchError(f"{path.name}, as it was converted: {finding}. Nothing was kept")
+        if isinstance(finding, Row):
+            end_offset = finding.values["end_offset"]
+    return end_offset
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _notes(source: Path, first_base: int) -> Iterator[str]:
+    try:
+        key = parse_partition_directory_name(source.absolute().name)
+        start = read_offsets(OsFiles(), source.absolute().parent / LOG_START_OFFSETS).get(key, first_base)
+    except MillraceError:
+        return
+    if start > first_base:
+        yield f"records before offset {start} had been deleted ({LOG_START_OFFSETS}): delete them in the new one too"
