@@ -46,6 +46,7 @@ DIALS = {
     "LOG_KILL_ROUNDS": 20,
     "BROKER_KILL_ROUNDS": 4,
     "LOG_CRASH_ROUNDS": 15,
+    "LOG_FLIP_ROUNDS": 300,
 }
 """Rounds of the tests that can be turned up, as ``make test`` runs them."""
 

@@ -58,9 +58,16 @@ SUITES = (
     Suite(
         name="disk",
         what="logs on a disk that loses power or process at every step: rounds",
-        arguments=["tests/simulation"],
+        arguments=["tests/simulation/test_log_crashes.py"],
         dials={"LOG_CRASH_ROUNDS": 2500},
         floor=15,
+    ),
+    Suite(
+        name="bits",
+        what="bits turned over in any file of a log: rounds",
+        arguments=["tests/simulation/test_bit_flips.py"],
+        dials={"LOG_FLIP_ROUNDS": 100_000},
+        floor=300,
     ),
     Suite(
         name="broker",

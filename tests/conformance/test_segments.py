@@ -50,7 +50,7 @@ def is_older_than_magic_2(directory: Path) -> bool:
     return any(log.read_bytes()[16:17] in (b"\x00", b"\x01") for log in directory.glob("*.log"))
 
 
-def open_log(directory: Path, expect: Expectation, *, was_clean: bool, recovery_point: int = 0) -> PartitionLog:
+def open_log(directory: Path, expect: Expectation, *, was_clean: bool, recovery_point: int | None = None) -> PartitionLog:
     options = {name: value for name, value in expect["config"].items() if name != "segment.index.bytes"}
     return PartitionLog(
         topic="topic",

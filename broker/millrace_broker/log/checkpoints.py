@@ -3,10 +3,10 @@
 Kafka's format: a line with the version (0), a line with the number of entries, then an entry a line. A file is
 replaced as a whole (``replace_file``), so that a crash leaves the old or the new one.
 
-A digit that has turned into another would move a log's start or cut its end, and the format has no checksum. So those
-of a log directory have one beside them, ``<name>.crc32c``: a line with that of the new file, one with that of the old,
-written before the file is. A file with another checksum is damaged; without such a file beside it (Kafka wrote it, or
-somebody who removed that) it is believed. Leader epochs need none, for the batches bear witness (``loading``).
+A digit that has turned into another would move a log's start or cut its end, and the format has no checksum. So it is
+beside the file, ``<name>.crc32c``: a line with that of the new file, one with that of the old, written before the file
+is. A file with another checksum is damaged; without such a file beside it (Kafka wrote it, or somebody who removed
+that) it is believed.
 """
 
 from __future__ import annotations
@@ -39,12 +39,8 @@ def read_offsets(files: Files, path: Path) -> dict[Partition, int]:
 
     Raises ``StorageError`` for a file that does not keep to the format.
     """
-    data = files.read_bytes(path)
-    checksums = files.read_bytes(path.with_name(path.name + CHECKSUMS))
-    if data is not None and checksums is not None and _checksum_line(data) not in checksums.splitlines(keepends=True):
-        raise _malformed(path, f"its checksum is none of those in {path.name}{CHECKSUMS}")
     offsets = {}
-    for line in _read_lines(data, path):
+    for line in _read_lines(files, path):
         try:
             topic, partition, offset = line.split(" ")
             offsets[topic, int(partition)] = int(offset)
@@ -55,15 +51,7 @@ def read_offsets(files: Files, path: Path) -> dict[Partition, int]:
 
 def write_offsets(files: Files, path: Path, offsets: Mapping[Partition, int]) -> None:
     """Replace the file by one with these offsets."""
-    data = _lines(f"{topic} {number} {offset}" for (topic, number), offset in sorted(offsets.items()))
-    before = files.read_bytes(path)
-    checksums = [_checksum_line(data)] + ([] if before is None else [_checksum_line(before)])
-    replace_file(files, path.with_name(path.name + CHECKSUMS), *checksums)
-    replace_file(files, path, data)
-
-
-def _checksum_line(data: bytes) -> bytes:
-    return b"%08x\n" % checksum(data)
+    _write_lines(files, path, (f"{topic} {number} {offset}" for (topic, number), offset in sorted(offsets.items())))
 
 
 def read_epochs(files: Files, path: Path) -> list[tuple[int, int]]:
@@ -72,7 +60,7 @@ def read_epochs(files: Files, path: Path) -> list[tuple[int, int]]:
     Raises ``StorageError`` for a file that does not keep to the format.
     """
     epochs = []
-    for line in _read_lines(files.read_bytes(path), path):
+    for line in _read_lines(files, path):
         try:
             epoch, offset = line.split(" ")
             epochs.append((int(epoch), int(offset)))
@@ -83,10 +71,14 @@ def read_epochs(files: Files, path: Path) -> list[tuple[int, int]]:
 
 def write_epochs(files: Files, path: Path, epochs: Iterable[tuple[int, int]]) -> None:
     """Replace the file by one with these epochs and the offsets that they start at."""
-    replace_file(files, path, _lines(f"{epoch} {offset}" for epoch, offset in epochs))
+    _write_lines(files, path, (f"{epoch} {offset}" for epoch, offset in epochs))
 
 
-def _read_lines(data: bytes | None, path: Path) -> list[str]:
+def _read_lines(files: Files, path: Path) -> list[str]:
+    data = files.read_bytes(path)
+    checksums = files.read_bytes(path.with_name(path.name + CHECKSUMS))
+    if data is not None and checksums is not None and _checksum_line(data) not in checksums.splitlines(keepends=True):
+        raise _malformed(path, f"its checksum is none of those in {path.name}{CHECKSUMS}")
     if not data:  # Kafka makes an empty file before it has anything to write
         return []
     lines = data.decode("utf-8", "replace").splitlines()
@@ -97,9 +89,17 @@ def _read_lines(data: bytes | None, path: Path) -> list[str]:
     return lines[2:]
 
 
-def _lines(lines: Iterable[str]) -> bytes:
+def _write_lines(files: Files, path: Path, lines: Iterable[str]) -> None:
     entries = list(lines)
-    return "".join(f"{line}\n" for line in [str(_VERSION), str(len(entries)), *entries]).encode()
+    data = "".join(f"{line}\n" for line in [str(_VERSION), str(len(entries)), *entries]).encode()
+    before = files.read_bytes(path)
+    checksums = [_checksum_line(data)] + ([] if before is None else [_checksum_line(before)])
+    replace_file(files, path.with_name(path.name + CHECKSUMS), *checksums)
+    replace_file(files, path, data)
+
+
+def _checksum_line(data: bytes) -> bytes:
+    return b"%08x\n" % checksum(data)
 
 
 def _malformed(path: Path, why: str) -> StorageError:

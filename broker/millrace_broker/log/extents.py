@@ -63,7 +63,7 @@ def _cut_segment(segment: Segment, start_offset: int, end_offset: int, split_byt
             boundary = position + segment.header_at(position).size_bytes
         if boundary >= end_position:
             break
-        next_offset = segment.header_at(boundary).base_offset
+        next_offset = segment.offset_at(boundary)
         yield _extent(segment, offset, next_offset, position, boundary)
         position, offset = boundary, next_offset
     yield _extent(segment, offset, end_offset, position, end_position)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from millrace.config.topic import TopicConfig
-from millrace.errors import StorageError
+from millrace.errors import CorruptBatchError, StorageError
 from millrace.records import read_header
 from millrace.segments.names import (
     CLEANED,
@@ -82,9 +82,15 @@ class LogDirectory:
         """
         self._remove_leftovers()
         segments = self._find_segments(log_start_offset)
+        was_clean = was_clean and self._ends_at(segments[-1], recovery_point)
         if not was_clean:
             segments = self._recover(segments, recovery_point)
         log_end_offset = _end_offset(segments[-1])
+        if log_end_offset < (recovery_point or 0):
+            raise StorageError(
+                f"{self.directory} ends at offset {log_end_offset}, and had been synced up to offset {recovery_point}: "
+                "restore its files from a copy, or delete the partition"
+            )
         if not starts_remotely:
             log_start_offset = max(log_start_offset, segments[0].base_offset)
         if log_end_offset < log_start_offset:
@@ -108,6 +114,20 @@ class LogDirectory:
             producers=producers,
             epochs=epochs,
         )
+
+    def _ends_at(self, last: Segment, recovery_point: int | None) -> bool:
+        """Whether a log that was closed is as it was then; if not, something has happened to its files since."""
+        try:
+            end_offset = _end_offset(last)
+        except CorruptBatchError as error:
+            if recovery_point is None:  # how much of it was good nobody knows
+                raise
+            _LOG.error("%s was closed and is damaged: %s", self.directory, error.message)
+            return False
+        if recovery_point is None or end_offset == recovery_point:
+            return True
+        _LOG.error("%s was closed at offset %d and ends at %d", self.directory, recovery_point, end_offset)
+        return False
 
     # --- files ---------------------------------------------------------------------------------------------
 
@@ -259,16 +279,25 @@ class LogDirectory:
     # --- memory --------------------------------------------------------------------------------------------
 
     def _load_epochs(self, segments: list[Segment], log_start_offset: int, log_end_offset: int) -> LeaderEpochs:
-        stored = read_epochs(self.files, self.directory / LEADER_EPOCHS)
+        stored = self._stored_epochs()
         # No file, nothing was ever appended, or deleted records are back: the batches know their epochs as well.
         known_from = stored[0][1] if stored else log_end_offset
         epochs = LeaderEpochs(self._epochs_of_batches(segments, log_start_offset, known_from))
         for epoch, start_offset in stored:
             epochs.assign(epoch, start_offset)
-        was_cut = epochs.truncate_end(log_end_offset)
-        if epochs.truncate_start(log_start_offset) or was_cut:
+        epochs.truncate_end(log_end_offset)
+        epochs.truncate_start(log_start_offset)
+        if epochs.entries != tuple(stored):
             write_epochs(self.files, self.directory / LEADER_EPOCHS, epochs.entries)
         return epochs
+
+    def _stored_epochs(self) -> list[tuple[int, int]]:
+        """Read the epochs that were written down; none if they are damaged, for the batches know them too."""
+        try:
+            return read_epochs(self.files, self.directory / LEADER_EPOCHS)
+        except StorageError as error:
+            _LOG.warning("%s; the epochs are read from the batches", error.message)
+            return []
 
     def _epochs_of_batches(
         self, segments: list[Segment], start_offset: int, end_offset: int

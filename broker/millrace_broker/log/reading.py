@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from typing import Final
 
+from millrace.errors import CorruptBatchError
+from millrace.records import LOG_OVERHEAD_BYTES, MAGIC, verify_crc
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.timestamps import first_at_or_after
+
+_CHAIN: Final = struct.Struct(">qi4xb6xi")
+"""Of a header: base offset, length, magic, last offset delta."""
 
 
 def floor(segments: Sequence[Segment], offset: int) -> int:
@@ -32,14 +39,52 @@ def read_batches(
     """Read whole batches of ``start_offset..end_offset`` (exclusive) from the first segment that has any."""
     for number in range(floor(segments, start_offset), len(segments)):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else log_end_offset
-        found = _read_segment(segments[number], start_offset, end_offset, following, max_bytes, min_one_batch)
+        sealed_end = following if number + 1 < len(segments) else None
+        found = _read_segment(
+            segments[number], start_offset, end_offset, following, max_bytes, min_one_batch, sealed_end
+        )
         if found is not None:
             return found
     return b""
 
 
+def _check_ascending(segment: Segment, position: int, data: bytes, sealed_end: int | None) -> None:
+    """Check that the offsets of the batches at ``position`` ascend: a reader would believe them.
+
+    They lie outside the checksum. Raises ``CorruptBatchError``.
+    """
+    at, least_offset = 0, segment.base_offset
+    while at < len(data):
+        base_offset, length, magic, delta = _CHAIN.unpack_from(data, at)
+        if base_offset < least_offset:
+            raise _disorder(segment, position + at)
+        least_offset = base_offset + 1 + (delta if magic >= MAGIC else 0)
+        at += LOG_OVERHEAD_BYTES + length
+    _check_end(segment, position + at, least_offset, sealed_end)
+
+
+def _check_end(segment: Segment, position: int, next_offset: int, sealed_end: int | None) -> None:
+    """Check that what follows a batch, another or the next segment, begins at ``next_offset`` or later."""
+    limit = segment.header_at(position).base_offset if position < segment.size_bytes else sealed_end
+    if limit is not None and next_offset > limit:
+        raise _disorder(segment, position)
+
+
+def _disorder(segment: Segment, position: int) -> CorruptBatchError:
+    return CorruptBatchError(
+        f"{segment.path}: the offsets of the batches around position {position} do not follow each other: restore the "
+        "file from a copy, or delete the partition"
+    )
+
+
 def _read_segment(
-    segment: Segment, start_offset: int, end_offset: int, following: int, max_bytes: int, min_one_batch: bool
+    segment: Segment,
+    start_offset: int,
+    end_offset: int,
+    following: int,
+    max_bytes: int,
+    min_one_batch: bool,
+    sealed_end: int | None,
 ) -> bytes | None:
     """Read from one segment; None when it has nothing at or after ``start_offset``."""
     limit = segment.size_bytes
@@ -48,6 +93,7 @@ def _read_segment(
         return None
     position, header = first
     if header.base_offset >= end_offset:
+        _check_end(segment, position + header.size_bytes, header.next_offset, sealed_end)
         return b""
     if end_offset < following:
         last = segment.find(end_offset - 1, limit)
@@ -58,13 +104,16 @@ def _read_segment(
         if not min_one_batch:
             return b""
         stop = position + header.size_bytes
-    return segment.read(position, stop - position)
+    data = segment.read(position, stop - position)
+    _check_ascending(segment, position, data, sealed_end)
+    return data
 
 
 def find_time(segment: Segment, timestamp_ms: int, start_offset: int) -> tuple[int, int] | None:
     """Find the first record from ``start_offset`` on whose time is at least ``timestamp_ms``: (offset, timestamp)."""
     for position, header in segment.find_time(timestamp_ms, start_offset):
         batch = segment.read(position, header.size_bytes)
+        verify_crc(batch, 0, header)
         found = first_at_or_after(batch, header, timestamp_ms, start_offset)
         if found is not None:
             return found

@@ -171,9 +171,11 @@ class Segment:
     def batches(self, position: int = 0, limit: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
         """Walk the published batches from the one at ``position`` on: (position, header) of each.
 
-        Ends at ``limit``, by default the published size. Raises ``CorruptBatchError`` where no batch can be.
+        Ends at ``limit``, by default the published size. Raises ``CorruptBatchError`` where no batch can be, and where
+        offsets do not follow those before: they lie outside the checksum, so their order is what shows damage to them.
         """
         end = self.size_bytes if limit is None else limit
+        least_offset = self.base_offset
         file = self.file()
         window, window_position = b"", position
         while position < end:
@@ -185,8 +187,11 @@ class Segment:
                     f"{self.path}: the batch at position {position} claims {header.size_bytes} bytes, "
                     f"{end - position} are there"
                 )
+            if header.base_offset < least_offset:
+                wrong = f"offset {header.base_offset} at position {position} does not follow {least_offset - 1}"
+                raise CorruptBatchError(f"{self.path}: {wrong}")
             yield position, header
-            position += header.size_bytes
+            position, least_offset = position + header.size_bytes, header.next_offset
 
     def _header(self, window: bytes, at: int, position: int) -> BatchHeader:
         try:
@@ -230,6 +235,17 @@ class Segment:
             return self.header_at(entry.position).last_offset == entry.offset
         except CorruptBatchError:
             return False
+
+    def offset_at(self, position: int) -> int:
+        """Return the offset that begins at ``position``, where the one batch ends and the next begins.
+
+        Raises ``CorruptBatchError`` when the batch before it says that it reaches beyond that.
+        """
+        begins = self._position(lambda index: index.lookup_position(position - 1))
+        for found, header in self.batches(begins):
+            if found >= position:
+                return header.base_offset
+        raise CorruptBatchError(f"{self.path}: no batch begins at position {position}")
 
     def boundary(self, start: int, target: int, limit: int) -> int:
         """Find the last position in ``start..target`` where a batch begins or the published bytes end.

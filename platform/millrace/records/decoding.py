@@ -217,13 +217,18 @@ def decode_range(
     Batches outside the range are passed over unread, control batches are left out, the first and last are cut to the
     range. ``verify=False`` leaves out the checksums, for a buffer whose checksums were verified before.
 
-    Raises what ``decode_batch`` does, and ``CorruptBatchError`` for a wrong checksum or a buffer that ends within a
-    batch of the range.
+    Raises what ``decode_batch`` does, and ``CorruptBatchError`` for a wrong checksum, offsets that do not ascend from
+    batch to batch, or a buffer that ends within a batch of the range.
     """
-    position, size = 0, len(buffer)
+    position, size, least_offset = 0, len(buffer), 0
     while position < size:
         header = read_header(buffer, position)
+        if header.base_offset < least_offset:
+            raise CorruptBatchError(
+                f"batch at position {position}: offset {header.base_offset} does not follow {least_offset - 1}"
+            )
         if header.base_offset >= end_offset:
+            _check_rest(buffer, position)
             return
         if header.next_offset > start_offset and not header.is_control:
             if verify:
@@ -236,7 +241,18 @@ def decode_range(
                 if clipped.num_rows:
                     yield clipped
             position, header = run[-1]
-        position += header.size_bytes
+        position, least_offset = position + header.size_bytes, header.next_offset
+
+
+def _check_rest(buffer: pa.Buffer, position: int) -> None:
+    """Check that the offsets ascend behind the range as well: else a damaged one would hide the batches after it."""
+    least_offset = 0
+    for found, header in scan_headers(buffer, position):
+        if header.base_offset < least_offset:
+            raise CorruptBatchError(
+                f"batch at position {found}: offset {header.base_offset} does not follow {least_offset - 1}"
+            )
+        least_offset = header.next_offset
 
 
 def _small_rows_from(
@@ -254,6 +270,8 @@ def _small_rows_from(
         for following, header in scan_headers(buffer, position + first.size_bytes):
             rows, size = rows + header.count, size + header.size_bytes
             if not _is_small_rows(header) or rows > _RUN_ROWS_MAX or size > _RUN_BYTES_MAX:
+                break
+            if header.base_offset < run[-1][1].next_offset:
                 break
             if header.base_offset >= end_offset or (verify and not crc_matches(buffer, following, header)):
                 break

@@ -97,7 +97,7 @@ def test_without_the_option_nobody_waits_for_the_disk(open_log: Open, batch: Bat
     log = open_log(files=watched)
     watched.syncs.clear()
     log.append(batch())
-    assert watched.syncs == ["leader-epoch-checkpoint.tmp"]
+    assert watched.syncs == ["leader-epoch-checkpoint.crc32c.tmp", "leader-epoch-checkpoint.tmp"]
     assert (log.recovery_point, log.high_watermark) == (0, 1)
 
 

@@ -1,0 +1,95 @@
+"""A bit that turns over in any file is noticed: what was appended is read, or an error, and never anything else."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from millrace.errors import MillraceError
+from millrace_broker.log import LogManager
+
+from .disk import SimulatedDisk
+from .world import DATA, Partition, World, read_all
+
+Records = list[tuple[int, tuple[bytes, bytes | None, int]]]
+OPTIONAL = (".lock",)
+
+
+def filled(seed: int, *, is_closed: bool) -> tuple[World, dict[str, Records]]:
+    """Partitions with a past, and what they hold."""
+    world = World(seed, look=0)
+    while len(world.partitions) < 2 or any(partition.end < 60 for partition in world.partitions.values()):
+        world.run(20)
+        for partition in world.partitions.values():
+            world.manager.logs()
+            partition.is_settled = True
+    held = {log.topic: read_all(log) for log in world.manager.logs()}
+    if is_closed:
+        world.manager.close()
+    else:
+        for log in world.manager.logs():
+            log.flush()
+        world.manager.checkpoint()
+    return world, held
+
+
+def flipped(disk: SimulatedDisk, choose: random.Random) -> tuple[SimulatedDisk, Path, int] | None:
+    """A copy of the disk with one bit turned over, each file as likely as any other."""
+    copy = disk.after_kill()
+    path = choose.choice(copy.paths(DATA))
+    size = copy.size_bytes(path)
+    if not size:
+        return None
+    bit = choose.randrange(8 * size)
+    copy.flip(path, bit)
+    return copy, path, bit
+
+
+def check(world: World, disk: SimulatedDisk, held: dict[str, Records]) -> bool:
+    """Open the copy and read all; returns whether the damage was noticed."""
+    disk.now_ms = world.clock.now_ms
+    try:
+        manager = world._open(disk)
+    except MillraceError:
+        return True
+    noticed = False
+    for partition in world.partitions.values():
+        noticed |= check_partition(manager, partition, held[partition.topic])
+    return noticed
+
+
+def check_partition(manager: LogManager, partition: Partition, held: Records) -> bool:
+    try:
+        log = manager.get(partition.topic, 0)
+        if log is None or log.topic_id != partition.topic_id:
+            return True
+        found = read_all(log)
+        epochs = [next((e for e, start in reversed(log.leader_epochs) if start <= offset), None) for offset, _ in found]
+    except MillraceError:
+        return True
+    assert found == held
+    assert epochs == [partition.records[offset].epoch for offset, _ in found]  # as they were written down
+    return False
+
+
+@pytest.mark.dial("LOG_FLIP_ROUNDS", seconds=0.1)
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_any_bit_of_any_file(rounds: int, is_closed: bool) -> None:
+    seed = int(os.environ.get("LOG_FLIP_SEED", 1))
+    choose = random.Random(seed)
+    world, held = filled(seed, is_closed=is_closed)
+    noticed = 0
+    for _ in range(rounds):
+        damaged = flipped(world.disk, choose)
+        if damaged is None:
+            continue
+        disk, path, bit = damaged
+        try:
+            noticed += check(world, disk, held)
+        except BaseException:
+            print(f"LOG_FLIP_SEED={seed} repeats this: bit {bit} of {path}")
+            raise
+    assert noticed > rounds / 10
