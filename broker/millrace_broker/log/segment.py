@@ -19,6 +19,7 @@ opened, closed and rebuilt, never while reading.
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Final
 
 from millrace.errors import CorruptBatchError
 from millrace.records import BatchHeader, read_header
-from millrace.records.header import HEADER_BYTES, NO_TIMESTAMP
+from millrace.records.header import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, NO_TIMESTAMP
 from millrace.segments.indexes import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -43,6 +44,8 @@ from millrace_broker.log.open_segments import OpenSegments
 _LOG: Final = logging.getLogger(__name__)
 _WINDOW_BYTES: Final = 4096
 """Read at once when walking batches: small ones come many to a read, of large ones only the header is wanted."""
+_PLACE: Final = struct.Struct(">qi4xb6xi")
+"""Of a header: base offset, batch length, magic, last offset delta."""
 
 
 class Segment:
@@ -207,7 +210,38 @@ class Segment:
 
     def find(self, offset: int, limit: int | None = None) -> tuple[int, BatchHeader] | None:
         """Find the first batch that ends at ``offset`` or later: (position, header); None when all end before."""
-        for position, header in self._batches_near(offset, self.size_bytes if limit is None else limit):
+        end = self.size_bytes if limit is None else limit
+        entry = self.indexes()[0].lookup(offset)
+        found = self._find_from(entry, offset, end)
+        return self._find_with_care(offset, end) if found is None else found
+
+    def _find_from(self, entry: OffsetEntry, offset: int, end: int) -> tuple[int, BatchHeader] | None:
+        """Find a batch as nearly every look-up does: the entry agrees, the batch is near, nothing is odd; else None.
+
+        Looks only at those fields of the headers on the way that say where a batch ends, in file and offsets.
+        """
+        file, position = self.file(), entry.position
+        window, begins = b"", position
+        while 0 <= position < end:
+            at = position - begins
+            if at + HEADER_BYTES > len(window):
+                window, begins, at = file.read(position, min(_WINDOW_BYTES, end - position)), position, 0
+                if len(window) < HEADER_BYTES:
+                    return None
+            base_offset, batch_length, magic, last_offset_delta = _PLACE.unpack_from(window, at)
+            last_offset = base_offset + last_offset_delta
+            if position == entry.position and position and last_offset != entry.offset:
+                return None
+            following = position + LOG_OVERHEAD_BYTES + batch_length
+            if magic != MAGIC or batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES or following > end:
+                return None
+            if last_offset >= offset:
+                return position, read_header(window, at)
+            position = following
+        return None
+
+    def _find_with_care(self, offset: int, end: int) -> tuple[int, BatchHeader] | None:
+        for position, header in self._batches_near(offset, end):
             if header.last_offset >= offset:
                 return position, header
         return None
