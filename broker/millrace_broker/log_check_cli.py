@@ -216,19 +216,25 @@ def convert(
     allow_loss: Annotated[
         bool, typer.Option("--allow-loss", help="Leave out what the format cannot hold, instead of refusing it.")
     ] = False,
+    forget_producers: Annotated[
+        bool,
+        typer.Option("--forget-producers", help="Take producer ids out: needed when it goes into another cluster."),
+    ] = False,
     index_interval_bytes: IndexInterval = 4096,
     as_json: AsJson = False,
 ) -> None:
     """Convert a partition directory: from Kafka into millrace, and back.
 
-    Offsets, leader epochs, producers and transactions stay. The target is verified before it gets its name. To bring it
-    into a broker: create the topic, stop the broker, convert with that topic's id to another place, put the result in
-    place of the partition's directory, and start the broker. Typed batches stay typed only in *columnar*; Kafka cannot
-    read *columnar* ones.
+    Offsets, leader epochs, producers and transactions stay. The target is verified before it gets its name. Typed
+    batches stay typed only in *columnar*; Kafka cannot read *columnar* ones.
+
+    To bring it into a broker: create the topic, stop the broker, convert with the topic's id and --forget-producers
+    (producer ids of one cluster mean others in another), put the result in place of the partition's directory, and
+    start the broker.
 
     Examples:
 
-      millrace log convert /var/kafka/orders-0 data/orders-0 --topic-id rJBdm-l1QROoHDeRWCQyEA
+      millrace log convert /var/kafka/orders-0 new/orders-0 --topic-id rJBdm-l1QROoHDeRWCQyEA --forget-producers
 
       millrace log convert /var/kafka/orders-0 /tmp/orders-0 --format columnar --compression zstd
 
@@ -255,6 +261,7 @@ def convert(
         compression=None if compression is None else Compression.parse(compression),
         topic_id=wanted_id,
         allow_loss=allow_loss,
+        forgets_producers=forget_producers,
         index_interval_bytes=index_interval_bytes,
     )
     partitions_of(source)

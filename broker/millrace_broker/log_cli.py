@@ -1,4 +1,4 @@
-"""The group ``millrace log``, and its command ``dump``; ``log_check_cli`` has the others."""
+"""Look into the files of a log; check, mend and convert them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
-    help="Look into, check, mend and convert the files of a log.",
+    help="Look into the files of a log; check, mend and convert them.",
 )
 
 _TABLE_ROWS: Final = 500
@@ -39,7 +39,7 @@ app.command()(log_check_cli.convert)
 
 @app.callback()
 def _group() -> None:
-    """Look into the files of a log, check, mend and convert them, without a broker."""
+    """Look into the files of a log; check, mend and convert them. No broker is needed."""
 
 
 @app.command()

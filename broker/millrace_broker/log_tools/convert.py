@@ -11,14 +11,15 @@ import mmap
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 from uuid import UUID, uuid4
 
 from millrace.errors import CorruptBatchError, InvalidTopicError, MillraceError, StorageError, UsageError
-from millrace.records import Compression, RecordFormat, read_entries
+from millrace.records import HEADER_BYTES, NO_PRODUCER_ID, BatchEntry, Compression, RecordFormat, read_entries
 from millrace.records import convert as convert_records
+from millrace.records.header import NO_PRODUCER_EPOCH, NO_SEQUENCE, seal
 from millrace.segments.names import (
     LOG,
     SNAPSHOT,
@@ -45,13 +46,15 @@ _UNFINISHED: Final = ".converting"
 class ConvertOptions:
     """What to make of a log. ``compression`` None keeps each batch's own; ``topic_id`` None keeps that of the source.
 
-    ``allow_loss`` leaves out what the format cannot hold instead of refusing it.
+    ``allow_loss`` leaves out what the format cannot hold instead of refusing it. ``forgets_producers`` takes producer
+    ids out of the batches: another cluster gives the same ids to others, whose batches would be out of order.
     """
 
     record_format: RecordFormat = RecordFormat.ROWS
     compression: Compression | None = None
     topic_id: UUID | None = None
     allow_loss: bool = False
+    forgets_producers: bool = False
     index_interval_bytes: int = INDEX_INTERVAL_BYTES
     segment_bytes_max: int = SEGMENT_BYTES_MAX
 
@@ -144,9 +147,29 @@ def _pieces(path: Path, options: ConvertOptions) -> Iterator[bytes]:
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            yield from convert_records(
+            pieces = convert_records(
                 content, options.record_format, compression=options.compression, allow_loss=options.allow_loss
             )
+            yield from map(_without_producer, pieces) if options.forgets_producers else pieces
+
+
+def _without_producer(piece: bytes) -> bytes:
+    """Take the producer out of a piece of whole entries. Raises ``UsageError`` for batches of transactions."""
+    parts = []
+    for entry in read_entries(piece):
+        data = piece[entry.position : entry.position + entry.size_bytes]
+        if isinstance(entry, BatchEntry) and entry.header.producer_id != NO_PRODUCER_ID:
+            if entry.header.is_transactional:
+                raise UsageError(
+                    f"the batch of offset {entry.base_offset} is of a transaction, which is nothing without its "
+                    "producer: convert without --forget-producers, or copy what is committed with a client"
+                )
+            without = replace(
+                entry.header, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH, base_sequence=NO_SEQUENCE
+            )
+            data = seal(without, data[HEADER_BYTES:])
+        parts.append(data)
+    return b"".join(parts)
 
 
 class _Segments:
@@ -189,10 +212,12 @@ def _copy_rest(source: Path, target: Path, options: ConvertOptions) -> UUID:
     """Bring over what stands beside the logs; returns the topic's id."""
     files = OsFiles()
     if not options.record_format.has_messages:
+        keeps_producers = not options.forgets_producers
         _write_aborted(target, _read_aborted(source))
         for path in source.iterdir():
             parsed = parse_segment_file_name(path.name)
-            if parsed is not None and parsed[1] == SNAPSHOT and _is_sound_snapshot(path):
+            is_snapshot = parsed is not None and parsed[1] == SNAPSHOT
+            if is_snapshot and keeps_producers and _is_sound_snapshot(path):
                 shutil.copyfile(path, target / path.name)
         epochs = source / LEADER_EPOCHS
         if epochs.exists() and read_epochs(files, epochs):
