@@ -1,6 +1,7 @@
 """What of a damaged log is sound: a decision over its bytes.
 
-A batch is sound if its checksum is right and its offsets lie between those before it and the next segment. After one
+A batch is sound if its checksum is right and its offsets lie between those before it and the next segment, and, where
+they leave a gap, those of what follows too, for the offset of a batch lies outside its checksum. After one
 that is not, the next sound one is searched: first where the damaged one claims to end, then at every byte. Where
 nothing sound follows, the log ends. Entries of magic 0 and 1 have no second place that confirms a header, so they are
 not searched for: behind the first damaged one the log ends.
@@ -11,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -51,6 +52,14 @@ class Salvage:
     end_offset: int
 
 
+class _Sound(NamedTuple):
+    """An entry with a right checksum whose offsets may be."""
+
+    size_bytes: int
+    first: int
+    last: int
+
+
 def salvage(content: memoryview, base_offset: int, following: int | None) -> Salvage:
     """Look through a segment's ``.log``; ``following`` is the base offset of the next segment, None for the last."""
     kept: list[tuple[int, int]] = []
@@ -58,8 +67,8 @@ def salvage(content: memoryview, base_offset: int, following: int | None) -> Sal
     position, expected, run_start = 0, base_offset, 0
     while position < len(content):
         found = _sound_at(content, position, expected, base_offset, following)
-        if found is not None:
-            position, expected = position + found[0], found[1]
+        if found is not None and not _is_contradicted(content, position, found, expected, base_offset, following):
+            position, expected = position + found.size_bytes, found.last + 1
             continue
         if position > run_start:
             kept.append((run_start, position))
@@ -77,8 +86,8 @@ def salvage(content: memoryview, base_offset: int, following: int | None) -> Sal
 
 def _sound_at(
     content: memoryview, position: int, expected: int, base_offset: int, following: int | None
-) -> tuple[int, int] | None:
-    """Size of the sound entry at ``position`` and the offset after it; None when there is none."""
+) -> _Sound | None:
+    """The sound entry at ``position``; None when there is none."""
     if len(content) - position < _PREFIX.size:
         return None
     _, length, magic = _PREFIX.unpack_from(content, position)
@@ -101,7 +110,17 @@ def _sound_at(
     else:
         return None
     end = base_offset + _RELATIVE_OFFSET_MAX + 1 if following is None else following
-    return (size_bytes, last + 1) if expected <= first <= last < end else None
+    return _Sound(size_bytes, first, last) if expected <= first <= last < end else None
+
+
+def _is_contradicted(
+    content: memoryview, position: int, found: _Sound, expected: int, base_offset: int, following: int | None
+) -> bool:
+    """Whether an entry behind a gap has a wrong offset, which no checksum covers: what follows begins before it ends."""
+    if found.first == expected:
+        return False
+    after = _sound_at(content, position + found.size_bytes, expected, base_offset, following)
+    return after is not None and after.first <= found.last
 
 
 def _header_at(content: memoryview, position: int) -> BatchHeader | None:
