@@ -25,6 +25,11 @@ def _open_ours(context: Context) -> Iterator[Measure]:
     broker = MillraceBroker(context.workspace, "millrace-start", empty=True)
     with broker:
         broker.create_topic(_TOPIC)
+    yield measure_ours(broker, _TOPIC)
+
+
+def measure_ours(broker: MillraceBroker, topic: str) -> Measure:
+    """Starts a broker that is down, writes a record into a topic that it has, and stops it."""
 
     def measure() -> Sample:
         started = time.perf_counter()
@@ -32,14 +37,14 @@ def _open_ours(context: Context) -> Iterator[Measure]:
         try:
             broker.wait_until_ready()
             producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
-            producer.send(_TOPIC, b"first").result(_ACKNOWLEDGED_SECONDS_MAX)
+            producer.send(topic, b"first").result(_ACKNOWLEDGED_SECONDS_MAX)
             seconds = time.perf_counter() - started
             producer.close()
             return Sample(figure=seconds)
         finally:
             broker.stop()
 
-    yield measure
+    return measure
 
 
 @contextlib.contextmanager
@@ -47,7 +52,11 @@ def _open_peer(context: Context) -> Iterator[Measure]:
     broker = KafkaBroker(context.workspace, "kafka-start", empty=True)
     with broker:
         broker.create_topic(_TOPIC)
+    yield measure_peer(broker, _TOPIC)
 
+
+def measure_peer(broker: KafkaBroker, topic: str) -> Measure:
+    """The same for Kafka."""
     # It tries to connect every few milliseconds, so that waiting for the broker costs next to nothing.
     options = {
         "bootstrap.servers": broker.bootstrap,
@@ -64,14 +73,14 @@ def _open_peer(context: Context) -> Iterator[Measure]:
         broker.launch()
         try:
             producer = KafkaProducer(options)
-            producer.produce(_TOPIC, b"first")
+            producer.produce(topic, b"first")
             if producer.flush(_ACKNOWLEDGED_SECONDS_MAX):
                 raise BenchmarkError("the Kafka broker did not acknowledge a record within a minute of its start")
             return Sample(figure=time.perf_counter() - started)
         finally:
             broker.stop()
 
-    yield measure
+    return measure
 
 
 BENCHMARK = Benchmark(
