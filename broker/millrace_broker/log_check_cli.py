@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from millrace.cli.options import AsJson
 from millrace.errors import UsageError
+from millrace_broker import log_options as given
+from millrace_broker.log_options import LogFormat
 
 if TYPE_CHECKING:
     from millrace_broker.log_tools.repair import Repair
-
-Paths = Annotated[list[Path], typer.Argument(metavar="PATH...", help="Partition directories, or data directories.")]
-IndexInterval = Annotated[
-    int, typer.Option("--index-interval-bytes", min=0, help="Bytes of records between two entries of an index.")
-]
-
-
-class LogFormat(StrEnum):
-    """What a converted log holds."""
-
-    ROWS = "rows"
-    COLUMNAR = "columnar"
-    MAGIC_0 = "magic0"
-    MAGIC_1 = "magic1"
 
 
 @contextmanager
@@ -56,17 +43,7 @@ def _print_line(fields: dict[str, Any]) -> None:
 # --- verify --------------------------------------------------------------------------------------------------
 
 
-def verify(
-    paths: Paths,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Decode every batch and look at every value, not only at checksums.")
-    ] = False,
-    schema: Annotated[
-        str | None,
-        typer.Option("--schema", metavar="FILE|DDL", help="Schema of typed batches; else that of the broker's files."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+def verify(paths: given.Paths, deep: given.Deep = False, schema: given.Schema = None, as_json: AsJson = False) -> None:
     """Check all files of partitions: checksums, offsets, and that indexes and snapshots agree with the logs.
 
     Nothing is written, and a broker may be running. The exit code is 0 if everything is sound and 1 if anything is
@@ -144,9 +121,9 @@ def _summary(directory: Path, segments: list[dict[str, Any]], problems: int) -> 
 
 
 def repair(
-    paths: Paths,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only say what would be done.")] = False,
-    index_interval_bytes: IndexInterval = 4096,
+    paths: given.Paths,
+    yes: given.Yes = False,
+    index_interval_bytes: given.IndexInterval = 4096,
     as_json: AsJson = False,
 ) -> None:
     """Mend damaged partitions: keep what is sound of logs, build indexes anew, remove what the broker makes again.
@@ -198,29 +175,14 @@ def _show_step(directory: Path, step: Repair, *, is_done: bool, as_json: bool) -
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(help="Partition directory of Kafka or millrace; its broker must be down.")],
-    target: Annotated[Path, typer.Argument(help="New partition directory, <topic>-<partition>.")],
-    log_format: Annotated[
-        LogFormat,
-        typer.Option(
-            "--format", help="rows: Kafka's, which it takes back. columnar: Arrow. magic0, magic1: before 0.11."
-        ),
-    ] = LogFormat.ROWS,
-    compression: Annotated[
-        str | None, typer.Option("--compression", help="none, gzip, snappy, lz4, zstd; else each batch keeps its own.")
-    ] = None,
-    topic_id: Annotated[
-        str | None,
-        typer.Option("--topic-id", help="Id of the topic that it is for (topics describe); else the source's."),
-    ] = None,
-    allow_loss: Annotated[
-        bool, typer.Option("--allow-loss", help="Leave out what the format cannot hold, instead of refusing it.")
-    ] = False,
-    forget_producers: Annotated[
-        bool,
-        typer.Option("--forget-producers", help="Take producer ids out: needed when it goes into another cluster."),
-    ] = False,
-    index_interval_bytes: IndexInterval = 4096,
+    source: given.Source,
+    target: given.Target,
+    log_format: given.Format = LogFormat.ROWS,
+    compression: given.CompressionName = None,
+    topic_id: given.TopicId = None,
+    allow_loss: given.AllowLoss = False,
+    forget_producers: given.ForgetProducers = False,
+    index_interval_bytes: given.IndexInterval = 4096,
     as_json: AsJson = False,
 ) -> None:
     """Convert a partition directory: from Kafka into millrace, and back.

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import typer
 
 from millrace.cli.options import AsJson
 from millrace.errors import UsageError
 from millrace_broker import log_check_cli
+from millrace_broker import log_options as options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,57 +45,22 @@ def _group() -> None:
 
 @app.command()
 def dump(
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[PATH]...", help="Partition directories, or files of them.", show_default=False),
-    ] = None,
-    files: Annotated[str | None, typer.Option("--files", metavar="PATH,...", help="More paths, as Kafka's.")] = None,
-    print_data_log: Annotated[bool, typer.Option("--print-data-log", help="Show the records and what they hold.")] = (
-        False
-    ),
-    deep_iteration: Annotated[
-        bool, typer.Option("--deep-iteration", help="Show the records: offset, time and sizes.")
-    ] = False,
-    schema: Annotated[
-        str | None,
-        typer.Option("--schema", metavar="FILE|DDL", help="Schema of typed batches; else that of the broker's files."),
-    ] = None,
-    verify_index_only: Annotated[
-        bool, typer.Option("--verify-index-only", help="Compare indexes with their logs; show only what disagrees.")
-    ] = False,
-    index_sanity_check: Annotated[
-        bool, typer.Option("--index-sanity-check", help="Check indexes by themselves; show only what is wrong.")
-    ] = False,
-    max_bytes: Annotated[
-        int | None, typer.Option("--max-bytes", min=1, metavar="BYTES", help="Stop each log after so many bytes.")
-    ] = None,
-    max_message_size: Annotated[
-        int | None, typer.Option("--max-message-size", min=1, metavar="BYTES", help="A larger batch is a problem.")
-    ] = None,
-    offsets_decoder: Annotated[
-        bool, typer.Option("--offsets-decoder", help="Decode records of __consumer_offsets (done anyway by name).")
-    ] = False,
-    transaction_log_decoder: Annotated[
-        bool,
-        typer.Option("--transaction-log-decoder", help="Decode records of __transaction_state (done anyway by name)."),
-    ] = False,
-    key_decoder_class: Annotated[
-        str | None,
-        typer.Option(
-            "--key-decoder-class",
-            metavar="TYPE|MODULE:FUNCTION",
-            help="Decode keys: string, long, integer, uuid, hex, ..., Kafka's name for one, or a function of yours.",
-        ),
-    ] = None,
-    value_decoder_class: Annotated[
-        str | None,
-        typer.Option("--value-decoder-class", metavar="TYPE|MODULE:FUNCTION", help="Decode values, likewise."),
-    ] = None,
-    skip_record_metadata: Annotated[
-        bool, typer.Option("--skip-record-metadata", help="Of records show only keys and values.")
-    ] = False,
-    cluster_metadata_decoder: Annotated[bool, typer.Option("--cluster-metadata-decoder", hidden=True)] = False,
-    remote_log_metadata_decoder: Annotated[bool, typer.Option("--remote-log-metadata-decoder", hidden=True)] = False,
+    paths: options.DumpPaths = None,
+    files: options.Files = None,
+    print_data_log: options.PrintDataLog = False,
+    deep_iteration: options.DeepIteration = False,
+    schema: options.Schema = None,
+    verify_index_only: options.VerifyIndexOnly = False,
+    index_sanity_check: options.IndexSanityCheck = False,
+    max_bytes: options.MaxBytes = None,
+    max_message_size: options.MaxMessageSize = None,
+    offsets_decoder: options.OffsetsDecoder = False,
+    transaction_log_decoder: options.TransactionLogDecoder = False,
+    key_decoder_class: options.KeyDecoderClass = None,
+    value_decoder_class: options.ValueDecoderClass = None,
+    skip_record_metadata: options.SkipRecordMetadata = False,
+    cluster_metadata_decoder: options.ClusterMetadataDecoder = False,
+    remote_log_metadata_decoder: options.RemoteLogMetadataDecoder = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the batches of segments, the entries of indexes, snapshots and checkpoints, and check them.
@@ -121,7 +87,7 @@ def dump(
             "--cluster-metadata-decoder, --remote-log-metadata-decoder: metadata and copies are in no topic here; see "
             "millrace topics describe, and the manifests in the remote directory"
         )
-    options = DumpOptions(
+    wanted = DumpOptions(
         with_data=print_data_log or skip_record_metadata,
         deep=deep_iteration,
         schema=parsed_schema(schema),
@@ -135,9 +101,9 @@ def dump(
     named = [*(paths or ()), *(Path(name.strip()) for name in (files or "").split(",") if name.strip())]
     if not named:
         raise UsageError("name a partition directory, or files of one")
-    chosen = [file for path in named for file in files_of(path, options)]
+    chosen = [file for path in named for file in files_of(path, wanted)]
     show = _show_json if as_json else _show
-    problems = [show(file, options) for file in chosen]
+    problems = [show(file, wanted) for file in chosen]
     if any(problems):
         typer.echo(f"millrace: {sum(problems)} problems in {sum(map(bool, problems))} of {len(chosen)} files", err=True)
         raise typer.Exit(1)

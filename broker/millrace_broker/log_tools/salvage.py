@@ -116,7 +116,7 @@ def _sound_at(
 def _is_contradicted(
     content: memoryview, position: int, found: _Sound, expected: int, base_offset: int, following: int | None
 ) -> bool:
-    """Whether an entry behind a gap has a wrong offset, which no checksum covers: what follows begins before it ends."""
+    """Whether an entry behind a gap has a wrong offset, which no checksum covers: the next begins before it ends."""
     if found.first == expected:
         return False
     after = _sound_at(content, position + found.size_bytes, expected, base_offset, following)

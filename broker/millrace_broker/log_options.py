@@ -1,0 +1,103 @@
+"""Options and arguments of the commands of ``millrace log``; those of ``dump`` have the names of Kafka's tool."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# --- of several commands -------------------------------------------------------------------------------------
+
+Paths = Annotated[list[Path], typer.Argument(metavar="PATH...", help="Partition directories, or data directories.")]
+Schema = Annotated[
+    str | None,
+    typer.Option("--schema", metavar="FILE|DDL", help="Schema of typed batches; else that of the broker's files."),
+]
+IndexInterval = Annotated[
+    int, typer.Option("--index-interval-bytes", min=0, help="Bytes of records between two entries of an index.")
+]
+
+# --- dump ----------------------------------------------------------------------------------------------------
+
+DumpPaths = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[PATH]...", help="Partition directories, or files of them.", show_default=False),
+]
+Files = Annotated[str | None, typer.Option("--files", metavar="PATH,...", help="More paths, as Kafka's.")]
+PrintDataLog = Annotated[bool, typer.Option("--print-data-log", help="Show the records and what they hold.")]
+DeepIteration = Annotated[bool, typer.Option("--deep-iteration", help="Show the records: offset, time and sizes.")]
+VerifyIndexOnly = Annotated[
+    bool, typer.Option("--verify-index-only", help="Compare indexes with their logs; show only what disagrees.")
+]
+IndexSanityCheck = Annotated[
+    bool, typer.Option("--index-sanity-check", help="Check indexes by themselves; show only what is wrong.")
+]
+MaxBytes = Annotated[
+    int | None, typer.Option("--max-bytes", min=1, metavar="BYTES", help="Stop each log after so many bytes.")
+]
+MaxMessageSize = Annotated[
+    int | None, typer.Option("--max-message-size", min=1, metavar="BYTES", help="A larger batch is a problem.")
+]
+OffsetsDecoder = Annotated[
+    bool, typer.Option("--offsets-decoder", help="Decode records of __consumer_offsets (done anyway by name).")
+]
+TransactionLogDecoder = Annotated[
+    bool,
+    typer.Option("--transaction-log-decoder", help="Decode records of __transaction_state (done anyway by name)."),
+]
+KeyDecoderClass = Annotated[
+    str | None,
+    typer.Option(
+        "--key-decoder-class",
+        metavar="TYPE|MODULE:FUNCTION",
+        help="Decode keys: string, long, integer, uuid, hex, ..., Kafka's name for one, or a function of yours.",
+    ),
+]
+ValueDecoderClass = Annotated[
+    str | None,
+    typer.Option("--value-decoder-class", metavar="TYPE|MODULE:FUNCTION", help="Decode values, likewise."),
+]
+SkipRecordMetadata = Annotated[
+    bool, typer.Option("--skip-record-metadata", help="Of records show only keys and values.")
+]
+ClusterMetadataDecoder = Annotated[bool, typer.Option("--cluster-metadata-decoder", hidden=True)]
+RemoteLogMetadataDecoder = Annotated[bool, typer.Option("--remote-log-metadata-decoder", hidden=True)]
+
+# --- verify, repair, convert ---------------------------------------------------------------------------------
+
+
+class LogFormat(StrEnum):
+    """What a converted log holds."""
+
+    ROWS = "rows"
+    COLUMNAR = "columnar"
+    MAGIC_0 = "magic0"
+    MAGIC_1 = "magic1"
+
+
+Deep = Annotated[
+    bool, typer.Option("--deep", help="Decode every batch and look at every value, not only at checksums.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it; without, only say what would be done.")]
+Source = Annotated[
+    Path, typer.Argument(help="Partition directory of Kafka or millrace; its broker must be down.", show_default=False)
+]
+Target = Annotated[Path, typer.Argument(help="New partition directory, <topic>-<partition>.", show_default=False)]
+Format = Annotated[
+    LogFormat,
+    typer.Option("--format", help="rows: Kafka's, which it takes back. columnar: Arrow. magic0, magic1: before 0.11."),
+]
+CompressionName = Annotated[
+    str | None, typer.Option("--compression", help="none, gzip, snappy, lz4, zstd; else each batch keeps its own.")
+]
+TopicId = Annotated[
+    str | None, typer.Option("--topic-id", help="Id of the topic that it is for (topics describe); else the source's.")
+]
+AllowLoss = Annotated[
+    bool, typer.Option("--allow-loss", help="Leave out what the format cannot hold, instead of refusing it.")
+]
+ForgetProducers = Annotated[
+    bool, typer.Option("--forget-producers", help="Take producer ids out: needed when it goes into another cluster.")
+]
