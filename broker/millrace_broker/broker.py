@@ -38,6 +38,7 @@ from millrace_broker.group_commit import GroupCommit, GroupCommitStatistics
 from millrace_broker.limits import ByteBudget, LimitStatistics, RequestLimits, SizeEstimate
 from millrace_broker.log import AppendResult, Files, LogManager, OsFiles, PartitionLog, read_meta_properties
 from millrace_broker.log.starting import Progress
+from millrace_broker.log.tiered.manager import TieringStatistics
 from millrace_broker.log.tiered.store import ArrowStore
 from millrace_broker.metadata import (
     LiveBroker,
@@ -72,6 +73,7 @@ class BrokerStatistics:
     delayed_fetches: ArrivalStatistics
     group_commit: GroupCommitStatistics
     remote_reads: RemoteReadStatistics
+    tiering: TieringStatistics | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +351,7 @@ class Broker:
             delayed_fetches=self.arrivals.statistics(),
             group_commit=self._commits.statistics(),
             remote_reads=self._remote_readers.statistics(),
+            tiering=None if self.logs.tiering is None else self.logs.tiering.statistics(),
         )
 
 

@@ -271,6 +271,8 @@ class LogManager:
             with self._lock:
                 logs = [log for key, log in self._logs.items() if self._homes[key] is directory]
             for log in logs:
+                if self.tiering is not None:
+                    self.tiering.detach(log)
                 log.release()
             directory.release()
             _LOG.error("%d partitions of %s are offline", len(logs), directory.path)

@@ -5,7 +5,8 @@ Invariants:
 - A partition is worked at by one thread at a time, and by none while it is ``paused``.
 - Copied is only what cannot change any more: sealed segments below the last stable offset, and synced, so that no
   failure of power makes the log end before its copies do.
-- Segments are copied in the order of their offsets. One that cannot be copied holds up those after it.
+- Segments are copied in the order of their offsets, one at a time, so that partitions with much to copy and others
+  take turns. A segment that cannot be copied holds up those after it.
 - When the store fails, nothing else is lost by it: the partition is tried again after a pause that doubles each time,
   and local segments wait for their copies.
 """
@@ -182,9 +183,11 @@ class RemoteLogManager:
             self._changed.notify_all()
 
     def detach(self, log: PartitionLog) -> None:
-        """Leave a partition alone from now on; call it while the partition is ``paused``."""
+        """Leave a partition alone from now on; what is being done with it is broken off, but not waited for."""
         key = (log.topic, log.partition)
         with self._changed:
+            if key in self._in_progress:
+                self._in_progress[key] = True
             for known in (self._logs, self._due, self._attempts):
                 known.pop(key, None)
         if log.remote is not None:
@@ -193,7 +196,8 @@ class RemoteLogManager:
     def delete(self, log: PartitionLog) -> None:
         """Have all that the store has of a partition removed, also if the broker stops before that is done.
 
-        Raises ``StorageError`` when this cannot be written down; nothing has changed then.
+        Call it while the partition is ``paused``. Raises ``StorageError`` when this cannot be written down; nothing has
+        changed then.
         """
         self._deletions.add(folder_name(log.topic, log.partition, log.topic_id))
         self.detach(log)
@@ -245,7 +249,8 @@ class RemoteLogManager:
             log = None if key is None else self._logs[key]
         pause_ms: float = self._settings.interval_ms
         try:
-            self._work(key, log)
+            if self._work(key, log):
+                pause_ms = 0
             self._attempts.pop(key, None)
         except TieringInterruptedError as error:
             _LOG.info("%s", error.message)
@@ -274,10 +279,11 @@ class RemoteLogManager:
             log.remote.problem = why
         return pause_ms
 
-    def _work(self, key: Partition | None, log: PartitionLog | None) -> None:
+    def _work(self, key: Partition | None, log: PartitionLog | None) -> bool:
+        """Do what is to be done for a partition, of copies one; returns whether there are more to make."""
         if log is None or key is None:
             self._deletions.carry_out(self._store)
-            return
+            return False
         remote = log.remote
         assert remote is not None
         remote.remove_dropped()
@@ -286,10 +292,11 @@ class RemoteLogManager:
                 self._deletions.carry_out(self._store)
             remote.load(log.log_end_offset)
         self._expire(log, remote)
-        if log.config.is_copied:
-            for source in sources(log, remote.end_offset):
-                self._copy(key, remote, source)
+        waiting = sources(log, remote.end_offset) if log.config.is_copied else []
+        for source in waiting[:1]:
+            self._copy(key, remote, source)
         remote.problem = None
+        return len(waiting) > 1
 
     def _expire(self, log: PartitionLog, remote: RemoteLog) -> None:
         count = count_expired(

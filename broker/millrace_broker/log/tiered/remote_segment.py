@@ -33,7 +33,6 @@ RANGE_BYTES: Final = 64 * 2**10
 _AHEAD_BYTES_MAX: Final = 8 * 2**20
 _RANGES_MAX: Final = 4
 """Ranges kept of a segment: so many readers may go through it side by side without fetching anything twice."""
-_INDEX_BYTES_MAX: Final = 2**30
 
 
 class _Range(NamedTuple):
@@ -155,7 +154,7 @@ class RemoteSegment(Segment):
 
     def _read_small(self, suffix: str) -> bytes | None:
         file = self._store.open(self._folder, object_name(self.name.copy, suffix))
-        return None if file is None else file.read(0, _INDEX_BYTES_MAX)
+        return None if file is None else file.read(0, file.size_bytes())
 
     def rebuild_indexes(self, why: str) -> tuple[OffsetIndex, TimeIndex]:
         """Build both indexes from the log, in memory only: the copy stays as it is."""

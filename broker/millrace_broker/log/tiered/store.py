@@ -39,7 +39,14 @@ class RemoteFile(Protocol):
     """An object that is open for reading, from any thread. It closes when the last reference goes."""
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Read a range; less only at the end of the object. Raises ``RemoteStorageError``."""
+        """Read a range; less only at the end of the object. Raises ``RemoteStorageError``.
+
+        Memory for ``size_bytes`` is taken beforehand, whatever there is.
+        """
+        ...
+
+    def size_bytes(self) -> int:
+        """Return the object's size. Raises ``RemoteStorageError``."""
         ...
 
 
@@ -190,6 +197,11 @@ class _ArrowFile:
         with _store_errors("read", self._uri):
             data: bytes = self._file.read_at(size_bytes, position)
             return data
+
+    def size_bytes(self) -> int:
+        with _store_errors("read", self._uri):
+            size_bytes: int = self._file.size()
+            return size_bytes
 
 
 @contextlib.contextmanager

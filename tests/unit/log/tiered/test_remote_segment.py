@@ -31,6 +31,9 @@ class Counted:
         self.reads.append((position, size_bytes))
         return self.data[position : position + size_bytes]
 
+    def size_bytes(self) -> int:
+        return len(self.data)
+
 
 @given(st.lists(st.tuples(st.integers(0, len(CONTENT)), st.integers(0, 300_000)), max_size=20))
 def test_any_ranges_in_any_order(ranges: list[tuple[int, int]]) -> None:
