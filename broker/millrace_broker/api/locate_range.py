@@ -1,7 +1,8 @@
 """LocateRange: which pieces of which segment files a range of offsets is made of.
 
 Paths are named only to callers on this host, and only while ``direct.reads.enable`` is on: who knows a path goes
-round the broker, and only the files' permissions stand in the way. Those of compacted topics are not named. URIs of
+round the broker, and only the files' permissions stand in the way. Those of compacted topics, and of segments that
+begin with messages of magic 0 or 1, are not named. URIs of
 copies in the remote store are named to everybody, for the store has its own permissions.
 """
 
@@ -46,7 +47,7 @@ async def handle(broker: Broker, request: pb.LocateRangeRequest, call: Call) -> 
             end_offset=extent.end_offset,
             start_position=extent.start_position,
             end_position=extent.end_position,
-            path=str(extent.path) if names_paths and not extent.uri else "",
-            uri=extent.uri if names_uris else "",
+            path=str(extent.path) if names_paths and not extent.uri and not extent.has_messages else "",
+            uri=extent.uri if names_uris and not extent.has_messages else "",
         )
     return response

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from millrace.records import MAGIC
 from millrace_broker.log.segment import Segment
 
 
@@ -17,7 +18,8 @@ from millrace_broker.log.segment import Segment
 class Extent:
     """A run of whole batches in one segment's ``.log``. End offset and position are exclusive.
 
-    ``uri`` is set where the ``.log`` is a copy in the remote store; ``path`` then is no file.
+    ``uri`` is set where the ``.log`` is a copy in the remote store; ``path`` then is no file. One that ``has_messages``
+    begins with messages of magic 0 or 1, which only the broker makes batches of.
     """
 
     segment_base_offset: int
@@ -27,6 +29,7 @@ class Extent:
     end_position: int
     path: Path
     uri: str = ""
+    has_messages: bool = False
 
 
 def cut(segments: Sequence[Segment], start_offset: int, end_offset: int, split_bytes: int) -> list[Extent]:
@@ -78,6 +81,7 @@ def _extent(segment: Segment, start_offset: int, end_offset: int, start_position
         end_position=end_position,
         path=segment.path,
         uri=segment.uri,
+        has_messages=segment.header_at(start_position).magic < MAGIC,
     )
 
 

@@ -24,7 +24,7 @@ from typing import Final
 
 from millrace.config.topic import TopicConfig
 from millrace.errors import CorruptBatchError, StorageError
-from millrace.records import read_header
+from millrace.records import read_entry_header
 from millrace.segments.names import (
     CLEANED,
     DELETED,
@@ -181,7 +181,7 @@ class LogDirectory:
         if with_content is not None:
             position = 0
             while position < len(with_content):
-                header = read_header(with_content, position)
+                header = read_entry_header(with_content, position)
                 end_offset, position = header.next_offset, position + header.size_bytes
         for name in self.files.names(self.directory):
             parsed = parse_segment_file_name(name)

@@ -155,10 +155,13 @@ class ReadableLog:
         self, segments: Sequence[Segment], log_start_offset: int, timestamp_ms: int
     ) -> tuple[int, int] | None:
         for segment in segments:
-            if self._largest(segment).timestamp_ms >= timestamp_ms:
+            largest_ms = self._largest(segment).timestamp_ms
+            if largest_ms >= timestamp_ms:
                 found = find_time(segment, timestamp_ms, log_start_offset)
                 if found is not None:
                     return found
+            elif largest_ms < 0 and segment.size_bytes and segment.modified_ms() >= timestamp_ms:
+                return None  # records without timestamps, of about that time: as Kafka, say that it is not known
         return None
 
     def max_timestamp_offset(self) -> tuple[int, int] | None:

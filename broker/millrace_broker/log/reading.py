@@ -1,4 +1,8 @@
-"""Read and look up across the segments of a log. The caller has checked the offsets against the log's ends."""
+"""Read and look up across the segments of a log. The caller has checked the offsets against the log's ends.
+
+What is read are batches: messages of magic 0 and 1, with which an old log of Kafka's may begin, are made to batches
+here.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from millrace.errors import CorruptBatchError
-from millrace.records import LOG_OVERHEAD_BYTES, MAGIC, verify_crc
+from millrace.records import LOG_OVERHEAD_BYTES, MAGIC, RecordFormat, convert, read_header, verify_crc
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.timestamps import first_at_or_after
 
@@ -48,19 +52,24 @@ def read_batches(
     return b""
 
 
-def _check_ascending(segment: Segment, position: int, data: bytes, sealed_end: int | None) -> None:
+def _check_ascending(segment: Segment, position: int, data: bytes, sealed_end: int | None) -> bool:
     """Check that the offsets of the batches at ``position`` ascend: a reader would believe them.
 
-    They lie outside the checksum. Raises ``CorruptBatchError``.
+    They lie outside the checksum. Returns whether there are messages of magic 0 or 1. Raises ``CorruptBatchError``.
     """
-    at, least_offset = 0, segment.base_offset
+    at, least_offset, has_messages = 0, segment.base_offset, False
     while at < len(data):
-        base_offset, length, magic, delta = _CHAIN.unpack_from(data, at)
+        # A message may be as short as 26 bytes.
+        begins = data[at : at + _CHAIN.size].ljust(_CHAIN.size, b"\0")
+        base_offset, length, magic, delta = _CHAIN.unpack(begins)
         if base_offset < least_offset:
             raise _disorder(segment, position + at)
-        least_offset = base_offset + 1 + (delta if magic >= MAGIC else 0)
+        is_message = magic < MAGIC
+        has_messages |= is_message
+        least_offset = base_offset + 1 + (0 if is_message else delta)
         at += LOG_OVERHEAD_BYTES + length
     _check_end(segment, position + at, least_offset, sealed_end)
+    return has_messages
 
 
 def _check_end(segment: Segment, position: int, next_offset: int, sealed_end: int | None) -> None:
@@ -105,16 +114,19 @@ def _read_segment(
             return b""
         stop = position + header.size_bytes
     data = segment.read(position, stop - position)
-    _check_ascending(segment, position, data, sealed_end)
-    return data
+    has_messages = _check_ascending(segment, position, data, sealed_end)
+    return b"".join(convert(data, RecordFormat.ROWS)) if has_messages else data
 
 
 def find_time(segment: Segment, timestamp_ms: int, start_offset: int) -> tuple[int, int] | None:
     """Find the first record from ``start_offset`` on whose time is at least ``timestamp_ms``: (offset, timestamp)."""
     for position, header in segment.find_time(timestamp_ms, start_offset):
-        batch = segment.read(position, header.size_bytes)
-        verify_crc(batch, 0, header)
-        found = first_at_or_after(batch, header, timestamp_ms, start_offset)
+        data = segment.read(position, header.size_bytes)
+        if header.magic < MAGIC:
+            data = b"".join(convert(data, RecordFormat.ROWS))
+            header = read_header(data)
+        verify_crc(data, 0, header)
+        found = first_at_or_after(data, header, timestamp_ms, start_offset)
         if found is not None:
             return found
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millrace.errors import CorruptBatchError
-from millrace.records import HEADER_BYTES, BatchHeader, crc_matches, read_header
+from millrace.records import HEADER_BYTES, MAGIC, BatchHeader, crc_matches, read_entry_header
 from millrace_broker.log.appender import RELATIVE_OFFSET_MAX
 from millrace_broker.log.index_building import IndexBuilder, Mark
 
@@ -39,13 +39,14 @@ def check_segment(content: memoryview, builder: IndexBuilder, recovery_point: in
     problem, is_incomplete = None, False
     while position < len(content) and problem is None:
         try:
-            header = read_header(content, position)
+            header = read_entry_header(content, position)
         except CorruptBatchError as error:
             problem, is_incomplete = error.message, len(content) - position < HEADER_BYTES
             break
         problem = _problem(content, position, header, expected, builder.base_offset, following)
         is_incomplete = header.base_offset == expected and position + header.size_bytes > len(content)
-        if problem is None and header.next_offset > recovery_point and not crc_matches(content, position, header):
+        is_unchecked = header.magic >= MAGIC and header.next_offset > recovery_point  # a message was checked as a whole
+        if problem is None and is_unchecked and not crc_matches(content, position, header):
             problem = f"the batch of offset {header.base_offset} fails its checksum"
         if problem is None:
             is_after_gap = header.base_offset > expected

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from millrace.errors import CorruptBatchError
-from millrace.records import BatchHeader, read_header
+from millrace.records import BatchHeader, message_bytes, read_entry_header, read_header
 from millrace.records.header import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, NO_TIMESTAMP
 from millrace.segments.indexes import (
     OFFSET_ENTRY_BYTES,
@@ -198,7 +198,10 @@ class Segment:
 
     def _header(self, window: bytes, at: int, position: int) -> BatchHeader:
         try:
-            return read_header(window, at)
+            size = message_bytes(window, at)
+            if size is None:
+                return read_header(window, at)
+            return read_entry_header(self.file().read(position, size))
         except CorruptBatchError as error:
             raise CorruptBatchError(f"{self.path}: position {position} holds no batch ({error.message})") from error
 

@@ -7,7 +7,7 @@
 - ``row_columns``, ``row_columns_writing``, ``varint_arrays``: the same body from and to Arrow, all records at once
 - ``compression``, ``xxhash32``: the codecs of row batches
 - ``decoding``, ``ipc_message``: both bodies to Arrow columns
-- ``legacy``, ``message_set``: magic 0 and 1, and logs of any magic, as they come from Kafka
+- ``legacy``, ``message_set``, ``entry_header``: magic 0 and 1, and logs of any magic, as they come from Kafka
 - ``validation``, ``recompression``: what a broker does to a batch before it stores it
 - ``conversion``: a log of any of the formats in any other
 """
@@ -34,6 +34,7 @@ from millrace.records.control import (
 )
 from millrace.records.conversion import RecordFormat, convert
 from millrace.records.decoding import DecodedBatch, SchemaOf, decode_batch, decode_range
+from millrace.records.entry_header import message_bytes, read_entry_header
 from millrace.records.header import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
@@ -112,10 +113,12 @@ __all__ = [
     "decompress",
     "headers_array",
     "last_sequence_of",
+    "message_bytes",
     "read_columns_header",
     "read_control_type",
     "read_end_marker",
     "read_entries",
+    "read_entry_header",
     "read_file_entries",
     "read_header",
     "read_rows",

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import mmap
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from millrace.errors import CorruptBatchError, MillraceError, StorageError
-from millrace.records import scan_headers
+from millrace.records import (
+    BatchHeader,
+    Compression,
+    Record,
+    build_entries,
+    read_rows,
+    scan_headers,
+    verify_crc,
+)
 from millrace_broker.log import PartitionLog
 
 Open = Callable[..., PartitionLog]
@@ -277,3 +285,61 @@ def test_epochs_of_records_that_came_back_are_read_from_the_batches(
 ) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n1\n2 17\n")
     assert open_log(OPTIONS).leader_epochs == ((0, 0), (1, 8), (2, 16))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
+def test_a_log_of_messages_is_recovered_read_and_goes_on_in_batches(
+    open_log: Open, batch: Batch, tmp_path: Path, magic: int, compression: Compression
+) -> None:
+    written = [
+        Record(key=b"%d" % n, value=b"" if n % 2 else b"v" * n, timestamp_ms=1000 + n, offset=n) for n in range(30)
+    ]
+    data = b"".join(
+        build_entries(written[n : n + 3], magic=magic, compression=compression) for n in range(0, len(written), 3)
+    )
+    path = tmp_path / f"{FIRST}.log"
+    path.write_bytes(data + data[:20])
+    options = {"index.interval.bytes": 100, "segment.bytes": len(data) + 500}
+    log = open_log(options)
+    assert log.log_end_offset == 30
+    assert path.read_bytes() == data
+    assert log.append(batch([2000])).base_offset == 30
+    log.close()
+
+    log = open_log(options, was_clean=True)
+    for offset in range(31):
+        position, header = next(scan_headers(log.read(offset, 1)))
+        assert position == 0
+        assert header.base_offset <= offset <= header.last_offset
+    found = [record for _, record in read_records(log)]
+    expected_time = {0: -1, 1: None}[magic]
+    assert [(r.offset, r.key, r.value) for r in found[:30]] == [(r.offset, r.key, r.value) for r in written]
+    assert all(r.timestamp_ms == (1000 + r.offset if expected_time is None else -1) for r in found[:30])
+    if magic == 1:
+        assert log.offset_for_time(1011) == (11, 1011)
+    assert log.max_timestamp_offset() == (30, 2000)
+    extents = log.locate(0, 31)
+    assert [extent.has_messages for extent in extents] == [True]
+
+
+def read_records(log: PartitionLog) -> Iterator[tuple[BatchHeader, Record]]:
+    at = log.log_start_offset
+    while at < log.log_end_offset:
+        data = log.read(at, 500)
+        for position, header in scan_headers(data):
+            verify_crc(data, position, header)
+            yield from ((header, record) for record in read_rows(data, position, header))
+            at = header.next_offset
+
+
+def test_a_damaged_message_ends_the_log(open_log: Open, tmp_path: Path) -> None:
+    written = [Record(key=b"k", value=b"v", timestamp_ms=n, offset=n) for n in range(5)]
+    data = bytearray(build_entries(written, magic=1))
+    size = len(data) // 5
+    data[3 * size + 30] ^= 1
+    (tmp_path / f"{FIRST}.log").write_bytes(data)
+    assert open_log({}).log_end_offset == 3
+    (tmp_path / f"{FIRST}.log").write_bytes(data)
+    with pytest.raises(StorageError, match="had been synced up to offset 5"):
+        open_log({}, recovery_point=5)

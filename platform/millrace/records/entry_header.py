@@ -1,0 +1,79 @@
+"""The header of whatever a segment holds: a batch, or a message of magic 0 or 1 as if it were one.
+
+A log that Kafka began before 0.11 goes on in batches. Whoever walks it wants of every entry its size, its offsets and
+its largest timestamp; a message gives them only when it has been read, a wrapper only when it has been decompressed. So
+messages are read whole here, and their checksums verified: such a header is never of a damaged message.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from millrace.errors import CorruptBatchError, MillraceError
+from millrace.records.compression import Compression
+from millrace.records.header import (
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchHeader,
+    ReadableBuffer,
+    read_header,
+)
+from millrace.records.legacy import MESSAGE_BYTES_MIN, unwrap
+from millrace.records.message_set import MessageEntry
+
+_OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
+_MAGIC: Final = struct.Struct(">b")
+_MAGIC_POSITION: Final = 16
+_NO_EPOCH: Final = -1
+
+
+def message_bytes(buffer: ReadableBuffer, position: int = 0) -> int | None:
+    """Return the size of the message of magic 0 or 1 at ``position``; None for everything else."""
+    if len(buffer) - position <= _MAGIC_POSITION:
+        return None
+    (magic,) = _MAGIC.unpack_from(buffer, position + _MAGIC_POSITION)
+    _, length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)
+    return LOG_OVERHEAD_BYTES + length if 0 <= magic < MAGIC and length >= MESSAGE_BYTES_MIN else None
+
+
+def read_entry_header(buffer: ReadableBuffer, position: int = 0) -> BatchHeader:
+    """Read the header of the batch at ``position``, or of the message, which then has to be whole.
+
+    Of a message ``magic`` says so; it has no leader epoch and no producer, ``count`` is of the messages in it.
+
+    Raises ``CorruptBatchError`` like ``read_header``, and for a message that is incomplete or damaged.
+    """
+    size = message_bytes(buffer, position)
+    if size is None:
+        return read_header(buffer, position)
+    if size > len(buffer) - position:
+        raise CorruptBatchError(f"message at position {position}: {len(buffer) - position} of {size} bytes are there")
+    entry = MessageEntry(buffer, position, size)
+    entry.check()
+    try:
+        offsets = [inner.offset for inner in unwrap(entry.message)]
+        is_plain = entry.compression is Compression.NONE
+    except CorruptBatchError:
+        raise
+    except MillraceError as error:
+        raise CorruptBatchError(f"message at position {position} cannot be read: {error.message}") from error
+    base_offset = entry.last_offset if is_plain or not offsets else offsets[0]
+    return BatchHeader(
+        base_offset=base_offset,
+        batch_length=size - LOG_OVERHEAD_BYTES,
+        partition_leader_epoch=_NO_EPOCH,
+        magic=entry.magic,
+        crc=entry.message.crc,
+        attributes=entry.message.attributes,
+        last_offset_delta=entry.last_offset - base_offset,
+        base_timestamp=entry.max_timestamp_ms,
+        max_timestamp=entry.max_timestamp_ms,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=NO_SEQUENCE,
+        count=max(len(offsets), 1),
+    )
