@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,18 @@ class Sample:
 Measure = Callable[[], Sample]
 
 
+class Durability(StrEnum):
+    """What both sides have done with written bytes when they count as written."""
+
+    NOT_SYNCED = "not synced"
+    """They are in the page cache: the operating system writes them when it likes."""
+    SYNCED_AT_END = "synced at the end"
+    """They are in the page cache; the time for bringing all of them to the disk at the end counts."""
+    SYNCED = "synced"
+    """They are on the disk."""
+    NOTHING_WRITTEN = "nothing written"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Side:
     """One of the two: what it runs and with which settings, and how it is made ready to be measured."""
@@ -51,7 +64,10 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """A comparison. ``target_ratio`` and ``limit`` (of our own figure) are the goals that the report shows."""
+    """A comparison. ``target_ratio`` and ``limit`` are the goals that the report shows.
+
+    The limit is one of our own figure: what it must not exceed, or must reach where higher is better.
+    """
 
     name: str
     title: str
@@ -61,6 +77,7 @@ class Benchmark:
     higher_is_better: bool = True
     target_ratio: float | None = None
     limit: float | None = None
+    durability: Durability = Durability.NOT_SYNCED
 
     def ratio(self, ours: float, peer: float) -> float:
         """How many times better ours is."""
@@ -164,6 +181,7 @@ def _result(
         "higher_is_better": benchmark.higher_is_better,
         "target_ratio": benchmark.target_ratio,
         "limit": benchmark.limit,
+        "durability": benchmark.durability,
         "command": f"make bench ONLY={benchmark.name}",
         "ours_runs": benchmark.ours.what,
         "ours_settings": benchmark.ours.settings,

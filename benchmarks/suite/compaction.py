@@ -19,7 +19,7 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from benchmarks import ours
-from benchmarks.harness import Benchmark, Context, Measure, Sample, Side
+from benchmarks.harness import Benchmark, Context, Durability, Measure, Sample, Side
 from benchmarks.ours import MillraceBroker
 from benchmarks.peers import kafka
 from benchmarks.peers.kafka import KafkaBroker
@@ -120,6 +120,7 @@ BENCHMARK = Benchmark(
     name="compaction",
     title="Compaction of 1 KiB records with a million keys, one cleaner thread (goal: 100 MB/s)",
     unit="MB/s",
+    durability=Durability.SYNCED,
     ours=Side(
         what="one cleaner thread (log.cleaner.threads=1), batches of Producer.send_table",
         settings=ours.SETTINGS + "; the cleaner syncs each segment that it writes",

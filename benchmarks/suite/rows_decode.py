@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks import data
-from benchmarks.harness import Benchmark, Context, Measure, Sample, Side
+from benchmarks.harness import Benchmark, Context, Durability, Measure, Sample, Side
 from benchmarks.workspace import BenchmarkError
 from millrace.records import build_rows_batch_of_columns, decode_range
 
@@ -87,6 +87,7 @@ BENCHMARK = Benchmark(
     name="rows_decode",
     title="Decode 100-byte Kafka v2 records to Arrow, one core",
     unit="records/s",
+    durability=Durability.NOTHING_WRITTEN,
     ours=Side(what="millrace.records.decode_range", settings=_SETTINGS, open=_opened(_ours)),
     peer=Side(
         what="aiokafka's C reader, pyarrow.array of its records",

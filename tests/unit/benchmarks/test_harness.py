@@ -83,7 +83,7 @@ def test_one_side_alone_gives_no_result(context: Context) -> None:
 def test_a_written_result_is_what_the_report_shows(context: Context, tmp_path: Path) -> None:
     result = json.loads(harness.write(_run(_benchmark([], target_ratio=4), context), tmp_path).read_text())
     text = report.text([result])
-    assert "| [`example`](#example) | rows/s | 20 / **30** / 40 | 10 / **10** / 10 |" in text
+    assert "| [`example`](#example) | rows/s | not synced | 20 / **30** / 40 | 10 / **10** / 10 |" in text
     assert "ratio ≥ 4 | **missed** |" in text
     assert "ours settings" in text
     assert "peer settings" in text

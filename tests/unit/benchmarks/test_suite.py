@@ -7,6 +7,7 @@ import pkgutil
 
 import pytest
 from benchmarks import suite
+from benchmarks.harness import Durability
 
 NAMES = [module.name for module in pkgutil.iter_modules(suite.__path__)]
 WITHOUT_DISK = {"rows_decode"}
@@ -23,3 +24,4 @@ def test_a_module_holds_a_benchmark_of_its_name(name: str) -> None:
     if name not in WITHOUT_DISK:
         assert "fsync" in benchmark.ours.settings
         assert "fsync" in benchmark.peer.settings
+    assert benchmark.durability in Durability
