@@ -32,7 +32,6 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace_broker.compaction import cleaner_settings, keys_of
-from millrace_broker.delayed import Arrivals, ArrivalStatistics, PartitionKey
 from millrace_broker.environment import Clock, SystemClock
 from millrace_broker.group_commit import GroupCommit, GroupCommitStatistics
 from millrace_broker.limits import ByteBudget, LimitStatistics, RequestLimits, SizeEstimate
@@ -49,6 +48,7 @@ from millrace_broker.metadata import (
     TopicInfo,
     registration,
 )
+from millrace_broker.purgatory import Arrivals, PartitionKey, PurgatoryStatistics, Timer
 from millrace_broker.remote_reads import RemoteReaders, RemoteReadStatistics
 from millrace_broker.tiering import check_tiered_topics, tiering_settings
 
@@ -70,7 +70,7 @@ class BrokerStatistics:
     topics: int
     partitions: int
     limits: LimitStatistics
-    delayed_fetches: ArrivalStatistics
+    delayed_fetches: PurgatoryStatistics
     group_commit: GroupCommitStatistics
     remote_reads: RemoteReadStatistics
     tiering: TieringStatistics | None
@@ -97,9 +97,10 @@ class Broker:
         self.config: Final = config
         self.clock: Final[Clock] = clock or SystemClock()
         self._files: Final[Files] = files or OsFiles()
-        self.arrivals: Final = Arrivals()
+        self.timer: Final = Timer(self.clock)
+        self.arrivals: Final = Arrivals("fetch", self.timer)
         """What consumers may read has arrived."""
-        self.appends: Final = Arrivals()
+        self.appends: Final = Arrivals("produce after another", self.timer)
         """Something was appended, whether or not it may be read yet."""
         self.limits: Final = RequestLimits(
             requests_max=config.queued_max_requests,
@@ -130,6 +131,7 @@ class Broker:
         Raises ``EnvironmentProblemError`` when a directory is not writable, in use, or another broker's.
         """
         self._loop = asyncio.get_running_loop()
+        self.timer.start(self._loop)
         await self.administer(self._open, on_progress)
 
     def _open(self, on_progress: Progress | None) -> None:
@@ -219,6 +221,7 @@ class Broker:
         finally:
             if hasattr(self, "_store"):
                 await self.administer(self._store.close)
+            self.timer.close()
             self._commits.close()
             self._remote_readers.close()
             self._io.shutdown()

@@ -239,7 +239,7 @@ def test_it_stops_while_calls_wait(tmp_path: Path, calls_to: Any) -> None:
         calls.create("t")
         future = calls.stub.Fetch.future(calls.fetch_request({"t": {0: 0}}, max_wait_ms=60_000))
         deadline = time.monotonic() + 20
-        while broker.server.broker.statistics().delayed_fetches.waiters == 0:
+        while broker.server.broker.statistics().delayed_fetches.delayed == 0:
             assert time.monotonic() < deadline
         started = time.monotonic()
     assert time.monotonic() - started < 4

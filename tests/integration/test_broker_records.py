@@ -252,9 +252,9 @@ def test_a_cancelled_long_poll_leaves_no_waiter(calls: Any, module_broker: Any, 
     calls.create(topic)
     future = calls.stub.Fetch.future(calls.fetch_request({topic: {0: 0}}, max_wait_ms=60_000))
     broker = module_broker.server.broker
-    _eventually(lambda: broker.statistics().delayed_fetches.waiters == 1)
+    _eventually(lambda: broker.statistics().delayed_fetches.delayed == 1)
     future.cancel()
-    _eventually(lambda: broker.statistics().delayed_fetches.waiters == 0)
+    _eventually(lambda: broker.statistics().delayed_fetches.delayed == 0)
     _eventually(lambda: broker.statistics().limits.bytes_in_use == 0)
 
 

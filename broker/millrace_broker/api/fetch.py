@@ -32,14 +32,14 @@ async def handle(broker: Broker, request: pb.FetchRequest, call: Call) -> pb.Fet
     max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
     min_bytes = min(request.min_bytes, max_bytes)
     keys = [(topic.name, partition.partition) for topic in request.topics for partition in topic.partitions]
-    with broker.arrivals.watch(keys) as waiter:
-        reading = await _read_leased(broker, request, max_bytes, call.response_lease)
-        if reading.size_bytes >= min_bytes or reading.has_error or request.max_wait_ms <= 0:
-            return reading.response
-        missing_bytes = min_bytes - reading.size_bytes
-        del reading
-        call.response_lease.release()
-        await waiter.wait(wanted_bytes=missing_bytes, timeout_s=request.max_wait_ms / 1000)
+    watch = broker.arrivals.watch(keys)
+    reading = await _read_leased(broker, request, max_bytes, call.response_lease)
+    if reading.size_bytes >= min_bytes or reading.has_error or request.max_wait_ms <= 0:
+        return reading.response
+    missing_bytes = min_bytes - reading.size_bytes
+    del reading
+    call.response_lease.release()
+    await watch.wait(wanted_bytes=missing_bytes, timeout_s=request.max_wait_ms / 1000)
     return (await _read_leased(broker, request, max_bytes, call.response_lease)).response
 
 

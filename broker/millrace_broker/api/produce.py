@@ -103,13 +103,13 @@ def _check_replicas(topic: TopicInfo, partition: ServedPartition) -> None:
 async def _append_in_order(broker: Broker, partition: ServedPartition, records: bytes) -> AppendResult:
     deadline = broker.clock.monotonic() + _OVERTAKING_WAIT_S
     while True:
-        with broker.appends.watch([partition.key]) as waiter:
-            try:
-                return await broker.append(partition, records)
-            except OutOfOrderSequenceError:
-                left_s = deadline - broker.clock.monotonic()
-                if left_s <= 0 or not await waiter.wait(wanted_bytes=1, timeout_s=left_s):
-                    raise
+        watch = broker.appends.watch([partition.key])
+        try:
+            return await broker.append(partition, records)
+        except OutOfOrderSequenceError:
+            left_s = deadline - broker.clock.monotonic()
+            if left_s <= 0 or not await watch.wait(wanted_bytes=1, timeout_s=left_s):
+                raise
 
 
 def _log_failures(response: pb.ProduceResponse) -> None:

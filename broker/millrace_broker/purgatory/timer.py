@@ -1,0 +1,81 @@
+"""Timers that the event loop runs: a timing wheel, and one call of the loop's for the next time that it has to turn."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from millrace_broker.environment import Clock
+from millrace_broker.purgatory.timing_wheel import TimerEntry, TimingWheel
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Timer:
+    """Runs actions after a delay, in the event loop's thread, which is the only one that may call it."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Nothing runs by itself before ``start``: until then, whoever made it calls ``turn``."""
+        self._clock: Final = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wheel: Final = TimingWheel(self._now_ms())
+        self._armed: asyncio.TimerHandle | None = None
+        self._armed_ms = 0
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        """How many timers are pending."""
+        return len(self._wheel)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the event loop run what is due."""
+        self._loop = loop
+        self._arm()
+
+    def schedule(self, delay_ms: int, action: Callable[[], None]) -> TimerEntry:
+        """Run ``action`` once after ``delay_ms``, unless the entry is cancelled before; at the next turn if it is 0."""
+        entry = TimerEntry(max(self._now_ms() + delay_ms, self._wheel.now_ms + 1), action)
+        if not self._is_closed:
+            self._wheel.add(entry)
+            self._arm()
+        return entry
+
+    def turn(self) -> int:
+        """Run what has become due; returns how many actions were run. One that fails is logged, and the others run."""
+        expired = self._wheel.advance(self._now_ms())
+        for entry in expired:
+            try:
+                entry.run()
+            except Exception:  # noqa: BLE001  whatever it is, the others are due as well
+                _LOG.exception("what was to be done after a delay has failed")
+        self._arm()
+        return len(expired)
+
+    def close(self) -> None:
+        """Run nothing any more. What is pending is dropped: those who scheduled it end it themselves."""
+        self._is_closed = True
+        self._disarm()
+
+    def _arm(self) -> None:
+        due_ms = self._wheel.next_due_ms()
+        if self._loop is None or self._is_closed or (self._armed is not None and due_ms == self._armed_ms):
+            return
+        self._disarm()
+        if due_ms is not None:
+            # Half a millisecond later, so that rounding does not wake the loop just before the time.
+            delay_s = max(due_ms - self._now_ms(), 0) / 1000 + 0.0005
+            self._armed, self._armed_ms = self._loop.call_later(delay_s, self._turn_armed), due_ms
+
+    def _turn_armed(self) -> None:
+        self._armed = None
+        self.turn()
+
+    def _disarm(self) -> None:
+        if self._armed is not None:
+            self._armed.cancel()
+            self._armed = None
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)

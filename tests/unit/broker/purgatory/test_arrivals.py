@@ -1,0 +1,95 @@
+"""Who waits for records is woken by them, and nobody who has gone is remembered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from millrace_broker.environment import SystemClock
+from millrace_broker.purgatory import Arrivals, Timer
+
+ORDERS = ("orders", 0)
+
+
+async def _settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def running(test: Callable[[Arrivals], Awaitable[None]]) -> Callable[[], None]:
+    """The test in an event loop, with arrivals on a timer of it."""
+
+    async def work() -> None:
+        timer = Timer(SystemClock())
+        timer.start(asyncio.get_running_loop())
+        await test(Arrivals("test", timer))
+        assert len(timer) == 0
+        timer.close()
+
+    return lambda: asyncio.run(work())
+
+
+@running
+async def test_a_waiter_is_woken_when_enough_arrived_in_its_partitions(arrivals: Arrivals) -> None:
+    watch = arrivals.watch([ORDERS, ("orders", 1)])
+    waiting = asyncio.create_task(watch.wait(wanted_bytes=10, timeout_s=60))
+    await _settle()
+    arrivals.arrived(ORDERS, 6)
+    arrivals.arrived(("other", 0), 100)
+    await _settle()
+    assert not waiting.done()
+    arrivals.arrived(("orders", 1), 4)
+    assert await waiting
+
+
+@running
+async def test_what_arrived_before_the_wait_but_after_the_watch_counts(arrivals: Arrivals) -> None:
+    arrivals.arrived(ORDERS, 100)
+    watch = arrivals.watch([ORDERS])
+    assert not watch.has(1)
+    arrivals.arrived(ORDERS, 1)
+    assert await watch.wait(wanted_bytes=1, timeout_s=60)
+
+
+@running
+async def test_a_wait_ends_at_its_time(arrivals: Arrivals) -> None:
+    assert not await arrivals.watch([ORDERS]).wait(wanted_bytes=1, timeout_s=0.01)
+    assert arrivals.statistics().expired == 1
+
+
+@running
+async def test_a_changed_partition_wakes_whatever_was_wanted(arrivals: Arrivals) -> None:
+    arrivals.arrived(ORDERS, 100)
+    watch = arrivals.watch([ORDERS])
+    waiting = asyncio.create_task(arrivals.watch([ORDERS]).wait(wanted_bytes=2**30, timeout_s=60))
+    await _settle()
+    arrivals.changed(ORDERS)
+    assert await waiting
+    assert await watch.wait(wanted_bytes=2**30, timeout_s=60)
+
+
+@running
+async def test_nobody_waits_once_it_is_closed(arrivals: Arrivals) -> None:
+    before = asyncio.create_task(arrivals.watch([ORDERS]).wait(wanted_bytes=1, timeout_s=60))
+    await _settle()
+    arrivals.close()
+    assert await before
+    assert await arrivals.watch([ORDERS]).wait(wanted_bytes=1, timeout_s=60)
+
+
+@running
+async def test_waiters_are_forgotten_however_they_end(arrivals: Arrivals) -> None:
+    keys = [ORDERS, ("orders", 1)]
+    tasks = [asyncio.create_task(arrivals.watch(keys).wait(wanted_bytes=1, timeout_s=60)) for _ in range(3)]
+    await _settle()
+    statistics = arrivals.statistics()
+    assert (statistics.delayed, statistics.watched) == (3, 6)
+    tasks[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[0]
+    assert arrivals.statistics().delayed == 2
+    arrivals.arrived(ORDERS, 1)
+    await asyncio.gather(*tasks[1:])
+    assert arrivals.statistics().watched == 0

@@ -1,0 +1,163 @@
+"""Whatever happens and in whatever order: an operation is answered once, and nobody waits for ever."""
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from millrace_broker.purgatory import DelayedOperation, Purgatory, Timer
+
+KEYS = ["a", "b", "c"]
+
+
+class ManualClock:
+    def __init__(self):
+        self.seconds = 5.0
+
+    def now_ms(self):
+        return int(self.seconds * 1000)
+
+    def monotonic(self):
+        return self.seconds
+
+
+class Threshold(DelayedOperation):
+    """Waits until the counters of its keys add up to enough."""
+
+    def __init__(self, counters, keys, enough, delay_ms, then=None):
+        super().__init__(delay_ms)
+        self.counters, self.keys, self.enough, self.then = counters, keys, enough, then
+        self.answers, self.expirations = [], 0
+
+    @property
+    def is_satisfied(self):
+        return sum(self.counters[key] for key in self.keys) >= self.enough
+
+    def try_complete(self):
+        return self.is_satisfied and self.force_complete()
+
+    def on_complete(self):
+        self.answers.append(self.is_satisfied)
+        if self.then is not None:
+            self.then()
+
+    def on_expiration(self):
+        self.expirations += 1
+
+
+class PurgatoryMachine(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.clock = ManualClock()
+        self.timer = Timer(self.clock)
+        self.purgatory = Purgatory("test", self.timer)
+        self.counters = dict.fromkeys(KEYS, 0)
+        self.operations = {}
+
+    def change(self, key):
+        self.counters[key] += 1
+        self.purgatory.check(key)
+
+    @rule(
+        keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=4),
+        missing=st.integers(-1, 4),
+        delay_ms=st.integers(0, 50),
+        touches=st.none() | st.sampled_from(KEYS),
+    )
+    def wait(self, keys, missing, delay_ms, touches):
+        """Some, when they are answered, change a key: that may complete others, or look at themselves again."""
+        then = None if touches is None else lambda: self.change(touches)
+        enough = sum(self.counters[key] for key in keys) + missing
+        operation = Threshold(self.counters, keys, enough, delay_ms, then)
+        self.operations[operation] = self.clock.seconds + delay_ms / 1000
+        assert self.purgatory.complete_or_watch(operation, keys) == operation.is_completed
+
+    @rule(key=st.sampled_from(KEYS))
+    def something_happens(self, key):
+        self.change(key)
+
+    @rule(key=st.sampled_from(KEYS))
+    def a_key_goes_away(self, key):
+        waiting = [each for each in self.operations if key in each.keys and not each.is_completed]
+        self.purgatory.complete_all(key)
+        assert all(each.is_completed for each in waiting)
+
+    @precondition(lambda self: self.operations)
+    @rule(data=st.data())
+    def somebody_completes_it(self, data):
+        operation = data.draw(st.sampled_from(list(self.operations)))
+        before = operation.is_completed
+        assert operation.force_complete() != before
+
+    @rule(ms=st.integers(0, 30))
+    def time_passes(self, ms):
+        self.clock.seconds += ms / 1000
+        self.timer.turn()
+
+    @invariant()
+    def each_is_answered_once(self):
+        for operation in self.operations:
+            assert len(operation.answers) == operation.is_completed
+            assert operation.expirations <= len(operation.answers)
+            # Looked at whenever one of its keys changes, so none is satisfied and waits.
+            assert operation.is_completed or not operation.is_satisfied
+
+    @invariant()
+    def none_waits_beyond_its_time(self):
+        self.timer.turn()
+        for operation, deadline in self.operations.items():
+            assert operation.is_completed or self.clock.seconds <= deadline + 0.002
+
+    @invariant()
+    def what_waits_is_what_is_counted(self):
+        waiting = [each for each in self.operations if not each.is_completed]
+        found = self.purgatory.statistics()
+        assert found.delayed == len(waiting) == len(self.timer)
+        assert found.watched == sum(len(set(each.keys)) for each in waiting)
+        assert found.expired == sum(each.expirations for each in self.operations)
+
+    def teardown(self):
+        self.purgatory.close()
+        assert all(len(each.answers) == 1 for each in self.operations)
+        assert self.purgatory.statistics().delayed == self.purgatory.statistics().watched == len(self.timer) == 0
+
+
+TestPurgatory = PurgatoryMachine.TestCase
+
+
+@pytest.fixture
+def purgatory():
+    return Purgatory("test", Timer(ManualClock()))
+
+
+def test_what_changes_while_it_is_put_away_is_seen(purgatory):
+    """The condition comes to hold after the first look, by something that finds nobody watching yet."""
+    counters = {"a": 0}
+
+    class Late(Threshold):
+        def try_complete(self):
+            before = super().try_complete()
+            counters["a"] = 1
+            return before
+
+    operation = Late(counters, ["a"], 1, 1000)
+    assert purgatory.complete_or_watch(operation, ["a"])
+    assert operation.answers == [True]
+    assert purgatory.statistics().watched == 0
+
+
+def test_nothing_waits_in_a_purgatory_that_is_closed(purgatory):
+    purgatory.close()
+    operation = Threshold({"a": 0}, ["a"], 1, 1000)
+    assert purgatory.complete_or_watch(operation, ["a"])
+    assert (operation.answers, operation.expirations) == ([False], 0)
+
+
+def test_those_who_came_first_are_looked_at_first(purgatory):
+    counters, order = {"a": 0}, []
+    for number in range(5):
+        operation = Threshold(counters, ["a"], 1, 1000, then=lambda number=number: order.append(number))
+        purgatory.complete_or_watch(operation, ["a"])
+    assert purgatory.waiting("a") == 5
+    counters["a"] = 1
+    assert purgatory.check("a") == 5
+    assert order == [0, 1, 2, 3, 4]

@@ -1,0 +1,85 @@
+"""The event loop runs what is due, soon after it is due and never before."""
+
+import asyncio
+import logging
+
+from millrace_broker.environment import SystemClock
+from millrace_broker.purgatory import Timer
+
+
+class ManualClock:
+    def __init__(self):
+        self.seconds = 5.0
+
+    def now_ms(self):
+        return int(self.seconds * 1000)
+
+    def monotonic(self):
+        return self.seconds
+
+
+def test_what_is_due_is_run_in_order():
+    clock, ran = ManualClock(), []
+    timer = Timer(clock)
+    for delay in (30, 10, 20):
+        timer.schedule(delay, lambda delay=delay: ran.append(delay))
+    timer.schedule(15, lambda: ran.append("never")).cancel()
+    assert (timer.turn(), len(timer)) == (0, 3)
+    clock.seconds += 0.02
+    assert (timer.turn(), ran) == (2, [10, 20])
+    clock.seconds += 1
+    assert (timer.turn(), ran, len(timer)) == (1, [10, 20, 30], 0)
+
+
+def test_an_action_may_start_and_cancel_timers():
+    clock, ran = ManualClock(), []
+    timer = Timer(clock)
+    last = timer.schedule(10, lambda: ran.append("last"))
+
+    def first():
+        ran.append("first")
+        last.cancel()
+        timer.schedule(0, lambda: ran.append("after"))
+
+    timer.schedule(5, first)
+    # Both are due in the same turn.
+    clock.seconds += 0.01
+    timer.turn()
+    assert ran == ["first"]
+    clock.seconds += 0.001
+    timer.turn()
+    assert ran == ["first", "after"]
+
+
+def test_one_that_fails_is_logged_and_the_others_run(caplog):
+    clock, ran = ManualClock(), []
+    timer = Timer(clock)
+    timer.schedule(1, lambda: 1 / 0)
+    timer.schedule(2, lambda: ran.append("ran"))
+    clock.seconds += 1
+    with caplog.at_level(logging.ERROR):
+        assert timer.turn() == 2
+    assert ran == ["ran"]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_the_loop_turns_it():
+    async def run():
+        loop, clock = asyncio.get_running_loop(), SystemClock()
+        timer, done, late = Timer(clock), asyncio.Event(), []
+        for delay in (40, 5, 300_000, 20):
+            due = clock.monotonic() + delay / 1000
+            timer.schedule(delay, lambda due=due: late.append(clock.monotonic() - due))
+        timer.start(loop)
+        timer.schedule(60, done.set)
+        await asyncio.wait_for(done.wait(), 30)
+        assert len(late) == 3
+        # A millisecond is what the wheel knows of time.
+        assert min(late) > -0.0011
+        assert len(timer) == 1
+        timer.close()
+        timer.schedule(0, done.clear)
+        await asyncio.sleep(0)
+        assert done.is_set()
+
+    asyncio.run(run())
