@@ -212,6 +212,9 @@ class SimulatedDisk:
         node = self._file(path)
         return None if node is None else node.modified_ms
 
+    def forget_cached(self, path: Path) -> None:
+        """Nothing: what could not be written is not read here either."""
+
     def set_modified_ms(self, path: Path, time_ms: int) -> None:
         self.check("set the time of", path)
         node = self._file(path)

@@ -82,6 +82,10 @@ class Files(Protocol):
         """Map a whole file read-only; None when there is no such file. Unmapped when the last view goes."""
         ...
 
+    def forget_cached(self, path: Path) -> None:
+        """Have a file read from the disk the next time, but for what was written and is on its way there."""
+        ...
+
     def read_bytes(self, path: Path) -> bytes | None:
         """Read a whole (small) file; None when there is none."""
         ...
@@ -248,6 +252,15 @@ class OsFiles:
                     return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             except FileNotFoundError:
                 return None
+
+    def forget_cached(self, path: Path) -> None:
+        """Drop a file's clean pages: the kernel counts those among them that it could not write."""
+        with _storage_errors("read", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
 
     def read_bytes(self, path: Path) -> bytes | None:
         """Read a whole file."""

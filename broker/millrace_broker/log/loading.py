@@ -236,6 +236,9 @@ class LogDirectory:
 
     def _recover_segment(self, segment: Segment, recovery_point: int, following: int | None) -> SoundPart:
         """Check a segment's batches, cut it before the first bad one, build its indexes; returns what is left."""
+        if self.config.syncs_before_ack:
+            # After a failed sync the cache holds, as if it were synced, what the disk does not: that must not return.
+            self.files.forget_cached(segment.path)
         content = self.files.map(segment.path) or memoryview(b"")
         size_bytes = len(content)
         builder = IndexBuilder(segment.base_offset, segment.index_interval_bytes)

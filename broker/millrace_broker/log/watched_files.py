@@ -165,6 +165,11 @@ class WatchedFiles:
         return self._files.modified_ms(path)
 
     @_watched
+    def forget_cached(self, path: Path) -> None:
+        """See ``Files``."""
+        self._files.forget_cached(path)
+
+    @_watched
     def set_modified_ms(self, path: Path, time_ms: int) -> None:
         """See ``Files``."""
         self._files.set_modified_ms(path, time_ms)

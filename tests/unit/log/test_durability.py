@@ -53,6 +53,7 @@ class WatchedFiles(OsFiles):
         self.unsynced: set[str] = set()
         self.unsynced_names: set[str] = set()
         self.syncs: list[str] = []
+        self.forgotten: list[str] = []
         self.is_broken = False
         self.gate = threading.Event()
         self.gate.set()
@@ -68,6 +69,10 @@ class WatchedFiles(OsFiles):
     def sync_directory(self, path: Path) -> None:
         super().sync_directory(path)
         self.unsynced_names.clear()
+
+    def forget_cached(self, path: Path) -> None:
+        super().forget_cached(path)
+        self.forgotten.append(path.name)
 
     @property
     def at_risk(self) -> set[str]:
@@ -186,6 +191,18 @@ def test_who_waited_for_a_sync_that_failed_is_not_acknowledged(
         watched.gate.set()
         assert all(isinstance(each.exception(30), StorageError) for each in appends)
     assert log.high_watermark == 1
+
+
+@pytest.mark.parametrize(("options", "is_forgotten"), [({}, False), (SYNCED, True)])
+def test_recovery_reads_from_the_disk_what_was_to_be_on_it(
+    open_log: Open, batch: Batch, watched: WatchedFiles, options: dict[str, Any], is_forgotten: bool
+) -> None:
+    log = open_log(options)
+    log.append_unsynced(batch())
+    log.release()
+    log = open_log(options, files=watched)
+    assert watched.forgotten == ["00000000000000000000.log"] * is_forgotten
+    assert log.log_end_offset == 1
 
 
 def test_an_epoch_that_could_not_be_written_down_is_not_believed(
