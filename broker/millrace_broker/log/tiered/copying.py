@@ -17,7 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from millrace.errors import CorruptBatchError, RemoteStorageError
-from millrace.records import HEADER_BYTES, read_header, verify_crc
+from millrace.records import LOG_OVERHEAD_BYTES, read_entries
 from millrace.records.header import extend_checksum
 from millrace.segments.names import LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, segment_file_name
 from millrace_broker.log.files import Files
@@ -28,6 +28,8 @@ from millrace_broker.log.tiered.store import RemoteStore
 
 CHUNK_BYTES: Final = 4 * 2**20
 """Read and written at once: what a copy holds in memory, whatever the segment's size. A larger batch is held whole."""
+
+_SIZE_MAX: Final = 2**31 - 1
 
 UseIo = Callable[[int], None]
 """Told of bytes before they are sent or fetched. May wait, and raise to break the copying off."""
@@ -98,7 +100,7 @@ class SegmentCopier:
             chunk = segment.read(position, min(CHUNK_BYTES, end - position))
             whole_bytes = _verified_bytes(segment, chunk, position)
             if not whole_bytes:
-                size_bytes = read_header(chunk).size_bytes if len(chunk) >= HEADER_BYTES else end + 1
+                size_bytes = _first_bytes(chunk)
                 if position + size_bytes > end:
                     raise CorruptBatchError(f"{segment.path}: the batch at position {position} is incomplete")
                 chunk = segment.read(position, size_bytes)
@@ -138,18 +140,22 @@ class SegmentCopier:
 
 
 def _verified_bytes(segment: Segment, chunk: bytes, position: int) -> int:
-    """How many bytes of ``chunk`` are whole batches. Raises ``CorruptBatchError`` when one fails its checksum."""
+    """How many bytes of ``chunk`` are whole entries. Raises ``CorruptBatchError`` when one fails its checksum."""
     at = 0
-    while len(chunk) - at >= HEADER_BYTES:
-        try:
-            header = read_header(chunk, at)
-            if at + header.size_bytes > len(chunk):
-                break
-            verify_crc(chunk, at, header)
-        except CorruptBatchError as error:
-            raise CorruptBatchError(
-                f"{segment.path}, position {position + at}: {error.message}. It is not copied, and the local file is "
-                "kept: restore it from a copy"
-            ) from error
-        at += header.size_bytes
+    try:
+        for entry in read_entries(chunk):
+            entry.check()
+            at = entry.position + entry.size_bytes
+    except CorruptBatchError as error:
+        raise CorruptBatchError(
+            f"{segment.path}, position {position + at}: {error.message}. It is not copied, and the local file is "
+            "kept: restore it from a copy"
+        ) from error
     return at
+
+
+def _first_bytes(chunk: bytes) -> int:
+    """The size that the first entry claims, which is larger than the chunk."""
+    if len(chunk) < LOG_OVERHEAD_BYTES:
+        return _SIZE_MAX  # of less than its length: nothing so short is complete
+    return LOG_OVERHEAD_BYTES + int.from_bytes(chunk[LOG_OVERHEAD_BYTES - 4 : LOG_OVERHEAD_BYTES], "big")

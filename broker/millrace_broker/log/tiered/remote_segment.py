@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from millrace.errors import CorruptBatchError, RemoteStorageError
-from millrace.records import BatchHeader, read_header, verify_crc
+from millrace.records import BatchHeader, read_entries
 from millrace.records.header import NO_TIMESTAMP
 from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeEntry, TimeIndex
 from millrace.segments.names import LOG, OFFSET_INDEX, TIME_INDEX
@@ -208,10 +208,11 @@ class RemoteSegment(Segment):
     def _verify(self, data: bytes, position: int) -> None:
         at = 0
         try:
-            while at < len(data):
-                header = read_header(data, at)
-                verify_crc(data, at, header)
-                at += header.size_bytes
+            for entry in read_entries(data):
+                entry.check()
+                at = entry.position + entry.size_bytes
+            if at < len(data):
+                raise CorruptBatchError("what follows is no whole batch")
         except CorruptBatchError as error:
             raise CorruptBatchError(f"{self.uri}, position {position + at}: {error.message}") from error
 

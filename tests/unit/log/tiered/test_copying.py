@@ -1,0 +1,88 @@
+"""Copies are the segment, byte for byte, whatever the sizes of its batches and the age of its format."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millrace.config.topic import TopicConfig
+from millrace.records import read_entries
+from millrace_broker.log import OsFiles, PartitionLog
+from millrace_broker.log.tiered import copying
+from millrace_broker.log.tiered.manager import RemoteLogManager
+
+ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[3] / "oracles") / "segments"
+
+
+@pytest.mark.parametrize("chunk_bytes", [12, 26, 62, 100, 10**6])
+def test_batches_larger_than_a_chunk_are_copied_whole(
+    tiered_log: Callable[..., PartitionLog],
+    manager: RemoteLogManager,
+    settle: Callable[[RemoteLogManager], None],
+    remote_directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    chunk_bytes: int,
+) -> None:
+    monkeypatch.setattr(copying, "CHUNK_BYTES", chunk_bytes)
+    log = tiered_log(segments=1)
+    settle(manager)
+    (copy,) = remote_directory.rglob("*.log")
+    assert copy.read_bytes() == log.segments[0].path.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["magic-v1", "magic-mixed", "transactions-2", "codecs", "plain"])
+def test_kafkas_own_segments_are_copied_and_read_from_the_store(
+    name: str,
+    manager: RemoteLogManager,
+    settle: Callable[[RemoteLogManager], None],
+    tmp_path: Path,
+    clock: Any,
+) -> None:
+    directory = tmp_path / "topic-0"
+    directory.mkdir()
+    for path in (ORACLES / name / "topic-0").iterdir():
+        shutil.copyfile(path, directory / path.name)
+    options = {
+        "remote.storage.enable": "true",
+        "retention.ms": "-1",
+        "local.retention.bytes": "0",
+        "file.delete.delay.ms": "0",
+    }
+    log = PartitionLog(
+        topic="topic",
+        topic_id=UUID(int=1),
+        partition=0,
+        directory=directory,
+        config=TopicConfig.load(options),
+        files=OsFiles(),
+        clock=clock,
+        was_clean=True,
+    )
+    before = entries_of(log)
+    log.roll()
+    log.flush()
+    stable = [segment.base_offset for segment in log.segments[1:] if segment.base_offset <= log.last_stable_offset]
+    manager.attach(log)
+    settle(manager)
+    assert log.remote is not None
+    assert log.remote.problem is None
+    log.apply_retention()
+    assert log.remote.end_offset == max(stable, default=0), "what a transaction may still change stays"
+    assert log.first_base_offset == max(stable, default=0)
+    assert entries_of(log) == before
+
+
+def entries_of(log: PartitionLog) -> list[bytes]:
+    offset, found = log.log_start_offset, []
+    while offset < log.high_watermark:
+        data = log.read(offset, 100)
+        for entry in read_entries(data):
+            found.append(data[entry.position : entry.position + entry.size_bytes])
+            offset = entry.last_offset + 1
+    return found
