@@ -36,7 +36,7 @@ from millrace.segments.indexes import (
     TimeEntry,
     TimeIndex,
 )
-from millrace.segments.names import LOG, OFFSET_INDEX, TIME_INDEX, segment_file_name
+from millrace.segments.names import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, segment_file_name
 from millrace_broker.log.files import File, Files
 from millrace_broker.log.index_building import IndexBuilder
 from millrace_broker.log.open_segments import OpenSegments
@@ -329,6 +329,11 @@ class Segment:
     def read(self, position: int, size_bytes: int) -> bytes:
         """Read published bytes."""
         return self.file().read(position, size_bytes)
+
+    def transaction_index(self) -> bytes:
+        """Return the content of its transaction index; empty if it has none."""
+        path = self.path.with_name(segment_file_name(self.base_offset, TRANSACTION_INDEX))
+        return self._files.read_bytes(path) or b""
 
     def modified_ms(self) -> int:
         """Return when the ``.log`` was last written, in ms since 1970."""

@@ -20,7 +20,7 @@ from millrace.errors import CorruptBatchError, RemoteStorageError
 from millrace.records import BatchHeader, read_entries
 from millrace.records.header import NO_TIMESTAMP
 from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeEntry, TimeIndex
-from millrace.segments.names import LOG, OFFSET_INDEX, TIME_INDEX
+from millrace.segments.names import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 from millrace_broker.log.files import File, OsFiles, Part
 from millrace_broker.log.index_building import IndexBuilder
 from millrace_broker.log.segment import Segment
@@ -221,6 +221,10 @@ class RemoteSegment(Segment):
         if self.largest_ms == NO_TIMESTAMP:
             return TimeEntry(NO_TIMESTAMP, self.base_offset)
         return TimeEntry(self.largest_ms, self.end_offset - 1)
+
+    def transaction_index(self) -> bytes:
+        """Return the content of its transaction index, fetched; empty if it has none."""
+        return self._read_small(TRANSACTION_INDEX) or b""
 
     def modified_ms(self) -> int:
         """Return when it was copied."""
