@@ -13,6 +13,7 @@ import pytest
 
 from millrace.config.topic import TopicConfig
 from millrace.records import read_entries
+from millrace.segments.transaction_index import AbortedTransaction, pack_aborted, read_aborted
 from millrace_broker.log import OsFiles, PartitionLog
 from millrace_broker.log.tiered import copying
 from millrace_broker.log.tiered.manager import RemoteLogManager
@@ -86,3 +87,19 @@ def entries_of(log: PartitionLog) -> list[bytes]:
             found.append(data[entry.position : entry.position + entry.size_bytes])
             offset = entry.last_offset + 1
     return found
+
+
+def test_transaction_indexes_go_along(
+    tiered_log: Callable[..., PartitionLog],
+    manager: RemoteLogManager,
+    settle: Callable[[RemoteLogManager], None],
+    tmp_path: Path,
+) -> None:
+    log = tiered_log(segments=2, local_retention_bytes="1")
+    aborted = AbortedTransaction(producer_id=7, first_offset=1, last_offset=5, last_stable_offset=6)
+    (log.directory / f"{0:020d}.txnindex").write_bytes(pack_aborted(aborted))
+    settle(manager)
+    log.apply_retention()
+    assert log.remote is not None
+    assert list(read_aborted(log.remote.segments[0].transaction_index())) == [aborted]
+    assert log.remote.segments[1].transaction_index() == b""
