@@ -278,5 +278,7 @@ def _notes(source: Path, first_base: int) -> Iterator[str]:
         start = read_offsets(OsFiles(), source.absolute().parent / LOG_START_OFFSETS).get(key, first_base)
     except MillraceError:
         return
+    if start < first_base:
+        yield f"offsets {start}..{first_base - 1} are in the remote store only and were not converted"
     if start > first_base:
         yield f"records before offset {start} had been deleted ({LOG_START_OFFSETS}): delete them in the new one too"
