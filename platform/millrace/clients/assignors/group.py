@@ -1,0 +1,63 @@
+"""Who may hold what: a group as the sticky assignors see it, members being numbers in the order of their ids.
+
+Unlike the other assignors they take static members for no others, as Kafka's do: what a member had decides, not its
+place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from millrace.clients.assignors.model import MemberSubscription, java_order, partitions_of, wanted_topics
+from millrace.clients.model import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The members of a group, from 0 in the order of their ids, and the topics that any of them wants.
+
+    ``topics`` and ``subscribers`` know topics that exist only; ``subscribers`` are ascending. ``is_uniform`` says that
+    all members named the same topics, whether these exist or not.
+    """
+
+    member_ids: tuple[str, ...]
+    topics: tuple[frozenset[str], ...]
+    partition_counts: Mapping[str, int]
+    subscribers: Mapping[str, tuple[int, ...]]
+    is_uniform: bool
+
+    @classmethod
+    def of(cls, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Group:
+        """Look at a group; ``members`` are in the order of ``by_id``."""
+        wanted = wanted_topics(partition_counts, members)
+        existing = frozenset(wanted)
+        topics = tuple(member.topics & existing for member in members)
+        subscribers: dict[str, list[int]] = {topic: [] for topic in wanted}
+        for member, subscribed in enumerate(topics):
+            for topic in subscribed:
+                subscribers[topic].append(member)
+        return cls(
+            member_ids=tuple(member.member_id for member in members),
+            topics=topics,
+            partition_counts={topic: partition_counts[topic] for topic in wanted},
+            subscribers={topic: tuple(found) for topic, found in subscribers.items()},
+            is_uniform=len({member.topics for member in members}) <= 1,
+        )
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether the partition exists and some member wants its topic."""
+        return 0 <= partition.partition < self.partition_counts.get(partition.topic, 0)
+
+    def may_hold(self, member: int, partition: TopicPartition) -> bool:
+        """Whether the member subscribes to the partition's topic."""
+        return partition.topic in self.topics[member]
+
+    def partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
+        """All partitions of some topics, in that order of topics."""
+        return [partition for topic in topics for partition in partitions_of(topic, self.partition_counts)]
+
+
+def by_id(members: Sequence[MemberSubscription]) -> list[MemberSubscription]:
+    """Members in the order that gives them their numbers."""
+    return sorted(members, key=lambda member: java_order(member.member_id))

@@ -1,0 +1,33 @@
+"""The assignors by the names that members of a group call them by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from millrace.clients.assignors.cooperative_sticky import CooperativeStickyAssignor
+from millrace.clients.assignors.model import Assignor
+from millrace.clients.assignors.range_assignor import RangeAssignor
+from millrace.clients.assignors.round_robin import RoundRobinAssignor
+from millrace.clients.assignors.sticky import StickyAssignor
+from millrace.errors import InvalidConfigError
+
+_ALL: Final[tuple[Assignor, ...]] = (
+    RangeAssignor(),
+    RoundRobinAssignor(),
+    StickyAssignor(),
+    CooperativeStickyAssignor(),
+)
+
+ASSIGNORS: Final[Mapping[str, Assignor]] = MappingProxyType({assignor.name: assignor for assignor in _ALL})
+"""All assignors by name."""
+
+
+def find_assignor(name: str) -> Assignor:
+    """Find an assignor by its name. Raises ``InvalidConfigError`` that names those there are."""
+    try:
+        return ASSIGNORS[name]
+    except KeyError:
+        known = ", ".join(ASSIGNORS)
+        raise InvalidConfigError(f"partition.assignment.strategy {name!r} is unknown: choose from {known}") from None

@@ -1,0 +1,44 @@
+"""Assignor ``roundrobin``: all partitions of all topics are dealt out to the members in turn.
+
+With equal subscriptions members differ by at most one partition. With different ones a member is passed over for topics
+that it does not want, which may leave the group far from balanced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from millrace.clients.assignors.model import (
+    Assignment,
+    MemberSubscription,
+    partitions_of,
+    static_members_first,
+    wanted_topics,
+)
+from millrace.clients.model import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRobinAssignor:
+    """Assignor ``roundrobin``; see the module."""
+
+    name: str = "roundrobin"
+    is_cooperative: bool = False
+
+    def assign(self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Assignment:
+        """Deal out the partitions, topics in order of their names."""
+        assignment: Assignment = {member.member_id: [] for member in members}
+        circle = static_members_first(members)
+        turn = 0
+        for topic in wanted_topics(partition_counts, members):
+            for partition in partitions_of(topic, partition_counts):
+                while topic not in circle[turn].topics:
+                    turn = (turn + 1) % len(circle)
+                assignment[circle[turn].member_id].append(partition)
+                turn = (turn + 1) % len(circle)
+        return assignment
+
+    def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
+        """None: what members had does not matter."""
+        return None

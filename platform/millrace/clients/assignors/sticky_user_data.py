@@ -1,0 +1,82 @@
+"""How members of the sticky assignors say what they had, in Kafka's bytes.
+
+``sticky`` has members give up all partitions before they join again, so what they had goes into the user data: since
+Kafka 2.3 with the generation (V1), earlier without (V0). Nothing in the bytes tells them apart: what can't be read as
+V1 is V0. ``cooperative-sticky`` writes its generation alone, for leaders that know no newer consumer protocol than
+version 1 (KIP-429, KIP-792).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import ClassVar
+
+from millrace.clients.assignors.model import NO_GENERATION
+from millrace.clients.assignors.ownership import Claim
+from millrace.clients.model import TopicPartition
+from millrace.coordinator_records.consumer_protocol import TopicPartitions
+from millrace.coordinator_records.messages import Kind, Message, of
+from millrace.errors import InvalidRecordError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StickyUserData(Message):
+    """What a member of ``sticky`` got in the last rebalance that it took part in."""
+
+    VERSION_MAX: ClassVar[int] = 1
+
+    previous_assignment: tuple[TopicPartitions, ...] = of(Kind.MESSAGES, element=TopicPartitions)
+    generation: int = of(Kind.INT32, since=1, default=NO_GENERATION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CooperativeStickyUserData(Message):
+    """The generation of the last rebalance that a member of ``cooperative-sticky`` took part in."""
+
+    generation: int = of(Kind.INT32)
+
+
+def encode_sticky(owned: Sequence[TopicPartition], generation: int) -> bytes:
+    """Write user data of ``sticky`` (V1). Topics are sorted; a topic's partitions keep their order."""
+    by_topic = groupby(sorted(owned, key=attrgetter("topic")), key=attrgetter("topic"))
+    previous = tuple(
+        TopicPartitions(topic=topic, partitions=tuple(partition.partition for partition in partitions))
+        for topic, partitions in by_topic
+    )
+    return StickyUserData(previous_assignment=previous, generation=generation).encode(1)
+
+
+def decode_sticky(data: bytes | None) -> Claim:
+    """Read user data of ``sticky``, V1 or V0. What is neither claims nothing: no member can spoil a rebalance."""
+    if not data:
+        return Claim((), NO_GENERATION)
+    for version in (1, 0):
+        try:
+            read = StickyUserData.decode(data, version)
+        except InvalidRecordError:
+            continue
+        return Claim(
+            [
+                TopicPartition(of_topic.topic, partition)
+                for of_topic in read.previous_assignment
+                for partition in of_topic.partitions
+            ],
+            read.generation,
+        )
+    return Claim((), NO_GENERATION)
+
+
+def encode_cooperative(generation: int) -> bytes:
+    """Write user data of ``cooperative-sticky``."""
+    return CooperativeStickyUserData(generation=generation).encode(0)
+
+
+def decode_cooperative(data: bytes | None) -> int:
+    """Read the generation from user data of ``cooperative-sticky``; -1 if there is none."""
+    try:
+        return CooperativeStickyUserData.decode(data or b"", 0).generation
+    except InvalidRecordError:
+        return NO_GENERATION
