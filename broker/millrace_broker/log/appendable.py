@@ -26,9 +26,18 @@ from millrace.errors import (
     MillraceError,
     StorageError,
 )
-from millrace.records import NO_PRODUCER_ID, BatchHeader
+from millrace.records import (
+    NO_PRODUCER_ID,
+    BatchHeader,
+    ControlType,
+    EndTransactionMarker,
+    build_end_marker_batch,
+    read_header,
+)
 from millrace.segments.names import SEGMENT_SUFFIXES, segment_file_name
+from millrace.segments.transaction_index import AbortedTransaction
 from millrace_broker.environment import Clock
+from millrace_broker.log.aborted import index_entry
 from millrace_broker.log.appender import SegmentAppender
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
 from millrace_broker.log.deletion import DeletedFiles
@@ -38,7 +47,7 @@ from millrace_broker.log.loading import LoadedLog, LogDirectory
 from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.placing import Placed, place, stamp
 from millrace_broker.log.producer_loading import write_snapshot_file
-from millrace_broker.log.producers import ProducerEntry, append_batch
+from millrace_broker.log.producers import ProducerEntry, append_batch, end_transaction
 from millrace_broker.log.readable import ReadableLog
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.validation import check_produced, check_times
@@ -81,7 +90,7 @@ class AppendableLog(ReadableLog):
     ) -> None:
         super().__init__(topic, topic_id, partition, directory)
         self._config = config
-        self._files: Final = files
+        self._files = files
         self._clock: Final = clock
         self._open_segments: Final = OpenSegments() if open_segments is None else open_segments
         self._lock: Final = threading.RLock()
@@ -113,6 +122,7 @@ class AppendableLog(ReadableLog):
         self._log_end_offset = self._high_watermark = loaded.log_end_offset
         self._recovery_point = loaded.recovery_point
         self._producers = loaded.producers
+        self._first_open_offset = loaded.producers.first_open_offset()
         self._epochs = loaded.epochs
 
     # --- what it is ----------------------------------------------------------------------------------------
@@ -147,17 +157,20 @@ class AppendableLog(ReadableLog):
 
     # --- appending -----------------------------------------------------------------------------------------
 
-    def append_unsynced(self, records: bytes | bytearray, *, leader_epoch: int = 0) -> AppendResult:
+    def append_unsynced(
+        self, records: bytes | bytearray, *, leader_epoch: int = 0, in_transaction: bool = False
+    ) -> AppendResult:
         """Append the batches that a producer sent, giving them their offsets. See ``must_sync`` for what is owed then.
 
         ``records`` is one or more whole batches with base offset 0, or exactly one from an idempotent producer. The
-        bodies are taken as they are: the caller has validated them against the topic's schema.
+        bodies are taken as they are: the caller has validated them against the topic's schema. ``in_transaction`` says
+        that a coordinator knows the transaction that the batch says it is in.
 
         Raises what ``check_produced`` does, ``InvalidTimestampError``, ``FencedLeaderEpochError``,
-        ``InvalidProducerEpochError``, ``OutOfOrderSequenceError``, and ``StorageError`` when the disk fails; the log is
-        then as it was before.
+        ``InvalidProducerEpochError``, ``OutOfOrderSequenceError``, ``InvalidTxnStateError``, and ``StorageError`` when
+        the disk fails; the log is then as it was before.
         """
-        batches = check_produced(records, self._config)
+        batches = check_produced(records, self._config, allows_transactions=in_transaction)
         now_ms = self._clock.now_ms()
         check_times(records, batches, now_ms, self._config)
         with self._lock:
@@ -176,10 +189,55 @@ class AppendableLog(ReadableLog):
             self._write(placed.parts(records), placed.headers, len(records), now_ms)
             if producer is not None:
                 self._producers.update(producer, now_ms)
+                self._first_open_offset = self._producers.first_open_offset()
             return AppendResult(
                 base_offset=placed.headers[0].base_offset,
                 last_offset=placed.headers[-1].last_offset,
                 log_append_time_ms=append_time_ms,
+                log_start_offset=self._log_start_offset,
+            )
+
+    def append_end_marker_unsynced(
+        self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker, *, leader_epoch: int = 0
+    ) -> AppendResult:
+        """End a producer's transaction in this partition, as its coordinator decided.
+
+        Raises ``InvalidProducerEpochError``, ``TransactionCoordinatorFencedError``, ``FencedLeaderEpochError``, and
+        ``StorageError`` when the disk fails; the log is then as it was before.
+        """
+        with self._lock:
+            self._check_online()
+            self._check_epoch(leader_epoch)
+            now_ms, offset = self._clock.now_ms(), self._log_end_offset
+            entry, completed = end_transaction(
+                self._producers.get(producer_id),
+                epoch=producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                is_aborted=marker.type is ControlType.ABORT,
+                offset=offset,
+                timestamp_ms=now_ms,
+            )
+            batch = build_end_marker_batch(
+                marker,
+                base_offset=offset,
+                timestamp_ms=now_ms,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                leader_epoch=leader_epoch,
+            )
+            is_aborted = completed is not None and completed.is_aborted
+            aborted = [index_entry(completed, self._producers)] if completed is not None and is_aborted else []
+            self._note_epoch(leader_epoch)
+            # Until its marker may be read, a transaction is undecided for consumers.
+            undecided = [each for each in self._ended if each.last_offset >= self._high_watermark]
+            self._ended = (*undecided, *(() if completed is None else (completed,)))
+            self._write([batch], [read_header(batch)], len(batch), now_ms, aborted)
+            self._producers.update(entry, now_ms)
+            self._first_open_offset = self._producers.first_open_offset()
+            return AppendResult(
+                base_offset=offset,
+                last_offset=offset,
+                log_append_time_ms=-1,
                 log_start_offset=self._log_start_offset,
             )
 
@@ -229,10 +287,17 @@ class AppendableLog(ReadableLog):
             write_epochs(self._files, self.directory / LEADER_EPOCHS, epochs.entries)
             self._epochs = epochs
 
-    def _write(self, parts: Sequence[Part], headers: Sequence[BatchHeader], size_bytes: int, now_ms: int) -> None:
+    def _write(
+        self,
+        parts: Sequence[Part],
+        headers: Sequence[BatchHeader],
+        size_bytes: int,
+        now_ms: int,
+        aborted: Sequence[AbortedTransaction] = (),
+    ) -> None:
         appender = self._appender_for(headers, size_bytes, now_ms)
         try:
-            appender.append(parts, headers)
+            appender.append(parts, headers, aborted)
         except StorageError as error:
             self._undo(appender, error)
             raise

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 
 from millrace.records import BatchHeader
 from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, TimeEntry
-from millrace_broker.log.files import Files, Part
+from millrace.segments.transaction_index import ABORTED_ENTRY_BYTES, AbortedTransaction, pack_aborted
+from millrace_broker.log.aborted import index_path
+from millrace_broker.log.files import File, Files, Part
 from millrace_broker.log.index_building import Growth, IndexBuilder
 from millrace_broker.log.segment import Segment
 
@@ -28,6 +30,9 @@ class SegmentAppender:
         self.segment = segment
         self.created_ms = created_ms
         self._index_bytes_max = index_bytes_max
+        self._files = files
+        self._aborted_file: File | None = None
+        self._aborted_bytes = 0
         self._first_timestamp_ms = segment.header_at(0).max_timestamp if segment.size_bytes else None
         with segment.lock:  # nobody may open or rebuild index files that are about to be this one's
             self._builder = self._resume(segment)
@@ -80,8 +85,10 @@ class SegmentAppender:
             or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
         )
 
-    def append(self, parts: Sequence[Part], headers: Sequence[BatchHeader]) -> None:
-        """Write batches, whose ``headers`` have their offsets, and publish them.
+    def append(
+        self, parts: Sequence[Part], headers: Sequence[BatchHeader], aborted: Sequence[AbortedTransaction] = ()
+    ) -> None:
+        """Write batches, whose ``headers`` have their offsets, and publish them; ``aborted`` is what they abort.
 
         Raises ``StorageError``, after which ``undo`` must be called before anything else is appended.
         """
@@ -89,6 +96,8 @@ class SegmentAppender:
         growth = self._builder.growth(position, headers)
         self._file.write(position, parts)
         self._write_entries(growth)
+        if aborted:
+            self._write_aborted(aborted)
         if self._first_timestamp_ms is None:
             self._first_timestamp_ms = headers[0].max_timestamp
         self.segment.size_bytes = position + sum(header.size_bytes for header in headers)
@@ -97,6 +106,8 @@ class SegmentAppender:
     def undo(self) -> None:
         """Cut off what a failed append left behind the published bytes."""
         self._file.truncate(self.segment.size_bytes)
+        if self._aborted_file is not None:
+            self._aborted_file.truncate(self._aborted_bytes)
 
     def sync(self) -> None:
         """Make the batches appended so far survive a power failure.
@@ -108,8 +119,19 @@ class SegmentAppender:
 
     def sync_sealed(self) -> None:
         """Make a sealed segment, with its indexes, survive a power failure; their names are up to the caller."""
-        for file in (self._file, self._offset_file, self._time_file):
-            file.sync()
+        for file in (self._file, self._offset_file, self._time_file, self._aborted_file):
+            if file is not None:
+                file.sync()
+
+    def _write_aborted(self, aborted: Sequence[AbortedTransaction]) -> None:
+        """Write entries behind those that are in the transaction index, which is made when it gets its first."""
+        if self._aborted_file is None:
+            path = index_path(self.segment.path.parent, self.segment.base_offset)
+            self._aborted_file = self._files.open(path, create=True)
+            self._aborted_bytes = _whole_entries(self._aborted_file.size_bytes(), ABORTED_ENTRY_BYTES)
+        entries = b"".join(pack_aborted(transaction) for transaction in aborted)
+        self._aborted_file.write(self._aborted_bytes, [entries])
+        self._aborted_bytes += len(entries)
 
     def _write_entries(self, growth: Growth) -> None:
         """Write new entries behind those that are in the files."""

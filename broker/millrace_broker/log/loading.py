@@ -83,8 +83,9 @@ class LogDirectory:
         self._remove_leftovers()
         segments = self._find_segments(log_start_offset)
         was_clean = was_clean and self._ends_at(segments[-1], recovery_point)
+        recovered_from = None
         if not was_clean:
-            segments = self._recover(segments, recovery_point)
+            segments, recovered_from = self._recover(segments, recovery_point)
         log_end_offset = _end_offset(segments[-1])
         if log_end_offset < (recovery_point or 0):
             raise StorageError(
@@ -104,7 +105,7 @@ class LogDirectory:
             segments,
             log_end_offset,
             self.clock.now_ms(),
-            trusted_end=None if was_clean else recovery_point or 0,
+            recovered_from=recovered_from,
         )
         return LoadedLog(
             segments=segments,
@@ -216,7 +217,8 @@ class LogDirectory:
 
     # --- recovery ------------------------------------------------------------------------------------------
 
-    def _recover(self, segments: list[Segment], recovery_point: int | None) -> list[Segment]:
+    def _recover(self, segments: list[Segment], recovery_point: int | None) -> tuple[list[Segment], int]:
+        """Recover a log; returns the segments that are left and the base offset of the first that was looked at."""
         synced = recovery_point or 0
         # A segment that ends at the recovery point is one of them: it may have been sealed after that was reached.
         first = max((n for n, segment in enumerate(segments) if segment.base_offset < synced), default=0)
@@ -231,8 +233,8 @@ class LogDirectory:
                     _LOG.warning("%s: offsets %s were lost, the log ends before them", segments[number].path, lost)
             if is_cut:
                 self._remove_segments(segments[number + 1 :])
-                return segments[: number + 1]
-        return segments
+                return segments[: number + 1], segments[first].base_offset
+        return segments, segments[first].base_offset
 
     def _recover_segment(self, segment: Segment, recovery_point: int, following: int | None) -> SoundPart:
         """Check a segment's batches, cut it before the first bad one, build its indexes; returns what is left."""

@@ -24,6 +24,7 @@ from millrace.errors import (
     PolicyViolationError,
     StorageError,
 )
+from millrace.records import EndTransactionMarker
 from millrace.segments.names import SNAPSHOT, segment_file_name
 from millrace_broker.log.appendable import AppendableLog, AppendResult
 from millrace_broker.log.appender import SegmentAppender
@@ -41,12 +42,26 @@ class PartitionLog(AppendableLog):
 
     # --- durability ----------------------------------------------------------------------------------------
 
-    def append(self, records: bytes | bytearray, *, leader_epoch: int = 0) -> AppendResult:
+    def append(
+        self, records: bytes | bytearray, *, leader_epoch: int = 0, in_transaction: bool = False
+    ) -> AppendResult:
         """Append the batches that a producer sent, and sync them if the topic wants that before an acknowledgement.
 
         Raises what ``append_unsynced`` and ``flush`` do.
         """
-        result = self.append_unsynced(records, leader_epoch=leader_epoch)
+        result = self.append_unsynced(records, leader_epoch=leader_epoch, in_transaction=in_transaction)
+        if self.must_sync(result):
+            self.flush(result.last_offset + 1)
+        return result
+
+    def append_end_marker(
+        self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker, *, leader_epoch: int = 0
+    ) -> AppendResult:
+        """End a producer's transaction in this partition, and sync that if the topic wants it.
+
+        Raises what ``append_end_marker_unsynced`` and ``flush`` do.
+        """
+        result = self.append_end_marker_unsynced(producer_id, producer_epoch, marker, leader_epoch=leader_epoch)
         if self.must_sync(result):
             self.flush(result.last_offset + 1)
         return result

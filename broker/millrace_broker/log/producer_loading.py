@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,8 @@ from typing import Final
 from millrace.errors import StorageError
 from millrace.records import NO_PRODUCER_ID, BatchHeader, ControlType, read_end_marker, read_rows
 from millrace.segments.names import SNAPSHOT, parse_segment_file_name, segment_file_name
+from millrace.segments.transaction_index import AbortedTransaction
+from millrace_broker.log.aborted import index_entry, index_path, replace_index
 from millrace_broker.log.files import Files, replace_file
 from millrace_broker.log.producers import (
     BATCHES_KEPT,
@@ -40,14 +42,15 @@ def load_producers(
     log_end_offset: int,
     now_ms: int,
     *,
-    trusted_end: int | None = None,
+    recovered_from: int | None = None,
 ) -> ProducerStates:
     """Return what is known of a log's producers at its end; damaged snapshots and those beyond the end are removed.
 
-    So are those beyond ``trusted_end``, the recovery point: a snapshot is synced when it is written, the batches that
-    it speaks of may have been lost. Missing snapshots at the beginnings of segments that had to be read are written.
+    So are those beyond ``recovered_from``, the first segment that was recovered: a snapshot is synced when it is
+    written, the batches that it speaks of may have been lost. The transaction indexes of the recovered segments are
+    built anew. Missing snapshots at the beginnings of segments that had to be read are written.
     """
-    snapshot_end = log_end_offset if trusted_end is None else min(trusted_end, log_end_offset)
+    snapshot_end = log_end_offset if recovered_from is None else min(recovered_from, log_end_offset)
     producers, start_offset = _load_snapshot(files, directory, segments[0].base_offset, snapshot_end, now_ms)
     _recall(producers, segments, start_offset, now_ms)
     for number, segment in enumerate(segments):
@@ -56,8 +59,11 @@ def load_producers(
         if number > 0 and segment.base_offset > start_offset:
             write_snapshot_file(files, directory, segment.base_offset, producers)
         found = segment.find(start_offset) if start_offset < log_end_offset else None
+        aborted: list[AbortedTransaction] = []
         for position, header in segment.batches(found[0]) if found else ():
-            _replay(producers, segment, position, header, now_ms)
+            aborted += _replay(producers, segment, position, header, now_ms)
+        if recovered_from is not None and segment.base_offset >= recovered_from:
+            replace_index(files, index_path(directory, segment.base_offset), aborted)
     return producers
 
 
@@ -104,7 +110,10 @@ def _recall(producers: ProducerStates, segments: Sequence[Segment], offset: int,
             producers.update(replace(entry, batches=tuple(batches[-BATCHES_KEPT:])), now_ms)
 
 
-def _replay(producers: ProducerStates, segment: Segment, position: int, header: BatchHeader, now_ms: int) -> None:
+def _replay(
+    producers: ProducerStates, segment: Segment, position: int, header: BatchHeader, now_ms: int
+) -> Iterator[AbortedTransaction]:
+    """Take in a batch, and yield the transaction that it aborted."""
     if header.producer_id == NO_PRODUCER_ID:
         return
     if not header.is_control:
@@ -112,7 +121,7 @@ def _replay(producers: ProducerStates, segment: Segment, position: int, header: 
         return
     for record in read_rows(segment.read(position, header.size_bytes), 0, header):
         marker = read_end_marker(record)
-        entry, _ = end_transaction(
+        entry, completed = end_transaction(
             producers.get(header.producer_id),
             epoch=header.producer_epoch,
             coordinator_epoch=marker.coordinator_epoch,
@@ -121,6 +130,8 @@ def _replay(producers: ProducerStates, segment: Segment, position: int, header: 
             timestamp_ms=header.max_timestamp,
             origin=Origin.REPLICATION,
         )
+        if completed is not None and completed.is_aborted:
+            yield index_entry(completed, producers)
         producers.update(entry, now_ms)
 
 

@@ -235,6 +235,8 @@ class ProducerStates:
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
+        self._open: dict[int, int] = {}
+        """Where each open transaction began, by producer."""
         self._heard_ms: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -250,7 +252,15 @@ class ProducerStates:
     def update(self, entry: ProducerEntry, now_ms: int) -> None:
         """Take over a producer's new entry; ``now_ms`` is when it was heard of."""
         self._entries[entry.producer_id] = entry
+        if entry.open_transaction_offset is None:
+            self._open.pop(entry.producer_id, None)
+        else:
+            self._open[entry.producer_id] = entry.open_transaction_offset
         self._heard_ms[entry.producer_id] = now_ms
+
+    def first_open_offset(self, *, but: int | None = None) -> int | None:
+        """Return where the first of the open transactions begins, leaving out one producer's; None when none is."""
+        return min((offset for producer_id, offset in self._open.items() if producer_id != but), default=None)
 
     def replay(self, header: BatchHeader, now_ms: int) -> None:
         """Take over a data batch that is in the log already."""

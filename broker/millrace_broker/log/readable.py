@@ -18,8 +18,12 @@ from uuid import UUID
 from millrace.errors import CorruptBatchError, InvalidRequestError, OffsetOutOfRangeError, StorageError
 from millrace.segments.indexes import TimeEntry
 from millrace.segments.names import partition_directory_name
+from millrace.segments.transaction_index import AbortedTransaction
+from millrace_broker.log.aborted import aborted_transactions
 from millrace_broker.log.appender import SegmentAppender
 from millrace_broker.log.extents import Extent, cut
+from millrace_broker.log.files import Files
+from millrace_broker.log.producers import CompletedTransaction
 from millrace_broker.log.reading import find_time, read_batches
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.tiered.remote_log import RemoteLog
@@ -33,6 +37,11 @@ class ReadableLog:
     _log_start_offset: int
     _log_end_offset: int
     _high_watermark: int
+    _files: Files
+    _first_open_offset: int | None
+    """Where the first transaction began that has not ended."""
+    _ended: tuple[CompletedTransaction, ...] = ()
+    """Transactions whose markers consumers may not be able to read yet."""
 
     def __init__(self, topic: str, topic_id: UUID, partition: int, directory: Path) -> None:
         self.topic: Final = topic
@@ -63,8 +72,17 @@ class ReadableLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Offset before which no transaction is undecided."""
-        return self._high_watermark
+        """Offset before which no transaction is undecided, nor decided by a marker that may not be read yet."""
+        high_watermark, open_offset = self._high_watermark, self._first_open_offset
+        unstable = [each.first_offset for each in self._ended if each.last_offset >= high_watermark]
+        return min(high_watermark, *unstable, high_watermark if open_offset is None else open_offset)
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions with records or their marker in ``start_offset..end_offset`` (exclusive).
+
+        Raises ``CorruptBatchError`` for an index that does not agree with the log, ``StorageError``.
+        """
+        return aborted_transactions(self._with_remote(self._segments, start_offset), start_offset, end_offset)
 
     @property
     def log_end_offset(self) -> int:

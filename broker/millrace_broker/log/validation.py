@@ -34,7 +34,9 @@ _UNLIMITED_MS: Final = 2**63 - 1
 _COLUMNAR_COMPRESSIONS: Final = (Compression.NONE, Compression.LZ4, Compression.ZSTD)
 
 
-def check_produced(records: bytes | bytearray, config: TopicConfig) -> list[tuple[int, BatchHeader]]:
+def check_produced(
+    records: bytes | bytearray, config: TopicConfig, *, allows_transactions: bool = False
+) -> list[tuple[int, BatchHeader]]:
     """Check the batches that a producer sent and return the position and header of each.
 
     Raises ``InvalidRequestError``, ``CorruptBatchError``, ``MessageTooLargeError``, ``RecordListTooLargeError``,
@@ -55,6 +57,10 @@ def check_produced(records: bytes | bytearray, config: TopicConfig) -> list[tupl
         _check_size(position, header, config)
         verify_crc(records, position, header)  # before what it covers is believed: damage must not look like misuse
         _check_header(position, header, config)
+        if header.is_transactional and not allows_transactions:
+            raise InvalidRequestError(
+                f"batch at position {position} is transactional: this broker has no transactions yet"
+            )
     if len(batches) > 1 and any(header.producer_id != NO_PRODUCER_ID for _, header in batches):
         raise InvalidRecordError(f"{len(batches)} batches at once: a batch of an idempotent producer comes alone")
     return batches
@@ -79,8 +85,6 @@ def _check_header(position: int, header: BatchHeader, config: TopicConfig) -> No
         )
     if header.is_control:
         raise InvalidRecordError(f"{batch} is a control batch: clients may not write those")
-    if header.is_transactional:
-        raise InvalidRequestError(f"{batch} is transactional: this broker has no transactions yet")
     if header.has_delete_horizon or (header.attributes & ~_KNOWN_ATTRIBUTES and not header.is_columnar):
         raise InvalidRecordError(f"{batch} has attributes {header.attributes:#06x}, which producers do not set")
     if header.producer_id != NO_PRODUCER_ID and header.base_sequence < 0:

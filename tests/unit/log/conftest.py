@@ -93,10 +93,9 @@ def open_log(tmp_path: Path, clock: ManualClock) -> Callable[..., PartitionLog]:
             topic="orders",
             topic_id=UUID(int=1),
             partition=3,
-            directory=tmp_path,
             config=TopicConfig.load(options or {}),
             clock=clock,
-            **({"files": OsFiles()} | arguments),
+            **({"files": OsFiles(), "directory": tmp_path} | arguments),
         )
 
     return _open

@@ -8,13 +8,11 @@ from pathlib import Path
 
 from millrace.config.topic import TopicConfig
 from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from millrace.segments.names import TRANSACTION_INDEX, segment_file_name
-from millrace.segments.transaction_index import AbortedTransaction, collect_aborted, read_aborted
+from millrace.segments.transaction_index import AbortedTransaction
 from millrace_broker.log.cleaning.swap import CleanedSegment
 from millrace_broker.log.cleaning.thinning import LastRecord
 from millrace_broker.log.files import Files
 from millrace_broker.log.partition import PartitionLog
-from millrace_broker.log.reading import floor
 from millrace_broker.log.segment import Segment
 
 
@@ -98,15 +96,7 @@ class PartitionView:
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
         """Aborted transactions with records in a range of offsets, by the segments' transaction indexes."""
-        segments = self.log.segments
-        indexes = (
-            read_aborted(self.files.read_bytes(self._index_path(segment)) or b"")
-            for segment in segments[floor(segments, start_offset) :]
-        )
-        return collect_aborted(indexes, start_offset, end_offset)
-
-    def _index_path(self, segment: Segment) -> Path:
-        return self.directory / segment_file_name(segment.base_offset, TRANSACTION_INDEX)
+        return self.log.aborted_transactions(start_offset, end_offset)
 
     def replace(self, replaced: Sequence[SegmentView], cleaned: CleanedSegment) -> None:
         """Put a cleaned segment in the place of consecutive others."""

@@ -1,0 +1,202 @@
+"""Transactions in a partition's log: what is undecided, what was aborted, and both again after a stop or a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millrace.errors import (
+    CorruptBatchError,
+    InvalidProducerEpochError,
+    InvalidRequestError,
+    StorageError,
+    TransactionCoordinatorFencedError,
+)
+from millrace.records import ControlType, EndTransactionMarker, scan_headers
+from millrace.segments.transaction_index import AbortedTransaction
+from millrace_broker.log import PartitionLog
+
+Open = Callable[..., PartitionLog]
+Batch = Callable[..., bytes]
+NOW_MS = 1_700_000_000_000
+FIRST = "00000000000000000000"
+COMMIT = EndTransactionMarker(type=ControlType.COMMIT, coordinator_epoch=0)
+ABORT = EndTransactionMarker(type=ControlType.ABORT, coordinator_epoch=0)
+
+
+class Producer:
+    def __init__(self, log: PartitionLog, batch: Batch, producer_id: int) -> None:
+        self.log, self.batch, self.id, self.sequence = log, batch, producer_id, 0
+
+    def send(self, count: int = 1) -> int:
+        records = self.batch(
+            range(NOW_MS, NOW_MS + count),
+            producer_id=self.id,
+            producer_epoch=0,
+            base_sequence=self.sequence,
+            is_transactional=True,
+        )
+        self.sequence += count
+        return self.log.append(records, in_transaction=True).base_offset
+
+    def end(self, marker: EndTransactionMarker) -> int:
+        return self.log.append_end_marker(self.id, 0, marker).base_offset
+
+
+def aborted(producer_id: int, first: int, last: int, stable: int) -> AbortedTransaction:
+    return AbortedTransaction(producer_id=producer_id, first_offset=first, last_offset=last, last_stable_offset=stable)
+
+
+def test_the_last_stable_offset_waits_for_the_first_open_transaction(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    log.append(batch([1]))
+    one, two = Producer(log, batch, 1), Producer(log, batch, 2)
+    assert log.last_stable_offset == 1
+    one.send()
+    two.send(2)
+    log.append(batch([1]))
+    assert (log.last_stable_offset, log.log_end_offset) == (1, 5)
+    one.end(COMMIT)
+    assert log.last_stable_offset == 2
+    two.end(ABORT)
+    assert log.last_stable_offset == log.log_end_offset == 7
+    assert log.aborted_transactions(0, 7) == [aborted(2, 2, 6, 7)]
+    assert log.aborted_transactions(0, 2) == []
+
+
+def test_a_transaction_is_undecided_until_its_marker_may_be_read(open_log: Open, batch: Batch) -> None:
+    log = open_log({"flush.before.ack": True})
+    producer = Producer(log, batch, 1)
+    producer.send()
+    log.append_end_marker_unsynced(1, 0, ABORT)
+    assert (log.high_watermark, log.log_end_offset, log.last_stable_offset) == (1, 2, 0)
+    log.flush()
+    assert log.last_stable_offset == 2
+
+
+@pytest.mark.parametrize("was_clean", [True, False])
+def test_both_are_known_again_at_the_next_start(open_log: Open, batch: Batch, tmp_path: Path, was_clean: bool) -> None:
+    options = {"segment.bytes": 700}
+    log = open_log(options)
+    producers = [Producer(log, batch, n) for n in range(3)]
+    for n in range(12):
+        producer = producers[n % 3]
+        producer.send(2)
+        producer.end(ABORT if n % 2 else COMMIT)
+    still_open = producers[0].send()
+    producers[1].send()
+    expected = log.aborted_transactions(0, log.log_end_offset)
+    assert len(expected) == 6
+    files = {path.name: path.read_bytes() for path in tmp_path.glob("*.txnindex")}
+    assert len(files) > 1
+    if was_clean:
+        log.close()
+    else:
+        log.release()
+        for number, path in enumerate(sorted(tmp_path.glob("*.txnindex"))):
+            path.unlink() if number % 2 else path.write_bytes(b"noise")
+    log = open_log(options, was_clean=was_clean)
+    assert log.last_stable_offset == still_open
+    assert log.aborted_transactions(0, log.log_end_offset) == expected
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.txnindex")} == files
+
+
+def test_markers_of_the_past_are_refused(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    log.append_end_marker(1, 3, EndTransactionMarker(type=ControlType.COMMIT, coordinator_epoch=5))
+    with pytest.raises(InvalidProducerEpochError):
+        log.append_end_marker(1, 2, COMMIT)
+    with pytest.raises(TransactionCoordinatorFencedError):
+        log.append_end_marker(1, 3, EndTransactionMarker(type=ControlType.ABORT, coordinator_epoch=4))
+    assert log.log_end_offset == 1
+    with pytest.raises(InvalidRequestError, match="transactional"):
+        log.append(batch([1], producer_id=1, producer_epoch=3, base_sequence=0, is_transactional=True))
+
+
+def test_a_marker_that_could_not_be_written_leaves_no_trace(open_log: Open, batch: Batch, disk: object) -> None:
+    log = open_log(files=disk)
+    one, two = Producer(log, batch, 1), Producer(log, batch, 2)
+    one.send()
+    two.send()
+    one.end(ABORT)
+    before = log.aborted_transactions(0, 10)
+    for bytes_left in (10, 80, 100):  # the log's, all of that, and a part of the index entry
+        disk.bytes_left = bytes_left  # type: ignore[attr-defined]
+        with pytest.raises(StorageError):
+            two.end(ABORT)
+        assert (log.log_end_offset, log.last_stable_offset) == (3, 1)
+        assert log.aborted_transactions(0, 10) == before
+    disk.bytes_left = 2**40  # type: ignore[attr-defined]
+    two.end(ABORT)
+    assert log.aborted_transactions(0, 10) == [*before, aborted(2, 1, 3, 4)]
+    assert [header.base_offset for _, header in scan_headers(log.read(0, 10_000))] == [0, 1, 2, 3]
+
+
+def test_any_bit_that_flips_in_an_index_is_noticed(open_log: Open, batch: Batch, tmp_path: Path) -> None:
+    log = open_log()
+    for producer_id in (1, 2):
+        producer = Producer(log, batch, producer_id)
+        producer.send(2)
+        producer.end(ABORT)
+    expected = log.aborted_transactions(0, 6)
+    log.close()
+    path = tmp_path / f"{FIRST}.txnindex"
+    sound = path.read_bytes()
+    for bit in range(8 * len(sound)):
+        damaged = bytearray(sound)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        again = open_log(was_clean=True)
+        try:
+            found = again.aborted_transactions(0, 6)
+        except CorruptBatchError:
+            continue
+        # The last stable offset only says where to stop looking; it is behind each transaction it stands with.
+        assert [(t.producer_id, t.first_offset, t.last_offset) for t in found] == [
+            (t.producer_id, t.first_offset, t.last_offset) for t in expected
+        ]
+
+
+steps = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(["send", "commit", "abort", "plain", "roll", "restart", "crash"])),
+    max_size=40,
+)
+
+
+@settings(suppress_health_check=list(HealthCheck), max_examples=60, deadline=None)
+@given(steps=steps)
+def test_against_a_list_of_transactions(
+    open_log: Open, batch: Batch, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, str]]
+) -> None:
+    directory = tmp_path_factory.mktemp("log")
+    options = {"segment.bytes": 500}
+    log = open_log(options, directory=directory)
+    producers = [Producer(log, batch, n) for n in range(4)]
+    began: dict[int, int] = {}
+    over: list[tuple[int, int, int]] = []
+    for number, what in steps:
+        producer = producers[number]
+        match what:
+            case "send":
+                began.setdefault(number, producer.send())
+            case "commit" | "abort":
+                offset = producer.end(COMMIT if what == "commit" else ABORT)
+                first = began.pop(number, None)
+                if what == "abort" and first is not None:
+                    over.append((number, first, offset))
+            case "plain":
+                log.append(batch([NOW_MS]))
+            case "roll":
+                log.roll()
+            case _:
+                log.close() if what == "restart" else log.release()
+                log = open_log(options, directory=directory, was_clean=what == "restart")
+                for each in producers:
+                    each.log = log
+        assert log.last_stable_offset == min(began.values(), default=log.log_end_offset)
+        found = log.aborted_transactions(0, log.log_end_offset)
+        assert [(t.producer_id, t.first_offset, t.last_offset) for t in found] == over
