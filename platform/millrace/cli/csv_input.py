@@ -16,43 +16,77 @@ from millrace.schemas import spark_name
 _CONVERSION: Final = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?(.*)", re.DOTALL)
 _PARSING: Final = re.compile(r"CSV parse error: (?:Row #(\d+): )?(.*)", re.DOTALL)
 _INVALID: Final = re.compile(r"CSV conversion error to .*: (invalid value .*)", re.DOTALL)
-_HEADER_BYTES_MAX: Final = 64 * 1024
+_BLOCK_BYTES: Final = 4 * 2**20
 
 
 def csv_tables(source: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.Table]:
-    """Parse CSV with a header line; columns of ``schema`` get its types, others those that their values suggest.
+    """Parse CSV with a header line; columns of ``schema`` get its types, others those that their first values suggest.
 
     Raises ``SchemaMismatchError`` naming line and column. Line numbers count records where values contain newlines.
     """
-    names = _header(source)
+    # Not Arrow's streaming reader: it reads ahead in a thread, and when that thread is in a Python file as the process
+    # ends (a value did not fit, say), the process is aborted.
     types = {field.name: field.type for field in schema or ()}
-    convert = arrow_csv.ConvertOptions(column_types=types, strings_can_be_null=True)
-    # Arrow tells rows only when it reads in one thread, and the streaming reader gains nothing from more.
-    read = arrow_csv.ReadOptions(use_threads=False)
-    try:
-        for batch in arrow_csv.open_csv(source, read_options=read, convert_options=convert):
-            yield pa.Table.from_batches([batch])
-    except pa.ArrowInvalid as error:
-        raise SchemaMismatchError(_explain(str(error), names, types)) from error
+    names: list[str] | None = None
+    records = 0
+    for block in _whole_records(source):
+        header = names or next(csv.reader([block.split(b"\n", 1)[0].decode("utf-8-sig", "replace").rstrip("\r")]), [])
+        # Arrow tells rows only when it reads in one thread.
+        read = arrow_csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=names)
+        convert = arrow_csv.ConvertOptions(column_types=types, strings_can_be_null=True)
+        try:
+            table = arrow_csv.read_csv(pa.BufferReader(block), read_options=read, convert_options=convert)
+        except pa.ArrowInvalid as error:
+            raise SchemaMismatchError(_explain(str(error), header, types, records)) from error
+        if names is None:
+            names, records = table.column_names, 1  # the header
+        records += table.num_rows
+        if table.num_rows:
+            types |= {field.name: field.type for field in table.schema if not pa.types.is_null(field.type)}
+            yield table
 
 
-def _header(source: BinaryIO) -> list[str]:
-    """The column names, without consuming them; empty where the source cannot look ahead."""
-    peek = getattr(source, "peek", None)
-    if peek is None:
-        return []
-    line = peek(_HEADER_BYTES_MAX)[:_HEADER_BYTES_MAX].split(b"\n", 1)[0]
-    return next(csv.reader([line.decode("utf-8-sig", "replace").rstrip("\r")]), [])
+def _whole_records(source: BinaryIO) -> Iterator[bytes]:
+    """Blocks that end where a record does: at a newline with an even number of quotes before it.
+
+    The first block comes in any case: an empty one is the parser's to judge.
+    """
+    read = getattr(source, "read1", source.read)
+    rest, yielded = b"", False
+    while data := read(_BLOCK_BYTES):
+        rest += data
+        end = _last_record_end(rest)
+        if end:
+            yield rest[:end]
+            rest, yielded = rest[end:], True
+    if rest or not yielded:
+        yield rest
 
 
-def _explain(message: str, names: list[str], types: dict[str, pa.DataType]) -> str:
+def _last_record_end(data: bytes) -> int:
+    """Position behind the last record that ``data`` holds whole; 0 if there is none."""
+    quotes, end = data.count(b'"'), len(data)
+    while newline := data.rfind(b"\n", 0, end) + 1:
+        quotes -= data.count(b'"', newline, end)
+        if quotes % 2 == 0:
+            return newline
+        end = newline - 1
+    return 0
+
+
+def _explain(message: str, names: list[str], types: dict[str, pa.DataType], records_before: int) -> str:
     if conversion := _CONVERSION.fullmatch(message):
-        number, row, reason = int(conversion[1]), conversion[2], conversion[3]
+        number, reason = int(conversion[1]), conversion[3]
+        row = str(int(conversion[2]) + records_before) if conversion[2] else ""
         name = names[number] if number < len(names) else f"number {number + 1}"
         where = f"line {row}: column {name}" if row else f"column {name}"
         if (invalid := _INVALID.fullmatch(reason)) and name in types:
             return f"{where}: {invalid[1]} for {spark_name(types[name])}"
         return f"{where}: {reason}"
     if parsing := _PARSING.fullmatch(message):
-        return f"line {parsing[1]}: {parsing[2]}" if parsing[1] else f"the CSV cannot be read: {parsing[2]}"
+        return (
+            f"line {int(parsing[1]) + records_before}: {parsing[2]}"
+            if parsing[1]
+            else f"the CSV cannot be read: {parsing[2]}"
+        )
     return f"the CSV cannot be read: {message}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
@@ -47,7 +46,7 @@ def _arrow_reads(data_type: pa.DataType) -> bool:
 def _read_with_arrow(data: bytes, schema: pa.Schema) -> pa.Table:
     as_text = pa.schema([pa.field(field.name, _text_type(field.type)) for field in schema])
     table = arrow_json.read_json(
-        io.BytesIO(data),
+        pa.BufferReader(data),  # no Python file, which Arrow's threads could be in when the process ends
         parse_options=arrow_json.ParseOptions(explicit_schema=as_text, unexpected_field_behavior="error"),
         read_options=arrow_json.ReadOptions(block_size=max(len(data), 1)),
     )

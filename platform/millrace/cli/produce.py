@@ -184,7 +184,8 @@ class _Reader:
         elif self._format is InputFormat.PARQUET:
             import pyarrow.parquet as pq
 
-            for batch in pq.ParquetFile(source).iter_batches():
+            # In this thread alone: one of Arrow's that is in a Python file when the process ends would abort it.
+            for batch in pq.ParquetFile(source, pre_buffer=False).iter_batches(use_threads=False):
                 yield pa.Table.from_batches([batch])
         else:
             for batch in _arrow_batches(source):
