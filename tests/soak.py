@@ -70,6 +70,13 @@ SUITES = (
         floor=300,
     ),
     Suite(
+        name="fuzz",
+        what="every decoder given damaged input: cases for each",
+        arguments=["tests/unit/records/test_fuzz.py", "-o", "timeout=7200"],
+        dials={"FUZZ_CASES": 1_000_000},
+        floor=1500,
+    ),
+    Suite(
         name="broker",
         what="a broker killed while it creates, deletes, writes: rounds",
         arguments=["tests/integration/test_broker_process.py", "-k", "kill_9"],
