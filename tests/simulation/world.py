@@ -9,15 +9,17 @@ What is checked of such a disk:
 * every record found is one that was appended, at its offset (*none is invented*), and offsets ascend;
 * every record that was synced before a power failure, or appended before a kill, is found, unless retention had let it
   go before, or it gave way to a later record of its key (*none is lost*);
-* a deleted key does not come back, epochs and producers are those of the batches, look-ups by time agree with them;
+* a deleted key does not come back; epochs, producers and transactions are those of the batches, look-ups by time agree
+  with them;
 * nothing temporary is left over, and the log can be appended to, closed and opened again.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -26,7 +28,17 @@ import pyarrow as pa
 
 from millrace.config.topic import TopicConfig
 from millrace.errors import UnknownSchemaError
-from millrace.records import Record, build_rows_batch, read_rows, scan_headers, verify_crc
+from millrace.records import (
+    BatchHeader,
+    ControlType,
+    EndTransactionMarker,
+    Record,
+    build_rows_batch,
+    read_end_marker,
+    read_rows,
+    scan_headers,
+    verify_crc,
+)
 from millrace.schemas import encode_keys
 from millrace_broker.log import LogManager, PartitionLog
 from millrace_broker.log.cleaning.batches import TopicKeys
@@ -39,6 +51,7 @@ from .disk import SimulatedDisk
 DATA: Final = Path("/data")
 NOW_MS: Final = 1_700_000_000_000
 PRODUCER: Final = 7
+TRANSACTIONAL: Final = 9
 OPTIONS: Final = {
     "segment.bytes": 700,
     "index.interval.bytes": 150,
@@ -91,6 +104,9 @@ class Partition:
     topic_id: UUID
     is_compacted: bool
     records: dict[int, Entry] = field(default_factory=dict)
+    markers: set[int] = field(default_factory=set)
+    """Offsets of what ends transactions."""
+    transactional_sequence: int = 0
     end: int = 0
     synced: int = 0
     start: int = 0
@@ -194,19 +210,22 @@ class World:
             raise AssertionError(f"{partition.topic} came back as another topic")
         self.verify(log, partition, promised=partition.synced if self.recovers_from_power_loss else partition.end)
         partition.is_settled = True
-        left = {offset for offset, _ in read_all(log)} if partition.is_compacted else range(log.log_end_offset)
+        left = {offset for offset, _ in read_all(log)}
         partition.records = {offset: entry for offset, entry in partition.records.items() if offset in left}
+        partition.markers = {offset for offset in partition.markers if offset < log.log_end_offset}
         partition.end = partition.synced = log.log_end_offset
         partition.start = log.log_start_offset
         if log.leader_epochs:
             partition.epoch = log.leader_epochs[-1][0]
-        partition.sequence = _producer_sequence(log) + 1
+        partition.sequence = _last_sequence(log, PRODUCER) + 1
+        partition.transactional_sequence = _last_sequence(log, TRANSACTIONAL) + 1
 
     # --- doing -----------------------------------------------------------------------------------------------
 
     def _do_something(self) -> None:
         actions: list[tuple[Callable[[], None], int]] = [
             (self._append, 14),
+            (self._transact, 5),
             (self._roll, 2),
             (self._flush, 3),
             (self._retain, 2),
@@ -266,6 +285,31 @@ class World:
         if is_idempotent:
             partition.sequence += offset - partition.end
         partition.end = offset
+        self._note(log, partition)
+
+    def _transact(self) -> None:
+        """Send a batch in a transaction, or end it; nothing of that in the compacted topic."""
+        if (found := self._any()) is None or found[1].is_compacted:
+            return
+        log, partition = found
+        offset = partition.end
+        if self.choose.random() < 0.5:
+            type_ = self.choose.choice([ControlType.ABORT, ControlType.COMMIT])
+            partition.markers.add(offset)
+            partition.records.pop(offset, None)
+            marker = EndTransactionMarker(type=type_, coordinator_epoch=0)
+            log.append_end_marker(TRANSACTIONAL, 0, marker, leader_epoch=partition.epoch)
+        else:
+            record, sequence = self._record(partition, offset), partition.transactional_sequence
+            entry = Entry(record.key or b"", record.value, record.timestamp_ms, partition.epoch, -1)
+            partition.records[offset] = entry
+            partition.markers.discard(offset)
+            batch = build_rows_batch(
+                [record], producer_id=TRANSACTIONAL, producer_epoch=0, base_sequence=sequence, is_transactional=True
+            )
+            log.append(batch, leader_epoch=partition.epoch, in_transaction=True)
+            partition.transactional_sequence += 1
+        partition.end += 1
         self._note(log, partition)
 
     def _record(self, partition: Partition, offset: int) -> Record:
@@ -384,13 +428,15 @@ class World:
             assert entry is not None, f"offset {offset} was never appended"
             assert (key, value, time_ms) == (entry.key, entry.value, entry.time_ms), f"offset {offset} was changed"
         assert log.log_end_offset >= promised, f"ends at {log.log_end_offset}, promised {promised}"
-        assert log.log_end_offset <= max(partition.end, max(partition.records, default=-1) + 1)
+        assert log.log_end_offset <= max(
+            partition.end, max(partition.records.keys() | partition.markers, default=-1) + 1
+        )
         start = self._start(partition)
         assert log.log_start_offset <= max(start, log.first_base_offset)
         if partition.is_compacted:
             self._verify_keys(partition, records, start, promised)
         else:
-            lost = [offset for offset in range(start, promised) if offset not in records]
+            lost = [offset for offset in partition.records if start <= offset < promised and offset not in records]
             assert not lost, f"lost {lost} of {start}..{promised - 1}"
         self._verify_memory(log, partition, records)
 
@@ -419,12 +465,16 @@ class World:
             times = [time_ms for _, _, time_ms in records.values()]
             wanted = self.choose.choice(times)
             expected = next((offset, t) for offset, (_, _, t) in sorted(records.items()) if t >= wanted)
-            assert (found := log.offset_for_time(wanted)) == expected, f"time {wanted}: {found} and not {expected}"
+            found = log.offset_for_time(wanted)
+            is_marker = found is not None and found[0] in partition.markers and found[0] < expected[0]
+            assert found == expected or is_marker, f"time {wanted}: {found} and not {expected}"
             sequences = [partition.records[offset].sequence for offset in records]
-            known = _producer_sequence(log)
-            has_hole = len(records) < log.log_end_offset - min(
-                records
-            )  # deleted segments, of which the first came back
+            known = _last_sequence(log, PRODUCER)
+            headers = [header for _, _, header in _batches(log)]
+            has_hole = any(after.base_offset > before.next_offset for before, after in pairwise(headers))
+            has_hole |= headers[-1].next_offset < log.log_end_offset
+            if not has_hole and log.first_base_offset == log.log_start_offset == 0:
+                _verify_transactions(log)
             assert known == max(sequences) or max(sequences) < 0 or has_hole, f"{sequences}, remembered {known}"
 
     def verify_use(self, log: PartitionLog, partition: Partition) -> None:
@@ -440,22 +490,44 @@ def _latest(log: PartitionLog) -> int:
     return log.leader_epochs[-1][0] if log.leader_epochs else 0
 
 
-def _producer_sequence(log: PartitionLog) -> int:
-    return next((entry.last_sequence for entry in log.producers if entry.producer_id == PRODUCER), -1)
+def _last_sequence(log: PartitionLog, producer_id: int) -> int:
+    return next((entry.last_sequence for entry in log.producers if entry.producer_id == producer_id), -1)
+
+
+def _verify_transactions(log: PartitionLog) -> None:
+    """The last stable offset and the aborted transactions are those of the batches."""
+    began: int | None = None
+    aborted = []
+    for data, position, header in _batches(log):
+        if header.producer_id == TRANSACTIONAL and not header.is_control and began is None:
+            began = header.base_offset
+        elif header.is_control:
+            (record,) = read_rows(data, position, header)
+            if began is not None and read_end_marker(record).type is ControlType.ABORT:
+                aborted.append((began, header.base_offset))
+            began = None
+    stable_offset = log.log_end_offset if began is None else began
+    assert log.last_stable_offset == stable_offset, f"{log.last_stable_offset} is not {stable_offset}"
+    found = log.aborted_transactions(0, log.log_end_offset)
+    listed = [(each.first_offset, each.last_offset) for each in found]
+    assert listed == aborted, f"{listed} are not {aborted}"
 
 
 def read_all(log: PartitionLog) -> list[tuple[int, tuple[bytes, bytes | None, int]]]:
     """All records of a log, as a reader that verifies checksums gets them: (offset, (key, value, time))."""
-    found: list[tuple[int, tuple[bytes, bytes | None, int]]] = []
+    return [
+        (record.offset, (record.key or b"", record.value, record.timestamp_ms))
+        for data, position, header in _batches(log)
+        if not header.is_control
+        for record in read_rows(data, position, header)
+        if record.offset >= log.log_start_offset
+    ]
+
+
+def _batches(log: PartitionLog) -> Iterator[tuple[bytes, int, BatchHeader]]:
     at = log.log_start_offset
-    while at < log.log_end_offset:
-        data = log.read(at, 1000)
-        if not data:
-            break
+    while at < log.log_end_offset and (data := log.read(at, 1000)):
         for position, header in scan_headers(data):
             verify_crc(data, position, header)
             at = header.next_offset
-            for record in read_rows(data, position, header):
-                if record.offset >= log.log_start_offset:
-                    found.append((record.offset, (record.key or b"", record.value, record.timestamp_ms)))
-    return found
+            yield data, position, header

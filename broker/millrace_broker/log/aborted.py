@@ -45,13 +45,10 @@ def index_path(directory: Path, base_offset: int) -> Path:
 
 
 def replace_index(files: Files, path: Path, aborted: Sequence[AbortedTransaction]) -> None:
-    """Put these entries in the place of an index; without any there is no file."""
-    content = b"".join(pack_aborted(transaction) for transaction in aborted)
-    if (files.read_bytes(path) or b"") == content and (content or files.size_bytes(path) is None):
-        return
-    if content:
-        replace_file(files, path, content)
-    else:
+    """Put these entries in the place of an index, synced; without any there is no file."""
+    if aborted:
+        replace_file(files, path, b"".join(pack_aborted(transaction) for transaction in aborted))
+    elif files.size_bytes(path) is not None:
         files.remove(path)
 
 

@@ -5,9 +5,8 @@ What recovery may assume, and what it does about the rest:
 - Below the recovery point everything was synced. There, only the chain of batch headers is walked; a break in it is
   damage that no crash explains, so the partition is not opened (``StorageError``) rather than cut.
 - From the recovery point on nothing is trusted: each batch must follow the one before it and have its checksum. The log
-  ends before the first that does not, and everything after it goes. It also ends where a segment's end was lost and
-  the next segment was not, so that what is left is what was there up to some moment. (Compaction leaves such gaps,
-  but below the recovery point; it is believed of a compacted topic everywhere, for Kafka may have cleaned it.)
+  ends before the first that does not, and everything after it goes. Where a segment's end was lost and the next segment
+  was not, there is a gap as compaction leaves them, and what is behind it stays: nothing goes by inference.
 - A last batch that is incomplete was never published, so the file is shortened. Anything else that has to go may
   lie under a reader's mapping: the good beginning is copied to a new file that takes the old one's name.
 - Indexes of segments that recovery looked at are built anew; those of others are checked when they are used.
@@ -225,15 +224,12 @@ class LogDirectory:
         for number in range(first, len(segments)):
             following = segments[number + 1].base_offset if number + 1 < len(segments) else None
             sound = self._recover_segment(segments[number], synced, following)
-            is_cut = sound.problem is not None
-            if not is_cut and following is not None and sound.end_offset < following:
-                is_cut = recovery_point is not None and sound.end_offset >= synced and not self.config.is_compacted
-                if is_cut:
-                    lost = f"{sound.end_offset}..{following - 1}"
-                    _LOG.warning("%s: offsets %s were lost, the log ends before them", segments[number].path, lost)
-            if is_cut:
+            if sound.problem is not None:
                 self._remove_segments(segments[number + 1 :])
                 return segments[: number + 1], segments[first].base_offset
+            if following is not None and synced <= sound.end_offset < following and not self.config.is_compacted:
+                path, lost = segments[number].path, f"{sound.end_offset}..{following - 1}"
+                _LOG.warning("%s: offsets %s are missing; they had not been synced, or were being deleted", path, lost)
         return segments, segments[first].base_offset
 
     def _recover_segment(self, segment: Segment, recovery_point: int, following: int | None) -> SoundPart:

@@ -117,7 +117,16 @@ class LogModel(RuleBasedStateMachine):
             assert self.log.size_bytes >= min(retained, sum(1 for _ in self.records)) - 1500
         self.start = self.log.log_start_offset
         self.records = {offset: record for offset, record in self.records.items() if offset >= self.start}
-        self.batches = [batch for batch in self.batches if batch[0] >= self.start]
+        self.batches = [batch for batch in self.batches if batch[1] >= self.start]
+
+    @rule(position=positions)
+    def delete_records(self, position: int) -> None:
+        offset = self.start + position % (self.end - self.start + 1)
+        assert self.log.delete_records(offset) == offset
+        self.start = offset
+        self.records = {offset: record for offset, record in self.records.items() if offset >= self.start}
+        self.batches = [batch for batch in self.batches if batch[1] >= self.start]
+        self.flushed = max(self.flushed, self.log.recovery_point)
 
     @rule()
     def close_and_open(self) -> None:
@@ -171,8 +180,8 @@ class LogModel(RuleBasedStateMachine):
     def look_up_largest_time(self) -> None:
         largest = max((time_ms for time_ms, _ in self.records.values()), default=None)
         found = self.log.max_timestamp_offset()
-        if largest is None:
-            assert found is None
+        if largest is None or (found is None and self.log.first_base_offset < self.start):
+            assert found is None  # or it is of a deleted record of the first segment, as in Kafka
         else:
             assert found is not None
             assert found[1] == largest == self.records[found[0]][0]
