@@ -56,9 +56,9 @@ def metrics(assignor: str, members: Sequence[MemberSubscription], assignment: As
     return {"total": sum(counts), "max": max(counts), "min": min(counts), "kept": kept}
 
 
-@pytest.mark.parametrize(("assignor", "rounds"), list(cases()))
-def test_assigns_as_kafka_does(assignor: str, rounds: Sequence[dict[str, Any]]) -> None:
-    for each in rounds:
+@pytest.mark.parametrize(("assignor", "rebalances"), list(cases()))
+def test_assigns_as_kafka_does(assignor: str, rebalances: Sequence[dict[str, Any]]) -> None:
+    for each in rebalances:
         members = [member(joined) for joined in each["members"]]
         assignment = find_assignor(assignor).assign(each["topics"], members)
         expected = {member_id: list(partitions(pairs)) for member_id, pairs in each["assignment"].items()}

@@ -6,6 +6,7 @@
 * ``producer``      what callers see; ``record_buffer`` gathers single records, ``batching`` makes batches of tables,
                     ``sender`` sends them in order and without duplicates, ``wire`` writes requests without copying
 * ``partitioner``   Kafka's murmur2
+* ``assignors``     who of a group reads which partitions
 * ``consumer``      assigned partitions to records or Arrow tables; ``fetcher`` keeps data coming
 """
 
