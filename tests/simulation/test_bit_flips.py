@@ -11,8 +11,9 @@ import pytest
 from millrace.errors import MillraceError
 from millrace_broker.log import LogManager
 
+from .contents import read_all
 from .disk import SimulatedDisk
-from .world import DATA, Partition, World, read_all
+from .world import DATA, Partition, World
 
 Records = list[tuple[int, tuple[bytes, bytes | None, int]]]
 OPTIONAL = (".lock",)

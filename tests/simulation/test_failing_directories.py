@@ -14,8 +14,9 @@ from millrace.errors import EnvironmentProblemError, StorageError
 from millrace.records import Record, build_rows_batch
 from millrace_broker.log import LogManager
 
+from .contents import read_all
 from .disk import SimulatedDisk
-from .world import WorldClock, read_all
+from .world import WorldClock
 
 FIRST, SECOND = Path("/disks/a/data"), Path("/disks/b/data")
 TOPIC_ID = UUID(int=1)

@@ -17,7 +17,7 @@ What is checked of such a disk:
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -29,15 +29,10 @@ import pyarrow as pa
 from millrace.config.topic import TopicConfig
 from millrace.errors import UnknownSchemaError
 from millrace.records import (
-    BatchHeader,
     ControlType,
     EndTransactionMarker,
     Record,
     build_rows_batch,
-    read_end_marker,
-    read_rows,
-    scan_headers,
-    verify_crc,
 )
 from millrace.schemas import encode_keys
 from millrace_broker.log import LogManager, PartitionLog
@@ -46,12 +41,12 @@ from millrace_broker.log.cleaning.candidates import cleanable_range
 from millrace_broker.log.cleaning.cleaner import Cleaner, CleanerLimits
 from millrace_broker.log.cleaning.partition_view import PartitionView
 
+from .contents import TRANSACTIONAL, batches, last_sequence, latest_epoch, read_all, verify_transactions
 from .disk import SimulatedDisk
 
 DATA: Final = Path("/data")
 NOW_MS: Final = 1_700_000_000_000
 PRODUCER: Final = 7
-TRANSACTIONAL: Final = 9
 OPTIONS: Final = {
     "segment.bytes": 700,
     "index.interval.bytes": 150,
@@ -217,8 +212,8 @@ class World:
         partition.start = log.log_start_offset
         if log.leader_epochs:
             partition.epoch = log.leader_epochs[-1][0]
-        partition.sequence = _last_sequence(log, PRODUCER) + 1
-        partition.transactional_sequence = _last_sequence(log, TRANSACTIONAL) + 1
+        partition.sequence = last_sequence(log, PRODUCER) + 1
+        partition.transactional_sequence = last_sequence(log, TRANSACTIONAL) + 1
 
     # --- doing -----------------------------------------------------------------------------------------------
 
@@ -469,65 +464,18 @@ class World:
             is_marker = found is not None and found[0] in partition.markers and found[0] < expected[0]
             assert found == expected or is_marker, f"time {wanted}: {found} and not {expected}"
             sequences = [partition.records[offset].sequence for offset in records]
-            known = _last_sequence(log, PRODUCER)
-            headers = [header for _, _, header in _batches(log)]
+            known = last_sequence(log, PRODUCER)
+            headers = [header for _, _, header in batches(log)]
             has_hole = any(after.base_offset > before.next_offset for before, after in pairwise(headers))
             has_hole |= headers[-1].next_offset < log.log_end_offset
             if not has_hole and log.first_base_offset == log.log_start_offset == 0:
-                _verify_transactions(log)
+                verify_transactions(log)
             assert known == max(sequences) or max(sequences) < 0 or has_hole, f"{sequences}, remembered {known}"
 
     def verify_use(self, log: PartitionLog, partition: Partition) -> None:
         """A recovered log takes appends and gives them back."""
         end = log.log_end_offset
         record = Record(key=b"new", value=b"after", timestamp_ms=NOW_MS)
-        result = log.append(build_rows_batch([record]), leader_epoch=max(partition.epoch, _latest(log)))
+        result = log.append(build_rows_batch([record]), leader_epoch=max(partition.epoch, latest_epoch(log)))
         assert result.base_offset == end
         assert (end, (b"new", b"after", NOW_MS)) in read_all(log)
-
-
-def _latest(log: PartitionLog) -> int:
-    return log.leader_epochs[-1][0] if log.leader_epochs else 0
-
-
-def _last_sequence(log: PartitionLog, producer_id: int) -> int:
-    return next((entry.last_sequence for entry in log.producers if entry.producer_id == producer_id), -1)
-
-
-def _verify_transactions(log: PartitionLog) -> None:
-    """The last stable offset and the aborted transactions are those of the batches."""
-    began: int | None = None
-    aborted = []
-    for data, position, header in _batches(log):
-        if header.producer_id == TRANSACTIONAL and not header.is_control and began is None:
-            began = header.base_offset
-        elif header.is_control:
-            (record,) = read_rows(data, position, header)
-            if began is not None and read_end_marker(record).type is ControlType.ABORT:
-                aborted.append((began, header.base_offset))
-            began = None
-    stable_offset = log.log_end_offset if began is None else began
-    assert log.last_stable_offset == stable_offset, f"{log.last_stable_offset} is not {stable_offset}"
-    found = log.aborted_transactions(0, log.log_end_offset)
-    listed = [(each.first_offset, each.last_offset) for each in found]
-    assert listed == aborted, f"{listed} are not {aborted}"
-
-
-def read_all(log: PartitionLog) -> list[tuple[int, tuple[bytes, bytes | None, int]]]:
-    """All records of a log, as a reader that verifies checksums gets them: (offset, (key, value, time))."""
-    return [
-        (record.offset, (record.key or b"", record.value, record.timestamp_ms))
-        for data, position, header in _batches(log)
-        if not header.is_control
-        for record in read_rows(data, position, header)
-        if record.offset >= log.log_start_offset
-    ]
-
-
-def _batches(log: PartitionLog) -> Iterator[tuple[bytes, int, BatchHeader]]:
-    at = log.log_start_offset
-    while at < log.log_end_offset and (data := log.read(at, 1000)):
-        for position, header in scan_headers(data):
-            verify_crc(data, position, header)
-            at = header.next_offset
-            yield data, position, header

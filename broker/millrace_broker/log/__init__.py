@@ -5,12 +5,15 @@
 ``appendable``          its half that takes batches; ``deletion``: files that wait for their removal
 ``readable``, ``reading``  what readers use of it: reads and look-ups across segments
 ``segment``, ``appender``  one segment, read and written; ``index_building`` decides which batches get index entries
-``loading``, ``recovery``, ``producer_loading``  what is done at start: leftovers, recovery, rebuilding
+``loading``, ``recovery``, ``producer_loading``  what is done at start: leftovers, recovery, rebuilding; ``starting``:
+                        all partitions side by side
 ``validation``, ``placing``  checks of what producers send, and giving it offsets
 ``producers``, ``snapshots``, ``leader_epochs``  what is remembered of producers and leaders, and the files of it
+``aborted``             the transaction indexes
 ``retention``, ``extents``   which segments may go; how a range is cut for parallel reading
 ``data_directory``, ``checkpoints``, ``partition_metadata``  the small files
-``files``               all disk access, behind an interface
+``log_directories``     which directories serve, and which have failed
+``files``, ``watched_files``  all disk access, behind an interface; and how faults of a disk are noticed
 """
 
 from millrace_broker.log.appendable import AppendResult
