@@ -16,7 +16,6 @@ from .disk import SimulatedDisk
 from .world import DATA, Partition, World
 
 Records = list[tuple[int, tuple[bytes, bytes | None, int]]]
-OPTIONAL = (".lock",)
 
 
 def filled(seed: int, *, is_closed: bool) -> tuple[World, dict[str, Records]]:
@@ -25,7 +24,6 @@ def filled(seed: int, *, is_closed: bool) -> tuple[World, dict[str, Records]]:
     while len(world.partitions) < 2 or any(partition.end < 60 for partition in world.partitions.values()):
         world.run(20)
         for partition in world.partitions.values():
-            world.manager.logs()
             partition.is_settled = True
     held = {log.topic: read_all(log) for log in world.manager.logs()}
     if is_closed:

@@ -59,9 +59,10 @@ def _check_ascending(segment: Segment, position: int, data: bytes, sealed_end: i
     """
     at, least_offset, has_messages = 0, segment.base_offset, False
     while at < len(data):
-        # A message may be as short as 26 bytes.
-        begins = data[at : at + _CHAIN.size].ljust(_CHAIN.size, b"\0")
-        base_offset, length, magic, delta = _CHAIN.unpack(begins)
+        if len(data) - at >= _CHAIN.size:
+            base_offset, length, magic, delta = _CHAIN.unpack_from(data, at)
+        else:  # a message may be as short as 26 bytes
+            base_offset, length, magic, delta = _CHAIN.unpack(data[at:].ljust(_CHAIN.size, b"\0"))
         if base_offset < least_offset:
             raise _disorder(segment, position + at)
         is_message = magic < MAGIC
