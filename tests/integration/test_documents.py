@@ -41,7 +41,7 @@ def _run_python(snippets: list[str], broker: EmbeddedBroker, directory: Path) ->
 
 
 def _run_the_readmes_commands(broker: EmbeddedBroker, directory: Path) -> str:
-    (commands,) = [body for body in _snippets("README.md", "sh") if "millrace topics" in body]
+    (commands,) = [body for body in _snippets("README.md", "sh") if "millrace topics create" in body]
     lines = [line for line in commands.splitlines() if not line.startswith(_DONE_BEFORE)]
     return _run(["bash", "-e", "-o", "pipefail"], broker, directory, stdin="\n".join(lines))
 
