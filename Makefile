@@ -31,7 +31,7 @@ lint: setup      ## style, types and import contracts
 bench: setup     ## us and the peers in turn; ONLY=<name> runs one benchmark
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
-soak: setup      ## the tests that kill and search at random, for hours; HOURS=<n>, ONLY=<suite>; writes docs/soak.md
+soak: setup      ## the tests that kill and search at random, for hours; HOURS=<n>, ONLY=<suites>; writes docs/soak.md
 	$(BIN)/python tests/soak.py $(if $(HOURS),--hours $(HOURS)) $(if $(ONLY),--only $(ONLY))
 
 proto: setup     ## generate the protocol stubs anew

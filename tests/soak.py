@@ -2,7 +2,7 @@
 
   make soak                      about three hours on 2 cores
   make soak HOURS=0.5            turned up in proportion, each suite at least as in `make test`
-  make soak ONLY=demo            one suite
+  make soak ONLY="log fuzz"      some suites
 
 It runs nothing of its own: suites are the tests of ``make test``, by the dials that ``tests/conftest.py`` documents.
 Every figure is of this run; a suite that failed is written down as failed, and the exit code is 1.
@@ -174,14 +174,14 @@ def main() -> int:
     """Run the soak; gives the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=HOURS, help="about how long, on 2 cores (default: %(default)s)")
-    parser.add_argument("--only", choices=[suite.name for suite in SUITES], help="run one suite")
+    parser.add_argument("--only", nargs="+", choices=[suite.name for suite in SUITES], help="run these suites")
     arguments = parser.parse_args()
     if arguments.hours <= 0:
         parser.error("--hours must be positive")
-    chosen = [suite for suite in SUITES if arguments.only in (None, suite.name)]
+    chosen = [suite for suite in SUITES if not arguments.only or suite.name in arguments.only]
     scale = arguments.hours / HOURS
     date = datetime.now(UTC)
-    only = f" ONLY={arguments.only}" if arguments.only else ""
+    only = f' ONLY="{" ".join(arguments.only)}"' if arguments.only else ""
     command = f"make soak HOURS={arguments.hours:g}{only}"
     outcomes = []
     for suite in chosen:
