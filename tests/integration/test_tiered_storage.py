@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -27,6 +28,9 @@ from millrace.segments.remote import read_remote_extent
 from millrace_broker.embedded import EmbeddedBroker
 from millrace_broker.log.tiered.store import ArrowStore
 from pyspark_millrace import DefaultSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DEADLINE_S = 60
 BUCKET = "bucket"
@@ -216,6 +220,18 @@ def test_spark_reads_the_store_itself(
     assert not located.extents[-1].uri
     for way in ("always", "auto", "never"):
         assert read_directly(broker, topic, directReads=way, splitBytes=split_bytes) == values
+
+
+@pytest.mark.spark
+def test_a_spark_session_reads_the_store_in_its_tasks(
+    filled: tuple[EmbeddedBroker, Admin, list[bytes]], topic: str, uri: str, spark: SparkSession
+) -> None:
+    broker, _, values = filled
+    # The workers of a session that is there already do not have this test's credentials: they ask the broker.
+    way = "always" if uri.startswith("file:") else "auto"
+    reader = spark.read.format("millrace").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    rows = reader.options(subscribe=topic, splitBytes=4000, directReads=way).load().select("offset", "value").collect()
+    assert [bytes(value) for _, value in sorted(map(tuple, rows))] == values
 
 
 def test_spark_reads_by_the_broker_what_it_cannot_reach(
