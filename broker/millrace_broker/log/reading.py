@@ -121,12 +121,14 @@ def _read_segment(
 
 def find_time(segment: Segment, timestamp_ms: int, start_offset: int) -> tuple[int, int] | None:
     """Find the first record from ``start_offset`` on whose time is at least ``timestamp_ms``: (offset, timestamp)."""
-    for position, header in segment.find_time(timestamp_ms, start_offset):
+    for position, header in segment.batches_from_time(timestamp_ms, start_offset):
         data = segment.read(position, header.size_bytes)
         if header.magic < MAGIC:
             data = b"".join(convert(data, RecordFormat.ROWS))
             header = read_header(data)
-        verify_crc(data, 0, header)
+        verify_crc(data, 0, header)  # of every batch: a flipped bit of its largest timestamp would have it passed over
+        if header.max_timestamp < timestamp_ms:
+            continue
         found = first_at_or_after(data, header, timestamp_ms, start_offset)
         if found is not None:
             return found

@@ -297,14 +297,11 @@ class Segment:
                 return begins
         return limit
 
-    def find_time(self, timestamp_ms: int, start_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Walk the batches that may hold the first record at or after a time, from ``start_offset`` on.
-
-        Yields those whose largest timestamp is at least ``timestamp_ms``.
-        """
+    def batches_from_time(self, timestamp_ms: int, start_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Walk the batches from ``start_offset`` on, without most that are before a time by the time index."""
         entry = self._checked_time_entry(timestamp_ms)
         for position, header in self._batches_near(max(entry.offset, start_offset), self.size_bytes):
-            if header.max_timestamp >= timestamp_ms and header.last_offset >= start_offset:
+            if header.last_offset >= start_offset:
                 yield position, header
 
     def _checked_time_entry(self, timestamp_ms: int) -> TimeEntry:
