@@ -72,7 +72,7 @@ SUITES = (
     Suite(
         name="fuzz",
         what="every decoder given damaged input: cases for each",
-        arguments=["tests/unit/records/test_fuzz.py", "-o", "timeout=7200"],
+        arguments=["tests/fuzz", "-o", "timeout=7200"],
         dials={"FUZZ_CASES": 1_000_000},
         floor=1500,
     ),
