@@ -255,6 +255,23 @@ def test_an_opaque_topic(spark, module_broker, table):
     assert json.loads(stats)["numRecords"] > 0
 
 
+def test_metadata_columns_and_headers_come_along(spark, module_broker, words, tmp_path):
+    opaque = Topic(module_broker, None, partitions=1)
+    with Producer(opaque.servers) as producer:
+        producer.send(opaque.name, b"v", headers=[("h", b"1")])
+        producer.flush()
+    for topic, option, names in (
+        (words, "includeMetadata", ["n", "word", "__topic", "__partition", "__offset", "__timestamp"]),
+        (opaque, "includeheaders", ["key", "value", "topic", "partition", "offset", "timestamp"]),
+    ):
+        table = tmp_path / option
+        query = ingest(spark, topic.options | {option: True}, str(table), checkpoint=str(table / "_c"))
+        assert query.awaitTermination(DEADLINE_S)
+        found = DeltaTable(str(table)).to_pyarrow_table()
+        assert found.schema.names[:6] == names
+    assert found["headers"].to_pylist() == [[{"key": "h", "value": b"1"}]]
+
+
 def added(table):
     lines = (table / "_delta_log" / f"{1:020}.json").read_text().splitlines()
     return [action["add"] for action in map(json.loads, lines) if "add" in action]

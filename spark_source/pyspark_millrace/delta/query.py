@@ -63,7 +63,7 @@ def ingest(
 
     Raises ``UsageError`` and ``SchemaMismatchError`` before anything is read when options or table are wrong.
     """
-    given = {name: str(value) for name, value in options.items() if value is not None}
+    given = {name.lower(): str(value) for name, value in options.items() if value is not None}
     schema = _schema(given, transform, transform_schema)
     arrow_schema = _arrow_schema(schema)
     check_partition_columns(arrow_schema, partition_by)
@@ -72,7 +72,9 @@ def ingest(
     check_partition_columns(arrow_schema, target.partition_by)
     if transform is None:
         # The tasks read what the table was checked for, even if the topics have more columns by then.
-        given.setdefault("columns", ",".join(schema.names))
+        given |= {"columns": ",".join(schema.names)}
+        for name in ("includeheaders", "includemetadata"):  # of these, what was asked for is named now
+            given.pop(name, None)
     files = DataFiles(
         str(target.directory), arrow_schema, target.partition_by, target.indexed_columns, before=transform
     )
@@ -114,7 +116,7 @@ class _Commit:
 
 def _schema(options: Mapping[str, str], transform: Transform | None, transform_schema: StructType | None) -> StructType:
     for name in ("transform", "transformSchema"):
-        if name in options:
+        if name.lower() in options:
             raise UsageError(f"option {name}: give the function to ingest() as its argument {name}")
     if (transform is None) != (transform_schema is None):
         raise UsageError("transform and transform_schema: give both or none")
