@@ -63,7 +63,7 @@ def _check_ascending(segment: Segment, position: int, data: bytes, sealed_end: i
             base_offset, length, magic, delta = _CHAIN.unpack_from(data, at)
         else:  # a message may be as short as 26 bytes
             base_offset, length, magic, delta = _CHAIN.unpack(data[at:].ljust(_CHAIN.size, b"\0"))
-        if base_offset < least_offset:
+        if base_offset < least_offset or length <= 0:
             raise _disorder(segment, position + at)
         is_message = magic < MAGIC
         has_messages |= is_message
@@ -82,7 +82,7 @@ def _check_end(segment: Segment, position: int, next_offset: int, sealed_end: in
 
 def _disorder(segment: Segment, position: int) -> CorruptBatchError:
     return CorruptBatchError(
-        f"{segment.path}: the offsets of the batches around position {position} do not follow each other: restore the "
+        f"{segment.path}: the batches around position {position} do not follow each other: restore the "
         "file from a copy, or delete the partition"
     )
 
@@ -99,6 +99,9 @@ def _read_segment(
     """Read from one segment; None when it has nothing at or after ``start_offset``."""
     limit = segment.size_bytes
     first = segment.find(start_offset, limit)
+    if first is None or first[1].base_offset > start_offset:
+        # A gap of compaction, or a batch that a damaged header had passed over.
+        segment.verify_near(start_offset, limit if first is None else first[0])
     if first is None:
         return None
     position, header = first

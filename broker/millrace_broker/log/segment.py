@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from millrace.errors import CorruptBatchError
-from millrace.records import BatchHeader, message_bytes, read_entry_header, read_header
+from millrace.records import BatchHeader, message_bytes, read_entry_header, read_header, verify_crc
 from millrace.records.header import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, NO_TIMESTAMP
 from millrace.segments.indexes import (
     OFFSET_ENTRY_BYTES,
@@ -248,6 +248,15 @@ class Segment:
             if header.last_offset >= offset:
                 return position, header
         return None
+
+    def verify_near(self, offset: int, limit: int) -> None:
+        """Verify the batches before ``limit`` among which one would lie that holds ``offset``.
+
+        Raises ``CorruptBatchError``.
+        """
+        for position, header in self._batches_near(offset, limit):
+            if header.magic == MAGIC:
+                verify_crc(self.read(position, header.size_bytes), 0, header)
 
     def _batches_near(self, offset: int, limit: int) -> Iterator[tuple[int, BatchHeader]]:
         """Walk the batches before ``limit`` from one on that lies shortly before the one that holds ``offset``."""

@@ -214,7 +214,7 @@ def decode_range(
 ) -> Iterator[DecodedBatch]:
     """Read the records of [``start_offset``, ``end_offset``) from a run of whole batches, in order.
 
-    Batches outside the range are passed over unread, control batches are left out, the first and last are cut to the
+    Batches outside the range are passed over, control batches are left out, the first and last are cut to the
     range. ``verify=False`` leaves out the checksums, for a buffer whose checksums were verified before.
 
     Raises what ``decode_batch`` does, and ``CorruptBatchError`` for a wrong checksum, offsets that do not ascend from
@@ -230,11 +230,12 @@ def decode_range(
         if header.base_offset >= end_offset:
             _check_rest(buffer, position)
             return
+        # Before it is judged by its header: a bit that turned over there would have it passed over unread.
+        if verify:
+            verify_crc(buffer, position, header)
+        elif position + header.size_bytes > size:
+            raise CorruptBatchError(f"the buffer ends within the batch with base offset {header.base_offset}")
         if header.next_offset > start_offset and not header.is_control:
-            if verify:
-                verify_crc(buffer, position, header)
-            elif position + header.size_bytes > size:
-                raise CorruptBatchError(f"the buffer ends within the batch with base offset {header.base_offset}")
             run = _small_rows_from(buffer, position, header, end_offset, verify=verify)
             for decoded in _decode_run(buffer, run, schema_of, columns, max_bytes):
                 clipped = decoded.slice(start_offset, end_offset)

@@ -18,12 +18,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from millrace.errors import CorruptBatchError
+
 OFFSET_ENTRY_BYTES: Final = 8
 TIME_ENTRY_BYTES: Final = 12
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
 _POSITION: Final = struct.Struct(">4xi")
+_RELATIVE_MAX: Final = 2**31 - 1
 
 Bytes = bytes | bytearray | memoryview
 
@@ -132,13 +135,20 @@ class TimeIndex:
 
 
 def pack_offset_entry(relative_offset: int, position: int) -> bytes:
-    """Write an entry of an offset index."""
+    """Write an entry of an offset index. Raises ``CorruptBatchError`` for an offset that no segment reaches."""
+    _check_relative(relative_offset)
     return _OFFSET_ENTRY.pack(relative_offset, position)
 
 
 def pack_time_entry(timestamp_ms: int, relative_offset: int) -> bytes:
-    """Write an entry of a time index."""
+    """Write an entry of a time index. Raises ``CorruptBatchError`` for an offset that no segment reaches."""
+    _check_relative(relative_offset)
     return _TIME_ENTRY.pack(timestamp_ms, relative_offset)
+
+
+def _check_relative(offset: int) -> None:
+    if not -_RELATIVE_MAX <= offset <= _RELATIVE_MAX:
+        raise CorruptBatchError(f"a batch ends {offset} offsets behind the first one of its segment, which cannot be")
 
 
 def _count_up_to(buffer: Bytes, count: int, entry: struct.Struct, field: int, target: int) -> int:
