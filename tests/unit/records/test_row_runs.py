@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.errors import MillraceError
+from millrace.errors import CorruptBatchError, MillraceError
 from millrace.records import (
     Compression,
     DecodedBatch,
@@ -120,3 +120,13 @@ def test_batches_before_a_wrong_checksum_are_read() -> None:
     assert [next(found).header.base_offset for _ in range(6)] == [0, 5, 10, 15, 20, 25]
     with pytest.raises(MillraceError, match=r"base offset 30 at position .* fails its checksum"):
         next(found)
+
+
+@pytest.mark.parametrize(("at", "value"), [(26, 1), (23, 0x80), (22, 0x20)])
+def test_a_batch_is_verified_before_it_is_passed_over(at: int, value: int) -> None:
+    """Bits of its header that say that it ends before the range, or holds no records."""
+    first, second = (build_rows_batch([Record(value=b"v")] * 10, base_offset=base) for base in (0, 10))
+    log = bytearray(first + second)
+    log[at] = value
+    with pytest.raises(CorruptBatchError, match="checksum"):
+        list(decode_range(pa.py_buffer(bytes(log)), 5, 20, no_schema))
