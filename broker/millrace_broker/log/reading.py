@@ -6,17 +6,12 @@ here.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from typing import Final
 
 from millrace.errors import CorruptBatchError
 from millrace.records import LOG_OVERHEAD_BYTES, MAGIC, RecordFormat, convert, read_header, verify_crc
-from millrace_broker.log.segment import Segment
+from millrace_broker.log.segment import PLACE, Segment
 from millrace_broker.log.timestamps import first_at_or_after
-
-_CHAIN: Final = struct.Struct(">qi4xb6xi")
-"""Of a header: base offset, length, magic, last offset delta."""
 
 
 def floor(segments: Sequence[Segment], offset: int) -> int:
@@ -59,10 +54,10 @@ def _check_ascending(segment: Segment, position: int, data: bytes, sealed_end: i
     """
     at, least_offset, has_messages = 0, segment.base_offset, False
     while at < len(data):
-        if len(data) - at >= _CHAIN.size:
-            base_offset, length, magic, delta = _CHAIN.unpack_from(data, at)
+        if len(data) - at >= PLACE.size:
+            base_offset, length, magic, delta = PLACE.unpack_from(data, at)
         else:  # a message may be as short as 26 bytes
-            base_offset, length, magic, delta = _CHAIN.unpack(data[at:].ljust(_CHAIN.size, b"\0"))
+            base_offset, length, magic, delta = PLACE.unpack(data[at:].ljust(PLACE.size, b"\0"))
         if base_offset < least_offset or length <= 0:
             raise _disorder(segment, position + at)
         is_message = magic < MAGIC

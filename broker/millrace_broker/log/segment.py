@@ -44,8 +44,8 @@ from millrace_broker.log.open_segments import OpenSegments
 _LOG: Final = logging.getLogger(__name__)
 _WINDOW_BYTES: Final = 4096
 """Read at once when walking batches: small ones come many to a read, of large ones only the header is wanted."""
-_PLACE: Final = struct.Struct(">qi4xb6xi")
-"""Of a header: base offset, batch length, magic, last offset delta."""
+PLACE: Final = struct.Struct(">qi4xb6xi")
+"""Of a header, where its batch lies: base offset, batch length, magic, last offset delta."""
 
 
 class Segment:
@@ -231,7 +231,7 @@ class Segment:
                 window, begins, at = file.read(position, min(_WINDOW_BYTES, end - position)), position, 0
                 if len(window) < HEADER_BYTES:
                     return None
-            base_offset, batch_length, magic, last_offset_delta = _PLACE.unpack_from(window, at)
+            base_offset, batch_length, magic, last_offset_delta = PLACE.unpack_from(window, at)
             last_offset = base_offset + last_offset_delta
             if position == entry.position and position and last_offset != entry.offset:
                 return None

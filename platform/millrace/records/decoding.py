@@ -223,10 +223,7 @@ def decode_range(
     position, size, least_offset = 0, len(buffer), 0
     while position < size:
         header = read_header(buffer, position)
-        if header.base_offset < least_offset:
-            raise CorruptBatchError(
-                f"batch at position {position}: offset {header.base_offset} does not follow {least_offset - 1}"
-            )
+        _check_follows(header, least_offset, position)
         if header.base_offset >= end_offset:
             _check_rest(buffer, position)
             return
@@ -249,11 +246,15 @@ def _check_rest(buffer: pa.Buffer, position: int) -> None:
     """Check that the offsets ascend behind the range as well: else a damaged one would hide the batches after it."""
     least_offset = 0
     for found, header in scan_headers(buffer, position):
-        if header.base_offset < least_offset:
-            raise CorruptBatchError(
-                f"batch at position {found}: offset {header.base_offset} does not follow {least_offset - 1}"
-            )
+        _check_follows(header, least_offset, found)
         least_offset = header.next_offset
+
+
+def _check_follows(header: BatchHeader, least_offset: int, position: int) -> None:
+    if header.base_offset < least_offset:
+        raise CorruptBatchError(
+            f"batch at position {position}: offset {header.base_offset} does not follow {least_offset - 1}"
+        )
 
 
 def _small_rows_from(

@@ -12,12 +12,11 @@ States and order of work are those of Kafka's ``LogCleanerManager``.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,9 +32,10 @@ from millrace_broker.log.cleaning.offset_map import ENTRY_BYTES
 from millrace_broker.log.cleaning.partition_view import PartitionView
 from millrace_broker.log.cleaning.statistics import CleaningStatistics
 from millrace_broker.log.cleaning.swap import CleaningAbortedError
-from millrace_broker.log.cleaning.throttle import Throttle
 from millrace_broker.log.files import Files
 from millrace_broker.log.partition import PartitionLog
+from millrace_broker.log.throttle import Throttle
+from millrace_broker.log.workers import Workers
 
 _LOG: Final = logging.getLogger(__name__)
 _REMEMBERED_MAX: Final = 100
@@ -106,83 +106,48 @@ class LogCleaner:
         self._clock: Final = clock
         self._before_cleaning: Final = before_cleaning
         """Writes the recovery point down: gaps that a cleaning leaves are not to look like the loss of records."""
-        self._changed: Final = threading.Condition()
-        self._in_progress: dict[Partition, bool] = {}
-        """Partitions being cleaned, and whether that is to end."""
-        self._paused: dict[Partition, int] = {}
+        self._workers: Final[Workers[Partition]] = Workers("cleaner", settings.threads)
         self._uncleanable: dict[Partition, str] = {}
         self._latest: deque[CleaningStatistics] = deque(maxlen=_REMEMBERED_MAX)
         self._dirtiest_ratio = 0.0
-        self._is_stopping = False
-        self._threads: list[threading.Thread] = []
-        self._throttle: Final = Throttle(settings.io_bytes_per_second_max, clock.monotonic, self._wait)
+        self._throttle: Final = Throttle(settings.io_bytes_per_second_max, clock.monotonic, self._workers.wait)
 
     # --- life ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to clean, in threads of its own."""
-        for number in range(self._settings.threads):
-            thread = threading.Thread(target=self._run, name=f"millrace-cleaner-{number}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        self._workers.start(self._run)
 
     def stop(self) -> None:
         """Break off what is being cleaned and wait for the threads to end. Stopping again does nothing."""
-        with self._changed:
-            self._is_stopping = True
-            self._in_progress = dict.fromkeys(self._in_progress, True)
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
+        self._workers.stop()
 
     def wake(self) -> None:
         """Have idle threads look for something to clean now."""
-        with self._changed:
-            self._changed.notify_all()
+        with self._workers.changed:
+            self._workers.changed.notify_all()
 
     def _run(self) -> None:
-        while not self._is_stopping:
+        while not self._workers.is_stopping:
             try:
                 has_cleaned = self.clean_dirtiest() is not None
             except Exception:  # noqa: BLE001 - the thread must live; it is logged
                 _LOG.exception("the cleaner could not choose a partition and tries again")
                 has_cleaned = False
             if not has_cleaned:
-                self._wait(self._settings.backoff_ms / 1000)
-
-    def _wait(self, seconds: float) -> None:
-        """Wait until it is over or something has changed."""
-        with self._changed:
-            if not self._is_stopping:
-                self._changed.wait(seconds)
+                self._workers.wait(self._settings.backoff_ms / 1000)
 
     # --- keeping off ---------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def paused(self, partition: Partition) -> Iterator[None]:
+    def paused(self, partition: Partition) -> AbstractContextManager[None]:
         """Keep cleaners off a partition: one that is at it breaks off first. For truncating, moving and deleting."""
-        with self._changed:
-            self._paused[partition] = self._paused.get(partition, 0) + 1
-            if partition in self._in_progress:
-                self._in_progress[partition] = True
-                self._changed.notify_all()
-            while partition in self._in_progress:
-                self._changed.wait()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._paused[partition] -= 1
-                if not self._paused[partition]:
-                    del self._paused[partition]
-                self._changed.notify_all()
+        return self._workers.paused(partition)
 
     def resumed(self, partition: Partition) -> None:
         """Try a partition again that could not be cleaned."""
-        with self._changed:
+        with self._workers.changed:
             self._uncleanable.pop(partition, None)
-            self._changed.notify_all()
+            self._workers.changed.notify_all()
 
     def forget(self, directory: Path, partition: Partition) -> None:
         """Note that a partition is gone; call it while the partition is ``paused``."""
@@ -195,9 +160,9 @@ class LogCleaner:
 
     def statistics(self) -> CleanerStatistics:
         """What has been cleaned lately, newest last, and what is going on."""
-        with self._changed:
+        with self._workers.changed:
             return CleanerStatistics(
-                tuple(self._latest), tuple(self._in_progress), self._dirtiest_ratio, dict(self._uncleanable)
+                tuple(self._latest), self._workers.in_progress, self._dirtiest_ratio, dict(self._uncleanable)
             )
 
     # --- cleaning ------------------------------------------------------------------------------------------
@@ -215,9 +180,7 @@ class LogCleaner:
         except Exception as error:  # noqa: BLE001 - whatever it is, this partition is not tried again; it is logged
             self._give_up(candidate, error)
         finally:
-            with self._changed:
-                del self._in_progress[candidate.partition]
-                self._changed.notify_all()
+            self._workers.done(candidate.partition)
         return None
 
     def _give_up(self, candidate: CompactedPartition, error: Exception) -> None:
@@ -225,30 +188,28 @@ class LogCleaner:
         if any(other.log is candidate.log for other in self._find_partitions()):
             why = error.message if isinstance(error, MillraceError) else repr(error)
             _LOG.error("%s cannot be cleaned and is left as it is: %s", candidate.log.name, why, exc_info=error)
-            with self._changed:
+            with self._workers.changed:
                 self._uncleanable[candidate.partition] = why
 
     def _take_dirtiest(self) -> tuple[CompactedPartition, CleanableRange] | None:
         """Choose a partition, and be the one who cleans it."""
-        with self._changed:
-            off_limits = {*self._in_progress, *self._paused, *self._uncleanable}
         found = []
         for candidate in self._find_partitions():
-            if candidate.partition not in off_limits and candidate.log.config.is_compacted:
+            if self._may_be_cleaned(candidate.partition) and candidate.log.config.is_compacted:
                 try:
                     found.append((candidate, self._range_of(candidate), candidate.log.config))
                 except MillraceError as error:
                     self._give_up(candidate, error)
         chosen = dirtiest(found)
-        with self._changed:
+        with self._workers.changed:
             self._dirtiest_ratio = max((dirty.ratio for _, dirty, _ in found), default=0.0)
-            if chosen is None or self._is_stopping:
-                return None
-            partition = chosen[0].partition
-            if partition in self._in_progress or partition in self._paused:  # since we looked
-                return None
-            self._in_progress[partition] = False
+        if chosen is None or not self._workers.take(chosen[0].partition):  # not free any more since we looked
+            return None
         return chosen
+
+    def _may_be_cleaned(self, partition: Partition) -> bool:
+        with self._workers.changed:
+            return self._workers.is_free(partition) and partition not in self._uncleanable
 
     def _range_of(self, candidate: CompactedPartition) -> CleanableRange:
         log = candidate.log
@@ -269,7 +230,7 @@ class LogCleaner:
     def _clean(self, candidate: CompactedPartition, dirty: CleanableRange) -> CleaningStatistics | None:
         def use_io(size_bytes: int) -> None:
             self._throttle.use(size_bytes)
-            if self._in_progress[candidate.partition]:
+            if self._workers.must_end(candidate.partition):
                 raise CleaningAbortedError(f"{candidate.log.name}: cleaning was broken off")
 
         candidate.log.flush()  # what is about to be read again, thinned and synced is the disk's, not only the cache's
@@ -280,6 +241,6 @@ class LogCleaner:
         if done is not None:
             self._checkpoints.put(candidate.directory, candidate.partition, done.end_offset)
             _LOG.info("%s", done)
-            with self._changed:
+            with self._workers.changed:
                 self._latest.append(done)
         return done

@@ -13,11 +13,10 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import random
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -26,9 +25,9 @@ from uuid import UUID, uuid4
 from millrace.errors import CorruptBatchError, MillraceError
 from millrace_broker.environment import Clock
 from millrace_broker.log.checkpoints import Partition
-from millrace_broker.log.cleaning.throttle import Throttle
 from millrace_broker.log.files import Files
 from millrace_broker.log.partition import PartitionLog
+from millrace_broker.log.throttle import Throttle
 from millrace_broker.log.tiered.cache import CACHE_BYTES_MAX, RemoteCache
 from millrace_broker.log.tiered.copying import SegmentCopier, SourceSegment
 from millrace_broker.log.tiered.deletions import RemoteDeletions
@@ -36,6 +35,7 @@ from millrace_broker.log.tiered.expiry import count_expired
 from millrace_broker.log.tiered.names import folder_name
 from millrace_broker.log.tiered.remote_log import RemoteLog, RemoteLogStatistics
 from millrace_broker.log.tiered.store import RemoteStore
+from millrace_broker.log.workers import Workers
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -96,62 +96,42 @@ class RemoteLogManager:
         self._random: Final = randomness or random.Random()
         self._copy_id: Final = copy_id
         self._cache: Final = RemoteCache(settings.cache_bytes_max)
-        self._changed: Final = threading.Condition()
+        self._workers: Final[Workers[Partition | None]] = Workers("tiering", settings.threads)
         self._logs: dict[Partition, PartitionLog] = {}
         self._due: dict[Partition | None, float] = {None: clock.monotonic()}
         """When a partition is to be looked at next; None stands for the folders to remove."""
         self._attempts: dict[Partition | None, int] = {}
-        self._in_progress: dict[Partition | None, bool] = {}
-        """What is worked at, and whether that is to end."""
-        self._paused: dict[Partition, int] = {}
         self._failures = 0
-        self._is_stopping = False
-        self._threads: list[threading.Thread] = []
-        self._throttle: Final = Throttle(settings.bytes_per_second_max, clock.monotonic, self._wait)
+        self._throttle: Final = Throttle(settings.bytes_per_second_max, clock.monotonic, self._workers.wait)
 
     # --- life ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to copy, in threads of its own."""
-        for number in range(self._settings.threads):
-            thread = threading.Thread(target=self._run, name=f"millrace-tiering-{number}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        self._workers.start(self._run)
 
     def stop(self) -> None:
         """Break off what is being copied and wait for the threads to end. Stopping again does nothing."""
-        with self._changed:
-            self._is_stopping = True
-            self._in_progress = dict.fromkeys(self._in_progress, True)
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
+        self._workers.stop()
 
     def _run(self) -> None:
-        while not self._is_stopping:
+        while not self._workers.is_stopping:
             if not self.work_once():
-                with self._changed:
-                    if not self._is_stopping:
-                        self._changed.wait(self._idle_seconds())
+                with self._workers.changed:
+                    self._workers.wait(self._idle_seconds())
 
     def _idle_seconds(self) -> float:
         """How long there is nothing to do: until the next partition is due, a second at the most."""
-        now = self._clock.monotonic()
-        free = [when - now for key, when in self._due.items() if key not in self._in_progress]
+        now, busy = self._clock.monotonic(), self._workers.in_progress
+        free = [when - now for key, when in self._due.items() if key not in busy]
         return min(max(0.01, min(free, default=1.0)), 1.0)
-
-    def _wait(self, seconds: float) -> None:
-        with self._changed:
-            if not self._is_stopping:
-                self._changed.wait(seconds)
 
     def wake(self) -> None:
         """Look at every partition now."""
-        with self._changed:
+        with self._workers.changed:
             now = self._clock.monotonic()
             self._due = dict.fromkeys(self._due, now)
-            self._changed.notify_all()
+            self._workers.changed.notify_all()
 
     # --- partitions ----------------------------------------------------------------------------------------
 
@@ -177,17 +157,16 @@ class RemoteLogManager:
         log.remote = RemoteLog(
             log.name, folder, self._store, self._cache, index_interval_bytes=log.config.index_interval_bytes
         )
-        with self._changed:
+        with self._workers.changed:
             self._logs[key] = log
             self._due[key] = self._clock.monotonic()
-            self._changed.notify_all()
+            self._workers.changed.notify_all()
 
     def detach(self, log: PartitionLog) -> None:
         """Leave a partition alone from now on; what is being done with it is broken off, but not waited for."""
         key = (log.topic, log.partition)
-        with self._changed:
-            if key in self._in_progress:
-                self._in_progress[key] = True
+        with self._workers.changed:
+            self._workers.break_off(key)
             for known in (self._logs, self._due, self._attempts):
                 known.pop(key, None)
         if log.remote is not None:
@@ -201,35 +180,20 @@ class RemoteLogManager:
         """
         self._deletions.add(folder_name(log.topic, log.partition, log.topic_id))
         self.detach(log)
-        with self._changed:
+        with self._workers.changed:
             self._due[None] = self._clock.monotonic()
-            self._changed.notify_all()
+            self._workers.changed.notify_all()
 
-    @contextlib.contextmanager
-    def paused(self, partition: Partition) -> Iterator[None]:
+    def paused(self, partition: Partition) -> AbstractContextManager[None]:
         """Keep off a partition: what is being done with it is broken off first."""
-        with self._changed:
-            self._paused[partition] = self._paused.get(partition, 0) + 1
-            if partition in self._in_progress:
-                self._in_progress[partition] = True
-                self._changed.notify_all()
-            while partition in self._in_progress:
-                self._changed.wait()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._paused[partition] -= 1
-                if not self._paused[partition]:
-                    del self._paused[partition]
-                self._changed.notify_all()
+        return self._workers.paused(partition)
 
     def statistics(self) -> TieringStatistics:
         """What is in the store and what goes on."""
-        with self._changed:
+        with self._workers.changed:
             return TieringStatistics(
                 partitions={key: log.remote.statistics() for key, log in self._logs.items() if log.remote is not None},
-                in_progress=tuple(key for key in self._in_progress if key is not None),
+                in_progress=tuple(key for key in self._workers.in_progress if key is not None),
                 failures=self._failures,
                 deletions=len(self._deletions),
                 cached_bytes=self._cache.held_bytes,
@@ -239,13 +203,12 @@ class RemoteLogManager:
 
     def work_once(self) -> bool:
         """Do what is due longest; False when nothing is."""
-        with self._changed:
+        with self._workers.changed:
             now = self._clock.monotonic()
-            free = [key for key in self._due if key not in self._in_progress and key not in self._paused]
+            free = filter(self._workers.is_free, self._due)
             key = min(free, key=lambda each: self._due[each], default=None)
-            if not free or self._due[key] > now or self._is_stopping:
+            if self._due[key] > now or not self._workers.take(key):
                 return False
-            self._in_progress[key] = False
             log = None if key is None else self._logs[key]
         pause_ms: float = self._settings.interval_ms
         try:
@@ -257,11 +220,10 @@ class RemoteLogManager:
         except Exception as error:  # noqa: BLE001 - the thread must live and try again; it is logged
             pause_ms = self._note_failure(key, log, error)
         finally:
-            with self._changed:
-                del self._in_progress[key]
+            with self._workers.changed:
                 if key in self._due:
                     self._due[key] = self._clock.monotonic() + pause_ms / 1000
-                self._changed.notify_all()
+                self._workers.done(key)
         return True
 
     def _note_failure(self, key: Partition | None, log: PartitionLog | None, error: Exception) -> float:
@@ -317,7 +279,7 @@ class RemoteLogManager:
     def _copy(self, key: Partition, remote: RemoteLog, source: SourceSegment) -> None:
         def use_io(size_bytes: int) -> None:
             self._throttle.use(size_bytes)
-            if self._in_progress[key]:
+            if self._workers.must_end(key):
                 raise TieringInterruptedError(f"{remote.name}: copying to the remote store was broken off")
 
         copier = SegmentCopier(self._store, self._files, use_io)

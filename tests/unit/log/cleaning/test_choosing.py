@@ -10,7 +10,7 @@ import pytest
 from millrace.config.topic import TopicConfig
 from millrace_broker.log.cleaning.candidates import CleanableRange, cleanable_range, dirtiest
 from millrace_broker.log.cleaning.grouping import SegmentSizes, group
-from millrace_broker.log.cleaning.throttle import Throttle
+from millrace_broker.log.throttle import Throttle
 
 
 @dataclass

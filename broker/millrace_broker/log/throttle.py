@@ -1,4 +1,4 @@
-"""A limit on the bytes a second that all cleaner threads read and write together."""
+"""A limit on the bytes a second that all threads of one kind read and write together: cleaning, or copying."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BURST_S: Final = 0.1
 class Throttle:
     """Makes those who use more than ``bytes_per_second`` wait.
 
-    ``wait`` is called with the seconds to wait, and may return early when the cleaning has to end.
+    ``wait`` is called with the seconds to wait, and may return early when the work has to end.
     """
 
     def __init__(
