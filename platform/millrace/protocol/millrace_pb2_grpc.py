@@ -114,6 +114,121 @@ class BrokerStub:
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.ReadRangeRequest.SerializeToString,
                 response_deserializer=millrace_dot_protocol_dot_millrace__pb2.ReadRangeResponse.FromString,
                 _registered_method=True)
+        self.FindCoordinator = channel.unary_unary(
+                '/millrace.v1.Broker/FindCoordinator',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.FindCoordinatorRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.FindCoordinatorResponse.FromString,
+                _registered_method=True)
+        self.AddPartitionsToTxn = channel.unary_unary(
+                '/millrace.v1.Broker/AddPartitionsToTxn',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.AddPartitionsToTxnRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.AddPartitionsToTxnResponse.FromString,
+                _registered_method=True)
+        self.AddOffsetsToTxn = channel.unary_unary(
+                '/millrace.v1.Broker/AddOffsetsToTxn',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.AddOffsetsToTxnRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.AddOffsetsToTxnResponse.FromString,
+                _registered_method=True)
+        self.TxnOffsetCommit = channel.unary_unary(
+                '/millrace.v1.Broker/TxnOffsetCommit',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.TxnOffsetCommitRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.TxnOffsetCommitResponse.FromString,
+                _registered_method=True)
+        self.EndTxn = channel.unary_unary(
+                '/millrace.v1.Broker/EndTxn',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.EndTxnRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.EndTxnResponse.FromString,
+                _registered_method=True)
+        self.CommitTransactions = channel.unary_unary(
+                '/millrace.v1.Broker/CommitTransactions',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.CommitTransactionsRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.CommitTransactionsResponse.FromString,
+                _registered_method=True)
+        self.WriteTxnMarkers = channel.unary_unary(
+                '/millrace.v1.Broker/WriteTxnMarkers',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.WriteTxnMarkersRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.WriteTxnMarkersResponse.FromString,
+                _registered_method=True)
+        self.ListTransactions = channel.unary_unary(
+                '/millrace.v1.Broker/ListTransactions',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.ListTransactionsRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.ListTransactionsResponse.FromString,
+                _registered_method=True)
+        self.DescribeTransactions = channel.unary_unary(
+                '/millrace.v1.Broker/DescribeTransactions',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.DescribeTransactionsRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.DescribeTransactionsResponse.FromString,
+                _registered_method=True)
+        self.DescribeProducers = channel.unary_unary(
+                '/millrace.v1.Broker/DescribeProducers',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.DescribeProducersRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.DescribeProducersResponse.FromString,
+                _registered_method=True)
+        self.JoinGroup = channel.unary_unary(
+                '/millrace.v1.Broker/JoinGroup',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.JoinGroupRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.JoinGroupResponse.FromString,
+                _registered_method=True)
+        self.SyncGroup = channel.unary_unary(
+                '/millrace.v1.Broker/SyncGroup',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.SyncGroupRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.SyncGroupResponse.FromString,
+                _registered_method=True)
+        self.Heartbeat = channel.unary_unary(
+                '/millrace.v1.Broker/Heartbeat',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.HeartbeatRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.HeartbeatResponse.FromString,
+                _registered_method=True)
+        self.LeaveGroup = channel.unary_unary(
+                '/millrace.v1.Broker/LeaveGroup',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.LeaveGroupRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.LeaveGroupResponse.FromString,
+                _registered_method=True)
+        self.OffsetCommit = channel.unary_unary(
+                '/millrace.v1.Broker/OffsetCommit',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.OffsetCommitRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.OffsetCommitResponse.FromString,
+                _registered_method=True)
+        self.OffsetFetch = channel.unary_unary(
+                '/millrace.v1.Broker/OffsetFetch',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.OffsetFetchRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.OffsetFetchResponse.FromString,
+                _registered_method=True)
+        self.OffsetDelete = channel.unary_unary(
+                '/millrace.v1.Broker/OffsetDelete',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.OffsetDeleteRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.OffsetDeleteResponse.FromString,
+                _registered_method=True)
+        self.ListGroups = channel.unary_unary(
+                '/millrace.v1.Broker/ListGroups',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.ListGroupsRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.ListGroupsResponse.FromString,
+                _registered_method=True)
+        self.DescribeGroups = channel.unary_unary(
+                '/millrace.v1.Broker/DescribeGroups',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.DescribeGroupsRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.DescribeGroupsResponse.FromString,
+                _registered_method=True)
+        self.DeleteGroups = channel.unary_unary(
+                '/millrace.v1.Broker/DeleteGroups',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.DeleteGroupsRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.DeleteGroupsResponse.FromString,
+                _registered_method=True)
+        self.ShareGroupHeartbeat = channel.unary_unary(
+                '/millrace.v1.Broker/ShareGroupHeartbeat',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.ShareGroupHeartbeatRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.ShareGroupHeartbeatResponse.FromString,
+                _registered_method=True)
+        self.ShareFetch = channel.unary_unary(
+                '/millrace.v1.Broker/ShareFetch',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.ShareFetchRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.ShareFetchResponse.FromString,
+                _registered_method=True)
+        self.ShareAcknowledge = channel.unary_unary(
+                '/millrace.v1.Broker/ShareAcknowledge',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.ShareAcknowledgeRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.ShareAcknowledgeResponse.FromString,
+                _registered_method=True)
 
 
 class BrokerServicer:
@@ -222,6 +337,149 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindCoordinator(self, request, context):
+        """Which broker coordinates groups or transactional ids.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddPartitionsToTxn(self, request, context):
+        """Transactions (KIP-98, KIP-890).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddOffsetsToTxn(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TxnOffsetCommit(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndTxn(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitTransactions(self, request, context):
+        """Commit the transactions of several producers together, and abort those of others, under an external id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WriteTxnMarkers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTransactions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeTransactions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeProducers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def JoinGroup(self, request, context):
+        """Groups of consumers, and the offsets they commit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SyncGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Heartbeat(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LeaveGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OffsetCommit(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OffsetFetch(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OffsetDelete(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGroups(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeGroups(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteGroups(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ShareGroupHeartbeat(self, request, context):
+        """Share groups: many consumers of one partition, each record acquired by one of them at a time (KIP-932).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ShareFetch(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ShareAcknowledge(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BrokerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -304,6 +562,121 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.ReadRange,
                     request_deserializer=millrace_dot_protocol_dot_millrace__pb2.ReadRangeRequest.FromString,
                     response_serializer=millrace_dot_protocol_dot_millrace__pb2.ReadRangeResponse.SerializeToString,
+            ),
+            'FindCoordinator': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindCoordinator,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.FindCoordinatorRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.FindCoordinatorResponse.SerializeToString,
+            ),
+            'AddPartitionsToTxn': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddPartitionsToTxn,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.AddPartitionsToTxnRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.AddPartitionsToTxnResponse.SerializeToString,
+            ),
+            'AddOffsetsToTxn': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddOffsetsToTxn,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.AddOffsetsToTxnRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.AddOffsetsToTxnResponse.SerializeToString,
+            ),
+            'TxnOffsetCommit': grpc.unary_unary_rpc_method_handler(
+                    servicer.TxnOffsetCommit,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.TxnOffsetCommitRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.TxnOffsetCommitResponse.SerializeToString,
+            ),
+            'EndTxn': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndTxn,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.EndTxnRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.EndTxnResponse.SerializeToString,
+            ),
+            'CommitTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitTransactions,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.CommitTransactionsRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.CommitTransactionsResponse.SerializeToString,
+            ),
+            'WriteTxnMarkers': grpc.unary_unary_rpc_method_handler(
+                    servicer.WriteTxnMarkers,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.WriteTxnMarkersRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.WriteTxnMarkersResponse.SerializeToString,
+            ),
+            'ListTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTransactions,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.ListTransactionsRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.ListTransactionsResponse.SerializeToString,
+            ),
+            'DescribeTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeTransactions,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.DescribeTransactionsRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.DescribeTransactionsResponse.SerializeToString,
+            ),
+            'DescribeProducers': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeProducers,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.DescribeProducersRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.DescribeProducersResponse.SerializeToString,
+            ),
+            'JoinGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinGroup,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.JoinGroupRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.JoinGroupResponse.SerializeToString,
+            ),
+            'SyncGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.SyncGroup,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.SyncGroupRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.SyncGroupResponse.SerializeToString,
+            ),
+            'Heartbeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.Heartbeat,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.HeartbeatRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.HeartbeatResponse.SerializeToString,
+            ),
+            'LeaveGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaveGroup,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.LeaveGroupRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.LeaveGroupResponse.SerializeToString,
+            ),
+            'OffsetCommit': grpc.unary_unary_rpc_method_handler(
+                    servicer.OffsetCommit,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.OffsetCommitRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.OffsetCommitResponse.SerializeToString,
+            ),
+            'OffsetFetch': grpc.unary_unary_rpc_method_handler(
+                    servicer.OffsetFetch,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.OffsetFetchRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.OffsetFetchResponse.SerializeToString,
+            ),
+            'OffsetDelete': grpc.unary_unary_rpc_method_handler(
+                    servicer.OffsetDelete,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.OffsetDeleteRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.OffsetDeleteResponse.SerializeToString,
+            ),
+            'ListGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroups,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.ListGroupsRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.ListGroupsResponse.SerializeToString,
+            ),
+            'DescribeGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeGroups,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.DescribeGroupsRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.DescribeGroupsResponse.SerializeToString,
+            ),
+            'DeleteGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGroups,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.DeleteGroupsRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.DeleteGroupsResponse.SerializeToString,
+            ),
+            'ShareGroupHeartbeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.ShareGroupHeartbeat,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.ShareGroupHeartbeatRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.ShareGroupHeartbeatResponse.SerializeToString,
+            ),
+            'ShareFetch': grpc.unary_unary_rpc_method_handler(
+                    servicer.ShareFetch,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.ShareFetchRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.ShareFetchResponse.SerializeToString,
+            ),
+            'ShareAcknowledge': grpc.unary_unary_rpc_method_handler(
+                    servicer.ShareAcknowledge,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.ShareAcknowledgeRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.ShareAcknowledgeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -738,6 +1111,627 @@ class Broker:
             '/millrace.v1.Broker/ReadRange',
             millrace_dot_protocol_dot_millrace__pb2.ReadRangeRequest.SerializeToString,
             millrace_dot_protocol_dot_millrace__pb2.ReadRangeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindCoordinator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/FindCoordinator',
+            millrace_dot_protocol_dot_millrace__pb2.FindCoordinatorRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.FindCoordinatorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddPartitionsToTxn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/AddPartitionsToTxn',
+            millrace_dot_protocol_dot_millrace__pb2.AddPartitionsToTxnRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.AddPartitionsToTxnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddOffsetsToTxn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/AddOffsetsToTxn',
+            millrace_dot_protocol_dot_millrace__pb2.AddOffsetsToTxnRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.AddOffsetsToTxnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TxnOffsetCommit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/TxnOffsetCommit',
+            millrace_dot_protocol_dot_millrace__pb2.TxnOffsetCommitRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.TxnOffsetCommitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndTxn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/EndTxn',
+            millrace_dot_protocol_dot_millrace__pb2.EndTxnRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.EndTxnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/CommitTransactions',
+            millrace_dot_protocol_dot_millrace__pb2.CommitTransactionsRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.CommitTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WriteTxnMarkers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/WriteTxnMarkers',
+            millrace_dot_protocol_dot_millrace__pb2.WriteTxnMarkersRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.WriteTxnMarkersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/ListTransactions',
+            millrace_dot_protocol_dot_millrace__pb2.ListTransactionsRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.ListTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/DescribeTransactions',
+            millrace_dot_protocol_dot_millrace__pb2.DescribeTransactionsRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.DescribeTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeProducers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/DescribeProducers',
+            millrace_dot_protocol_dot_millrace__pb2.DescribeProducersRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.DescribeProducersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/JoinGroup',
+            millrace_dot_protocol_dot_millrace__pb2.JoinGroupRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.JoinGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SyncGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/SyncGroup',
+            millrace_dot_protocol_dot_millrace__pb2.SyncGroupRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.SyncGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Heartbeat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/Heartbeat',
+            millrace_dot_protocol_dot_millrace__pb2.HeartbeatRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.HeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeaveGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/LeaveGroup',
+            millrace_dot_protocol_dot_millrace__pb2.LeaveGroupRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.LeaveGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OffsetCommit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/OffsetCommit',
+            millrace_dot_protocol_dot_millrace__pb2.OffsetCommitRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.OffsetCommitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OffsetFetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/OffsetFetch',
+            millrace_dot_protocol_dot_millrace__pb2.OffsetFetchRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.OffsetFetchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OffsetDelete(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/OffsetDelete',
+            millrace_dot_protocol_dot_millrace__pb2.OffsetDeleteRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.OffsetDeleteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/ListGroups',
+            millrace_dot_protocol_dot_millrace__pb2.ListGroupsRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.ListGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/DescribeGroups',
+            millrace_dot_protocol_dot_millrace__pb2.DescribeGroupsRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.DescribeGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/DeleteGroups',
+            millrace_dot_protocol_dot_millrace__pb2.DeleteGroupsRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.DeleteGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ShareGroupHeartbeat(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/ShareGroupHeartbeat',
+            millrace_dot_protocol_dot_millrace__pb2.ShareGroupHeartbeatRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.ShareGroupHeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ShareFetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/ShareFetch',
+            millrace_dot_protocol_dot_millrace__pb2.ShareFetchRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.ShareFetchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ShareAcknowledge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/ShareAcknowledge',
+            millrace_dot_protocol_dot_millrace__pb2.ShareAcknowledgeRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.ShareAcknowledgeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -61,6 +61,34 @@ class BrokerStub:
     """
     ReadRange: _grpc.UnaryStreamMultiCallable[_millrace_pb2.ReadRangeRequest, _millrace_pb2.ReadRangeResponse]
     """The batches of a range of offsets, in order, as a stream of chunks of whole batches."""
+    FindCoordinator: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.FindCoordinatorRequest, _millrace_pb2.FindCoordinatorResponse]
+    """Which broker coordinates groups or transactional ids."""
+    AddPartitionsToTxn: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.AddPartitionsToTxnRequest, _millrace_pb2.AddPartitionsToTxnResponse]
+    """Transactions (KIP-98, KIP-890)."""
+    AddOffsetsToTxn: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.AddOffsetsToTxnRequest, _millrace_pb2.AddOffsetsToTxnResponse]
+    TxnOffsetCommit: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.TxnOffsetCommitRequest, _millrace_pb2.TxnOffsetCommitResponse]
+    EndTxn: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.EndTxnRequest, _millrace_pb2.EndTxnResponse]
+    CommitTransactions: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.CommitTransactionsRequest, _millrace_pb2.CommitTransactionsResponse]
+    """Commit the transactions of several producers together, and abort those of others, under an external id."""
+    WriteTxnMarkers: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.WriteTxnMarkersRequest, _millrace_pb2.WriteTxnMarkersResponse]
+    ListTransactions: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ListTransactionsRequest, _millrace_pb2.ListTransactionsResponse]
+    DescribeTransactions: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DescribeTransactionsRequest, _millrace_pb2.DescribeTransactionsResponse]
+    DescribeProducers: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DescribeProducersRequest, _millrace_pb2.DescribeProducersResponse]
+    JoinGroup: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.JoinGroupRequest, _millrace_pb2.JoinGroupResponse]
+    """Groups of consumers, and the offsets they commit."""
+    SyncGroup: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.SyncGroupRequest, _millrace_pb2.SyncGroupResponse]
+    Heartbeat: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.HeartbeatRequest, _millrace_pb2.HeartbeatResponse]
+    LeaveGroup: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.LeaveGroupRequest, _millrace_pb2.LeaveGroupResponse]
+    OffsetCommit: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.OffsetCommitRequest, _millrace_pb2.OffsetCommitResponse]
+    OffsetFetch: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.OffsetFetchRequest, _millrace_pb2.OffsetFetchResponse]
+    OffsetDelete: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.OffsetDeleteRequest, _millrace_pb2.OffsetDeleteResponse]
+    ListGroups: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ListGroupsRequest, _millrace_pb2.ListGroupsResponse]
+    DescribeGroups: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DescribeGroupsRequest, _millrace_pb2.DescribeGroupsResponse]
+    DeleteGroups: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DeleteGroupsRequest, _millrace_pb2.DeleteGroupsResponse]
+    ShareGroupHeartbeat: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ShareGroupHeartbeatRequest, _millrace_pb2.ShareGroupHeartbeatResponse]
+    """Share groups: many consumers of one partition, each record acquired by one of them at a time (KIP-932)."""
+    ShareFetch: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ShareFetchRequest, _millrace_pb2.ShareFetchResponse]
+    ShareAcknowledge: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ShareAcknowledgeRequest, _millrace_pb2.ShareAcknowledgeResponse]
 
 @_typing.type_check_only
 class BrokerAsyncStub(BrokerStub):
@@ -89,6 +117,34 @@ class BrokerAsyncStub(BrokerStub):
     """
     ReadRange: _aio.UnaryStreamMultiCallable[_millrace_pb2.ReadRangeRequest, _millrace_pb2.ReadRangeResponse]  # type: ignore[assignment]
     """The batches of a range of offsets, in order, as a stream of chunks of whole batches."""
+    FindCoordinator: _aio.UnaryUnaryMultiCallable[_millrace_pb2.FindCoordinatorRequest, _millrace_pb2.FindCoordinatorResponse]  # type: ignore[assignment]
+    """Which broker coordinates groups or transactional ids."""
+    AddPartitionsToTxn: _aio.UnaryUnaryMultiCallable[_millrace_pb2.AddPartitionsToTxnRequest, _millrace_pb2.AddPartitionsToTxnResponse]  # type: ignore[assignment]
+    """Transactions (KIP-98, KIP-890)."""
+    AddOffsetsToTxn: _aio.UnaryUnaryMultiCallable[_millrace_pb2.AddOffsetsToTxnRequest, _millrace_pb2.AddOffsetsToTxnResponse]  # type: ignore[assignment]
+    TxnOffsetCommit: _aio.UnaryUnaryMultiCallable[_millrace_pb2.TxnOffsetCommitRequest, _millrace_pb2.TxnOffsetCommitResponse]  # type: ignore[assignment]
+    EndTxn: _aio.UnaryUnaryMultiCallable[_millrace_pb2.EndTxnRequest, _millrace_pb2.EndTxnResponse]  # type: ignore[assignment]
+    CommitTransactions: _aio.UnaryUnaryMultiCallable[_millrace_pb2.CommitTransactionsRequest, _millrace_pb2.CommitTransactionsResponse]  # type: ignore[assignment]
+    """Commit the transactions of several producers together, and abort those of others, under an external id."""
+    WriteTxnMarkers: _aio.UnaryUnaryMultiCallable[_millrace_pb2.WriteTxnMarkersRequest, _millrace_pb2.WriteTxnMarkersResponse]  # type: ignore[assignment]
+    ListTransactions: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ListTransactionsRequest, _millrace_pb2.ListTransactionsResponse]  # type: ignore[assignment]
+    DescribeTransactions: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DescribeTransactionsRequest, _millrace_pb2.DescribeTransactionsResponse]  # type: ignore[assignment]
+    DescribeProducers: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DescribeProducersRequest, _millrace_pb2.DescribeProducersResponse]  # type: ignore[assignment]
+    JoinGroup: _aio.UnaryUnaryMultiCallable[_millrace_pb2.JoinGroupRequest, _millrace_pb2.JoinGroupResponse]  # type: ignore[assignment]
+    """Groups of consumers, and the offsets they commit."""
+    SyncGroup: _aio.UnaryUnaryMultiCallable[_millrace_pb2.SyncGroupRequest, _millrace_pb2.SyncGroupResponse]  # type: ignore[assignment]
+    Heartbeat: _aio.UnaryUnaryMultiCallable[_millrace_pb2.HeartbeatRequest, _millrace_pb2.HeartbeatResponse]  # type: ignore[assignment]
+    LeaveGroup: _aio.UnaryUnaryMultiCallable[_millrace_pb2.LeaveGroupRequest, _millrace_pb2.LeaveGroupResponse]  # type: ignore[assignment]
+    OffsetCommit: _aio.UnaryUnaryMultiCallable[_millrace_pb2.OffsetCommitRequest, _millrace_pb2.OffsetCommitResponse]  # type: ignore[assignment]
+    OffsetFetch: _aio.UnaryUnaryMultiCallable[_millrace_pb2.OffsetFetchRequest, _millrace_pb2.OffsetFetchResponse]  # type: ignore[assignment]
+    OffsetDelete: _aio.UnaryUnaryMultiCallable[_millrace_pb2.OffsetDeleteRequest, _millrace_pb2.OffsetDeleteResponse]  # type: ignore[assignment]
+    ListGroups: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ListGroupsRequest, _millrace_pb2.ListGroupsResponse]  # type: ignore[assignment]
+    DescribeGroups: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DescribeGroupsRequest, _millrace_pb2.DescribeGroupsResponse]  # type: ignore[assignment]
+    DeleteGroups: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DeleteGroupsRequest, _millrace_pb2.DeleteGroupsResponse]  # type: ignore[assignment]
+    ShareGroupHeartbeat: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ShareGroupHeartbeatRequest, _millrace_pb2.ShareGroupHeartbeatResponse]  # type: ignore[assignment]
+    """Share groups: many consumers of one partition, each record acquired by one of them at a time (KIP-932)."""
+    ShareFetch: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ShareFetchRequest, _millrace_pb2.ShareFetchResponse]  # type: ignore[assignment]
+    ShareAcknowledge: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ShareAcknowledgeRequest, _millrace_pb2.ShareAcknowledgeResponse]  # type: ignore[assignment]
 
 class BrokerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -210,5 +266,171 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_millrace_pb2.ReadRangeResponse], _abc.AsyncIterator[_millrace_pb2.ReadRangeResponse]]:
         """The batches of a range of offsets, in order, as a stream of chunks of whole batches."""
+
+    @_abc_1.abstractmethod
+    def FindCoordinator(
+        self,
+        request: _millrace_pb2.FindCoordinatorRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.FindCoordinatorResponse, _abc.Awaitable[_millrace_pb2.FindCoordinatorResponse]]:
+        """Which broker coordinates groups or transactional ids."""
+
+    @_abc_1.abstractmethod
+    def AddPartitionsToTxn(
+        self,
+        request: _millrace_pb2.AddPartitionsToTxnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.AddPartitionsToTxnResponse, _abc.Awaitable[_millrace_pb2.AddPartitionsToTxnResponse]]:
+        """Transactions (KIP-98, KIP-890)."""
+
+    @_abc_1.abstractmethod
+    def AddOffsetsToTxn(
+        self,
+        request: _millrace_pb2.AddOffsetsToTxnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.AddOffsetsToTxnResponse, _abc.Awaitable[_millrace_pb2.AddOffsetsToTxnResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def TxnOffsetCommit(
+        self,
+        request: _millrace_pb2.TxnOffsetCommitRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.TxnOffsetCommitResponse, _abc.Awaitable[_millrace_pb2.TxnOffsetCommitResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def EndTxn(
+        self,
+        request: _millrace_pb2.EndTxnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.EndTxnResponse, _abc.Awaitable[_millrace_pb2.EndTxnResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CommitTransactions(
+        self,
+        request: _millrace_pb2.CommitTransactionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.CommitTransactionsResponse, _abc.Awaitable[_millrace_pb2.CommitTransactionsResponse]]:
+        """Commit the transactions of several producers together, and abort those of others, under an external id."""
+
+    @_abc_1.abstractmethod
+    def WriteTxnMarkers(
+        self,
+        request: _millrace_pb2.WriteTxnMarkersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.WriteTxnMarkersResponse, _abc.Awaitable[_millrace_pb2.WriteTxnMarkersResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListTransactions(
+        self,
+        request: _millrace_pb2.ListTransactionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.ListTransactionsResponse, _abc.Awaitable[_millrace_pb2.ListTransactionsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DescribeTransactions(
+        self,
+        request: _millrace_pb2.DescribeTransactionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.DescribeTransactionsResponse, _abc.Awaitable[_millrace_pb2.DescribeTransactionsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DescribeProducers(
+        self,
+        request: _millrace_pb2.DescribeProducersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.DescribeProducersResponse, _abc.Awaitable[_millrace_pb2.DescribeProducersResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def JoinGroup(
+        self,
+        request: _millrace_pb2.JoinGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.JoinGroupResponse, _abc.Awaitable[_millrace_pb2.JoinGroupResponse]]:
+        """Groups of consumers, and the offsets they commit."""
+
+    @_abc_1.abstractmethod
+    def SyncGroup(
+        self,
+        request: _millrace_pb2.SyncGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.SyncGroupResponse, _abc.Awaitable[_millrace_pb2.SyncGroupResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Heartbeat(
+        self,
+        request: _millrace_pb2.HeartbeatRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.HeartbeatResponse, _abc.Awaitable[_millrace_pb2.HeartbeatResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def LeaveGroup(
+        self,
+        request: _millrace_pb2.LeaveGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.LeaveGroupResponse, _abc.Awaitable[_millrace_pb2.LeaveGroupResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def OffsetCommit(
+        self,
+        request: _millrace_pb2.OffsetCommitRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.OffsetCommitResponse, _abc.Awaitable[_millrace_pb2.OffsetCommitResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def OffsetFetch(
+        self,
+        request: _millrace_pb2.OffsetFetchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.OffsetFetchResponse, _abc.Awaitable[_millrace_pb2.OffsetFetchResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def OffsetDelete(
+        self,
+        request: _millrace_pb2.OffsetDeleteRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.OffsetDeleteResponse, _abc.Awaitable[_millrace_pb2.OffsetDeleteResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListGroups(
+        self,
+        request: _millrace_pb2.ListGroupsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.ListGroupsResponse, _abc.Awaitable[_millrace_pb2.ListGroupsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DescribeGroups(
+        self,
+        request: _millrace_pb2.DescribeGroupsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.DescribeGroupsResponse, _abc.Awaitable[_millrace_pb2.DescribeGroupsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeleteGroups(
+        self,
+        request: _millrace_pb2.DeleteGroupsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.DeleteGroupsResponse, _abc.Awaitable[_millrace_pb2.DeleteGroupsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ShareGroupHeartbeat(
+        self,
+        request: _millrace_pb2.ShareGroupHeartbeatRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.ShareGroupHeartbeatResponse, _abc.Awaitable[_millrace_pb2.ShareGroupHeartbeatResponse]]:
+        """Share groups: many consumers of one partition, each record acquired by one of them at a time (KIP-932)."""
+
+    @_abc_1.abstractmethod
+    def ShareFetch(
+        self,
+        request: _millrace_pb2.ShareFetchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.ShareFetchResponse, _abc.Awaitable[_millrace_pb2.ShareFetchResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ShareAcknowledge(
+        self,
+        request: _millrace_pb2.ShareAcknowledgeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.ShareAcknowledgeResponse, _abc.Awaitable[_millrace_pb2.ShareAcknowledgeResponse]]: ...
 
 def add_BrokerServicer_to_server(servicer: BrokerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
