@@ -298,15 +298,21 @@ class Broker:
             raise UnknownTopicOrPartitionError(f"{topic.name}-{number} is not there (yet, or any more)")
         return ServedPartition(topic, info, log)
 
-    async def append(self, partition: ServedPartition, records: bytes) -> AppendResult:
+    async def append(self, partition: ServedPartition, records: bytes, *, in_transaction: bool = False) -> AppendResult:
         """Append whole batches, as durably as the topic wants it, and tell those who wait for them.
 
-        Raises what the log raises.
+        ``in_transaction`` says that a coordinator knows the transaction that the batch says it is in. Raises what the
+        log raises.
         """
         log = partition.log
         lock = self._append_locks.setdefault(partition.key, asyncio.Lock())
         async with lock:
-            result = await self.run_io(log.append_unsynced, records, leader_epoch=partition.info.leader_epoch)
+            result = await self.run_io(
+                log.append_unsynced,
+                records,
+                leader_epoch=partition.info.leader_epoch,
+                in_transaction=in_transaction,
+            )
         self.appends.arrived(partition.key, len(records))
         if log.must_sync(result):
             await self._commits.synced(log, result.last_offset + 1)

@@ -19,6 +19,7 @@ from millrace_broker.api import (
     describe_configs,
     evolve_schema,
     fetch,
+    find_coordinator,
     get_schemas,
     init_producer_id,
     list_offsets,
@@ -49,6 +50,7 @@ HANDLERS: Final[dict[str, UnaryHandler]] = {
     "ListOffsets": list_offsets.handle,
     "DeleteRecords": delete_records.handle,
     "LocateRange": locate_range.handle,
+    "FindCoordinator": find_coordinator.handle,
 }
 """Handlers by the names of their calls in the ``Broker`` service."""
 

@@ -195,6 +195,24 @@ class BrokerConfig(Config):
         le=_LONG_MAX,
         description="Memory for indexes and ranges read of remote segments. Kafka's default is 1073741824, on disk.",
     )
+    offsets_topic_num_partitions: _PositiveInt = Field(
+        50, description="Partitions of __consumer_offsets, when it is created: not to be changed afterwards."
+    )
+    offsets_topic_segment_bytes: int = Field(
+        100 * 2**20, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Size of the segments of __consumer_offsets."
+    )
+    transaction_state_log_num_partitions: _PositiveInt = Field(
+        50, description="Partitions of __transaction_state, when it is created: not to be changed afterwards."
+    )
+    transaction_state_log_segment_bytes: int = Field(
+        100 * 2**20, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Size of the segments of __transaction_state."
+    )
+    share_coordinator_state_topic_num_partitions: _PositiveInt = Field(
+        50, description="Partitions of __share_group_state, when it is created: not to be changed afterwards."
+    )
+    share_coordinator_state_topic_segment_bytes: int = Field(
+        100 * 2**20, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Size of the segments of __share_group_state."
+    )
     topic_defaults: TopicConfig = Field(TopicConfig.load({}), exclude=True)
 
     @classmethod

@@ -1,0 +1,53 @@
+"""FindCoordinator: the broker that coordinates a group, a transactional id or a share group.
+
+That is the leader of the partition to which the key belongs in the topic that holds the state.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millrace.errors import CoordinatorNotAvailableError, InvalidGroupIdError, InvalidRequestError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker
+from millrace_broker.coordinators import (
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTIONS_TOPIC,
+    InternalTopics,
+    partition_of,
+)
+from millrace_broker.metadata import LiveBroker
+
+_TOPICS: Final = {pb.GROUP: OFFSETS_TOPIC, pb.TRANSACTION: TRANSACTIONS_TOPIC, pb.SHARE: SHARE_STATE_TOPIC}
+
+
+async def handle(broker: Broker, request: pb.FindCoordinatorRequest, call: Call) -> pb.FindCoordinatorResponse:
+    """Find the coordinator of each key; the topic of their state is created when it is not there yet."""
+    if request.key_type not in _TOPICS:
+        raise InvalidRequestError(
+            f"key_type {request.key_type}: expected 0 (group), 1 (transaction) or 2 (share group)"
+        )
+    response = pb.FindCoordinatorResponse()
+    for key in request.keys:
+        result = response.coordinators.add(key=key)
+        try:
+            node = await _find(broker, request.key_type, key)
+            result.node.CopyFrom(pb.BrokerNode(node_id=node.broker_id, host=node.host, port=node.port, rack=node.rack))
+        except Exception as error:  # noqa: BLE001 - stands beside the key, unexpected ones are logged
+            result.error.CopyFrom(error_message(error))
+    return response
+
+
+async def _find(broker: Broker, kind: pb.CoordinatorType.ValueType, key: str) -> LiveBroker:
+    if not key:
+        if kind == pb.TRANSACTION:
+            raise InvalidRequestError("an empty transactional id: set transactional.id")
+        raise InvalidGroupIdError("an empty group id: set group.id")
+    topic = await InternalTopics(broker).ensure(_TOPICS[kind])
+    partition = topic.partitions[partition_of(key, len(topic.partitions))]
+    for node in broker.live_brokers():
+        if node.broker_id == partition.leader:
+            return node
+    raise CoordinatorNotAvailableError(f"{topic.name}-{partition.partition} has no leader now: try again")

@@ -1,0 +1,148 @@
+"""The partitions of an internal topic that this broker leads, each with the state that was read from it.
+
+Invariants
+
+- A shard is handed out only once the whole of its partition has been read, and until it is closed.
+- There is at most one shard of a partition, and only it appends there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from millrace.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
+from millrace_broker.coordinators.hashing import partition_of
+from millrace_broker.coordinators.internal_topics import InternalTopics
+from millrace_broker.coordinators.state_log import LoadedBatch, StateLog
+
+if TYPE_CHECKING:
+    from millrace_broker.broker import Broker
+
+_logger = logging.getLogger(__name__)
+
+
+class Shard(Protocol):
+    """The state that one partition holds."""
+
+    def replay(self, batch: LoadedBatch) -> None:
+        """Take in a batch of the log, while the shard is loaded. Called in another thread, one after the other."""
+
+    def activate(self) -> None:
+        """Everything has been read: begin to answer. Called in the event loop's thread."""
+
+    def deactivate(self) -> None:
+        """Answer all who wait, and stop timers: nothing is appended any more."""
+
+
+S = TypeVar("S", bound=Shard)
+
+
+class Shards(Generic[S]):
+    """The shards of one internal topic. For the event loop's thread."""
+
+    def __init__(self, broker: Broker, topic: str, make: Callable[[StateLog], S]) -> None:
+        """``make`` gives the empty shard of a partition."""
+        self.topic: Final = topic
+        self._broker: Final = broker
+        self._topics: Final = InternalTopics(broker)
+        self._make: Final = make
+        self._shards: dict[int, S] = {}
+        self._logs: dict[int, StateLog] = {}
+        self._loading: dict[int, asyncio.Task[None]] = {}
+        self._is_closed = False
+
+    @property
+    def partition_count(self) -> int | None:
+        """How many partitions the topic has; None while it has not been created."""
+        topic = self._topics.find(self.topic)
+        return None if topic is None else len(topic.partitions)
+
+    def start(self) -> None:
+        """Begin to read the partitions, if the topic is there."""
+        for number in range(self.partition_count or 0):
+            self._load(number)
+
+    async def ensure_topic(self) -> int:
+        """Create the topic if it is not there; returns how many partitions it has."""
+        topic = await self._topics.ensure(self.topic)
+        return len(topic.partitions)
+
+    def number_of(self, key: str) -> int:
+        """The partition of a key. Raises ``CoordinatorNotAvailableError`` while the topic has not been created."""
+        count = self.partition_count
+        if count is None:
+            raise CoordinatorNotAvailableError(f"{self.topic} has not been created yet: find the coordinator first")
+        return partition_of(key, count)
+
+    def shard_of(self, key: str) -> S:
+        """The shard that a key belongs to; see ``shard``."""
+        return self.shard(self.number_of(key))
+
+    def shard(self, number: int) -> S:
+        """The shard of a partition. One that could not be read is read again.
+
+        Raises ``CoordinatorLoadInProgressError``, ``NotCoordinatorError`` when another broker leads the partition,
+        ``CoordinatorNotAvailableError`` once this is closed.
+        """
+        shard = self._shards.get(number)
+        if shard is not None:
+            return shard
+        if self._is_closed:
+            raise CoordinatorNotAvailableError("the broker is stopping: find the coordinator anew")
+        info = self._broker.topic(self.topic).partitions[number]
+        if info.leader != self._broker.config.broker_id:
+            raise NotCoordinatorError(
+                f"{self.topic}-{number} is led by broker {info.leader}: find the coordinator anew"
+            )
+        self._load(number)
+        raise CoordinatorLoadInProgressError(f"{self.topic}-{number} is being read: try again")
+
+    async def loaded(self, number: int) -> S:
+        """The shard of a partition, waiting while it is being read; raises what ``shard`` does."""
+        if number in self._loading:
+            await asyncio.wait([self._loading[number]])
+        return self.shard(number)
+
+    def all(self) -> list[S]:
+        """The shards that have been read."""
+        return list(self._shards.values())
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether some partition is being read."""
+        return bool(self._loading)
+
+    def _load(self, number: int) -> None:
+        if number in self._loading or number in self._shards or self._is_closed:
+            return
+        task = asyncio.create_task(self._load_partition(number), name=f"millrace-load-{self.topic}-{number}")
+        self._loading[number] = task
+
+    async def _load_partition(self, number: int) -> None:
+        log = StateLog(self._broker, self.topic, number)
+        shard = self._make(log)
+        try:
+            await log.load(shard.replay)
+        except Exception:
+            _logger.exception("%s could not be read: what it coordinates is not available", log.name)
+            return
+        finally:
+            del self._loading[number]
+        if not self._is_closed:
+            self._logs[number] = log
+            self._shards[number] = shard
+            shard.activate()
+
+    async def close(self) -> None:
+        """Stop: shards answer those who wait, and what they are appending is finished."""
+        self._is_closed = True
+        if self._loading:
+            await asyncio.wait(list(self._loading.values()))
+        shards, self._shards = self._shards, {}
+        for shard in shards.values():
+            shard.deactivate()
+        for log in self._logs.values():
+            await log.close()
