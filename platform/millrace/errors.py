@@ -443,6 +443,12 @@ class WakeupError(MillraceError):
     code = 1061
 
 
+class ConcurrentUseError(MillraceError):
+    """A consumer is in use in another thread: only ``wakeup`` may be called from there."""
+
+    code = 1062
+
+
 # --- requests ------------------------------------------------------------------------------------------------
 
 

@@ -130,6 +130,28 @@ class LocatedRange:
     extents: tuple[LocatedExtent, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetAndMetadata:
+    """An offset that is or shall be committed: of the next record to read, with a text of the application's own."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupMetadata:
+    """Who commits offsets for a group: what ``Producer.send_offsets_to_transaction`` takes, to fence former members.
+
+    Without a membership (generation -1, no member id) nothing is fenced.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str = ""
+
+
 class RecordMetadata(NamedTuple):
     """Where a record landed. ``offset`` is -1 with ``acks=0``; ``timestamp_ms`` is the broker's where it sets them."""
 

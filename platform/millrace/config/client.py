@@ -88,6 +88,20 @@ class Isolation(StrEnum):
     READ_COMMITTED = "read_committed"
 
 
+class DirectReads(StrEnum):
+    """Whether a consumer reads segment files that are on its own machine itself."""
+
+    AUTO = "auto"
+    NEVER = "never"
+
+
+class AcknowledgementMode(StrEnum):
+    """Who acknowledges the records of a share group."""
+
+    IMPLICIT = "implicit"
+    EXPLICIT = "explicit"
+
+
 class ClientConfig(Config):
     """What all clients have in common, and all there is to an admin client."""
 
@@ -172,3 +186,61 @@ class ConsumerConfig(ClientConfig):
     max_partition_fetch_bytes: PositiveInt32 = Field(8 * _MIB, description="Most bytes of one partition in a fetch.")
     max_poll_records: PositiveInt32 = Field(500, description="Most records that poll returns (not poll_table).")
     check_crcs: bool = Field(True, description="Whether checksums are verified.")
+    # Kafka's consumer has no bound but that of one fetch for each broker.
+    fetch_buffer_bytes: PositiveInt32 = Field(
+        128 * _MIB, description="Most bytes that are fetched or being fetched and have not been handed out."
+    )
+    direct_reads: DirectReads = Field(
+        DirectReads.AUTO, description="auto: segment files that the broker names and that are here are read; or never."
+    )
+    client_rack: str = Field("", description="Rack of this consumer: replicas there are read, if the cluster says so.")
+    group_id: str = Field("", description="Group whose members share the partitions and commit offsets.")
+    group_instance_id: str = Field(
+        "", description="Name of a static member: it may come back within session.timeout.ms without a rebalance."
+    )
+    session_timeout_ms: PositiveInt32 = Field(45_000, description="Silence after which the group goes on without us.")
+    heartbeat_interval_ms: PositiveInt32 = Field(3_000, description="Time between signs of life to the coordinator.")
+    max_poll_interval_ms: PositiveInt32 = Field(
+        300_000, description="Longest time between two polls; after it the consumer leaves its group."
+    )
+    partition_assignment_strategy: Annotated[str, BeforeValidator(_join_list)] = Field(
+        "range,cooperative-sticky", description="range, roundrobin, sticky, cooperative-sticky; the preferred first."
+    )
+    # Without a group there is nothing to commit to, and Kafka's default is false then: the client sees to that.
+    enable_auto_commit: bool = Field(True, description="Whether polls commit the offsets of what came before.")
+    auto_commit_interval_ms: Int32 = Field(5_000, description="Time between two automatic commits.")
+    exclude_internal_topics: bool = Field(True, description="Whether patterns leave internal topics out.")
+    interceptor_classes: tuple[Any, ...] = Field(
+        (), description="Objects or classes, or module:Class, that see what is consumed and committed."
+    )
+
+    @field_validator("interceptor_classes", mode="before")
+    @classmethod
+    def _split_classes(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return tuple(value)
+
+    @model_validator(mode="after")
+    def _check_times(self) -> Self:
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ValueError("heartbeat.interval.ms must be below session.timeout.ms: a third of it, say")
+        if self.group_instance_id and not self.group_id:
+            raise ValueError("group.instance.id names a member of a group: set group.id too")
+        return self
+
+
+class ShareConsumerConfig(ClientConfig):
+    """Configuration of a consumer of a share group (KIP-932)."""
+
+    group_id: str = Field("", description="The share group.")
+    share_acknowledgement_mode: AcknowledgementMode = Field(
+        AcknowledgementMode.IMPLICIT,
+        description="implicit: the next poll accepts what was not acknowledged; explicit: everything must be.",
+    )
+    max_poll_records: PositiveInt32 = Field(500, description="About how many records are acquired at a time.")
+    fetch_min_bytes: Int32 = Field(1, description="Bytes for which the broker waits before it answers a fetch.")
+    fetch_max_wait_ms: Int32 = Field(500, description="Time for which the broker waits for them.")
+    fetch_max_bytes: PositiveInt32 = Field(50 * _MIB, description="Most bytes of one fetch.")
+    check_crcs: bool = Field(True, description="Whether checksums are verified.")
+    client_rack: str = Field("", description="Rack of this consumer.")
