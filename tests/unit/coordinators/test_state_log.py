@@ -1,0 +1,150 @@
+"""State logs and shards on a real broker's logs, without its network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from millrace.config.broker import BrokerConfig, Listener
+from millrace.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, MessageTooLargeError
+from millrace_broker.broker import Broker
+from millrace_broker.coordinators import OFFSETS_TOPIC, LoadedBatch, Shards, StateLog, StateRecord
+
+
+class Memory:
+    """A shard that remembers what it was shown."""
+
+    def __init__(self, log: StateLog) -> None:
+        self.log = log
+        self.values: dict[bytes, bytes | None] = {}
+        self.batches: list[LoadedBatch] = []
+        self.is_active = False
+
+    def replay(self, batch: LoadedBatch) -> None:
+        self.batches.append(batch)
+        for record in batch.records:
+            self.values[record.key] = record.value
+
+    def activate(self) -> None:
+        self.is_active = True
+
+    def deactivate(self) -> None:
+        self.is_active = False
+
+
+@asynccontextmanager
+async def opened(directory: Path, **options: str) -> AsyncIterator[tuple[Broker, Shards[Memory]]]:
+    values = {"log.dirs": str(directory), "offsets.topic.num.partitions": "3", **options}
+    broker = Broker(BrokerConfig.load(values))
+    await broker.open()
+    await broker.announce(Listener("127.0.0.1", 1))
+    shards = Shards(broker, OFFSETS_TOPIC, Memory)
+    shards.start()
+    try:
+        yield broker, shards
+    finally:
+        await shards.close()
+        await broker.close()
+
+
+def run(scenario: Callable[[Path], object], directory: Path) -> None:
+    asyncio.run(scenario(directory))  # type: ignore[arg-type]
+
+
+def test_what_was_appended_is_read_again_in_order(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as (_, shards):
+            assert await shards.ensure_topic() == 3
+            shard = await _loaded(shards, 1)
+            await asyncio.gather(*(shard.log.append([_record(n), _record(n + 100)]) for n in range(20)))
+            await shard.log.append([StateRecord(b"3", None)])
+        async with opened(directory) as (_, shards):
+            again = await _loaded(shards, 1)
+            assert again.is_active
+            expected: dict[bytes, bytes | None] = {}
+            for n in range(20):
+                expected |= {b"%d" % n: b"v%d" % n, b"%d" % (n + 100): b"v%d" % (n + 100)}
+            assert list(again.values.items()) == list((expected | {b"3": None}).items())
+
+    run(scenario, tmp_path)
+
+
+def test_appends_that_wait_together_share_batches_and_get_their_own_offsets(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as (_, shards):
+            await shards.ensure_topic()
+            shard = await _loaded(shards, 0)
+            offsets = await asyncio.gather(*(shard.log.append([_record(n), _record(n)]) for n in range(50)))
+            assert offsets == list(range(0, 100, 2))
+            again = Memory(shard.log)
+            await shard.log.load(again.replay)
+            assert len(again.batches) < 10
+            assert [record for batch in again.batches for record in batch.records] == [
+                _record(n) for n in range(50) for _ in range(2)
+            ]
+
+    run(scenario, tmp_path)
+
+
+def test_an_append_of_a_cancelled_call_is_finished(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as (_, shards):
+            await shards.ensure_topic()
+            shard = await _loaded(shards, 0)
+            call = asyncio.create_task(shard.log.append([_record(1)]))
+            await asyncio.sleep(0)
+            call.cancel()
+            assert await shard.log.append([_record(2)]) == 1
+
+    run(scenario, tmp_path)
+
+
+def test_a_failure_is_of_the_calls_that_it_concerns(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory, **{"message.max.bytes": "1048588"}) as (_, shards):
+            await shards.ensure_topic()
+            shard = await _loaded(shards, 0)
+            large = StateRecord(b"large", bytes(2 * 2**20))
+            results = await asyncio.gather(
+                shard.log.append([_record(1)]),
+                shard.log.append([large]),
+                shard.log.append([_record(2)]),
+                return_exceptions=True,
+            )
+            assert (results[0], results[2]) == (0, 1)
+            assert isinstance(results[1], MessageTooLargeError)
+
+    run(scenario, tmp_path)
+
+
+def test_shards_answer_once_they_are_read_and_until_they_are_closed(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as (_, shards):
+            with pytest.raises(CoordinatorNotAvailableError, match="has not been created"):
+                shards.shard_of("group")
+            await shards.ensure_topic()
+            with pytest.raises(CoordinatorLoadInProgressError):
+                shards.shard_of("group")
+            shard = await shards.loaded(shards.number_of("group"))
+            assert shards.shard_of("group") is shard
+            await shards.close()
+            assert not shard.is_active
+            with pytest.raises(CoordinatorNotAvailableError, match="stopping"):
+                shards.shard_of("group")
+
+    run(scenario, tmp_path)
+
+
+async def _loaded(shards: Shards[Memory], number: int) -> Memory:
+    try:
+        return shards.shard(number)
+    except CoordinatorLoadInProgressError:
+        return await shards.loaded(number)
+
+
+def _record(number: int) -> StateRecord:
+    return StateRecord(b"%d" % number, b"v%d" % number)
