@@ -45,9 +45,11 @@ def make_server(broker: Broker) -> grpc.aio.Server:
         if method.name in STREAM_HANDLERS:
             behaviour: Any = _stream(broker, method.name, STREAM_HANDLERS[method.name])
             make = grpc.stream_stream_rpc_method_handler
-        else:
+        elif method.name in HANDLERS:  # gRPC answers the others as unimplemented
             behaviour = _unary(broker, method.name, HANDLERS[method.name])
             make = grpc.stream_unary_rpc_method_handler
+        else:
+            continue
         handlers[method.name] = make(
             behaviour,
             request_deserializer=GetMessageClass(method.input_type).FromString,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.broker import Broker
+from millrace_broker.metadata import rules
 
 
 async def handle(broker: Broker, request: pb.CreatePartitionsRequest, call: Call) -> pb.CreatePartitionsResponse:
@@ -13,6 +14,7 @@ async def handle(broker: Broker, request: pb.CreatePartitionsRequest, call: Call
     for topic in request.topics:
         result = response.results.add(name=topic.name)
         try:
+            rules.check_not_internal(topic.name)
             await broker.administer(
                 broker.changes.create_partitions, topic.name, topic.count, validate_only=request.validate_only
             )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from millrace.errors import InvalidTopicError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.broker import Broker
+from millrace_broker.metadata import rules
 
 _HIGH_WATERMARK: Final = -1
 _FAILED: Final = -1
@@ -22,8 +22,7 @@ async def handle(broker: Broker, request: pb.DeleteRecordsRequest, call: Call) -
             result = topic_result.partitions.add(partition=wanted.partition)
             try:
                 topic = broker.topic(topic_offsets.name, topic_offsets.topic_id)
-                if topic.is_internal:
-                    raise InvalidTopicError(f"{topic.name} is the broker's own: its records cannot be deleted")
+                rules.check_not_internal(topic.name)
                 partition = broker.partition(topic, wanted.partition)
                 offset = partition.log.high_watermark if wanted.offset == _HIGH_WATERMARK else wanted.offset
                 result.low_watermark = await broker.delete_records(partition, offset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.broker import Broker
+from millrace_broker.metadata import rules
 
 
 async def handle(broker: Broker, request: pb.DeleteTopicsRequest, call: Call) -> pb.DeleteTopicsResponse:
@@ -13,6 +14,7 @@ async def handle(broker: Broker, request: pb.DeleteTopicsRequest, call: Call) ->
     for name in request.names:
         result = response.results.add(name=name)
         try:
+            rules.check_not_internal(name)
             topic = await broker.administer(broker.changes.delete, name)
             result.topic_id = topic.topic_id.bytes
         except Exception as error:  # noqa: BLE001 - stands beside the topic, unexpected ones are logged

@@ -24,7 +24,7 @@ from millrace_broker.api.call import Call, error_message
 from millrace_broker.api.record_checks import prepare_records
 from millrace_broker.broker import Broker, ServedPartition
 from millrace_broker.log import AppendResult
-from millrace_broker.metadata import TopicInfo
+from millrace_broker.metadata import TopicInfo, rules
 
 _logger = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ async def _append(
 ) -> None:
     try:
         topic = broker.topic(topic_data.name, topic_data.topic_id)
+        rules.check_not_internal(topic.name)
         partition = broker.partition(topic, data.partition)
         if acks == _ALL:
             _check_replicas(topic, partition)

@@ -9,13 +9,9 @@ A coordinator decides, appends what it decided, and only then takes it into its 
 in the log is therefore what was decided, and reading it again gives the same state.
 """
 
+from millrace.coordinator_records import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from millrace_broker.coordinators.hashing import partition_of
-from millrace_broker.coordinators.internal_topics import (
-    OFFSETS_TOPIC,
-    SHARE_STATE_TOPIC,
-    TRANSACTIONS_TOPIC,
-    InternalTopics,
-)
+from millrace_broker.coordinators.internal_topics import InternalTopics
 from millrace_broker.coordinators.shards import Shard, Shards
 from millrace_broker.coordinators.state_log import LoadedBatch, StateLog, StateRecord
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from millrace.coordinator_records import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from millrace.errors import TopicExistsError
 from millrace_broker.metadata import TopicInfo, TopicSpec
 
 if TYPE_CHECKING:
     from millrace.config.broker import BrokerConfig
     from millrace_broker.broker import Broker
-
-OFFSETS_TOPIC: Final = "__consumer_offsets"
-TRANSACTIONS_TOPIC: Final = "__transaction_state"
-SHARE_STATE_TOPIC: Final = "__share_group_state"
 
 
 class InternalTopics:

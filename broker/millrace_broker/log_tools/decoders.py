@@ -14,6 +14,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from millrace.coordinator_records import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
@@ -170,7 +172,7 @@ OFFSETS: Final = RecordDecoder(_offsets_key, _offsets_value)
 """Records of ``__consumer_offsets``, in the JSON of Kafka's own tool."""
 TRANSACTIONS: Final = RecordDecoder(_transaction_key, _transaction_value)
 """Records of ``__transaction_state``."""
-_BY_TOPIC: Final = {"__consumer_offsets": OFFSETS, "__transaction_state": TRANSACTIONS}
+_BY_TOPIC: Final = {OFFSETS_TOPIC: OFFSETS, TRANSACTIONS_TOPIC: TRANSACTIONS}
 
 
 def decoder_of_topic(topic: str) -> RecordDecoder | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from millrace.config.topic import CompressionType, TopicConfig
+from millrace.coordinator_records import INTERNAL_TOPICS
 from millrace.errors import InvalidConfigError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidTopicError
 
 NAME_LENGTH_MAX: Final = 249
@@ -64,6 +65,12 @@ def check_replication_factor(factor: int, brokers: int) -> None:
     """Raise ``InvalidReplicationFactorError`` unless there are as many live brokers as replicas."""
     if not 1 <= factor <= brokers:
         raise InvalidReplicationFactorError(f"replication factor {factor}: between 1 and {brokers}, the live brokers")
+
+
+def check_not_internal(name: str) -> None:
+    """Raise ``InvalidTopicError`` for a topic that is the broker's own."""
+    if name in INTERNAL_TOPICS:
+        raise InvalidTopicError(f"{name} is the broker's own: it cannot be written to, changed or deleted")
 
 
 def check_option_names(names: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from millrace.config.topic import TopicConfig
+from millrace.coordinator_records import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +59,7 @@ class TopicInfo:
     @property
     def is_internal(self) -> bool:
         """Whether it is one of the broker's own."""
-        return self.name.startswith("__")
+        return self.name in INTERNAL_TOPICS
 
     @property
     def is_typed(self) -> bool:

@@ -4,6 +4,7 @@
 ``offsets_topic``      committed offsets and groups
 ``consumer_protocol``  what members of a group of consumers tell each other, within a group's record
 ``transactions_topic`` the state of transactional ids
+``internal_topics``    the names of the topics
 """
 
 from millrace.coordinator_records.consumer_protocol import (
@@ -12,6 +13,12 @@ from millrace.coordinator_records.consumer_protocol import (
     TopicPartitions,
     read_assignment,
     read_subscription,
+)
+from millrace.coordinator_records.internal_topics import (
+    INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTIONS_TOPIC,
 )
 from millrace.coordinator_records.messages import Message, read_versioned, write_versioned
 from millrace.coordinator_records.offsets_topic import (
@@ -35,6 +42,10 @@ from millrace.coordinator_records.transactions_topic import (
 )
 
 __all__ = [
+    "INTERNAL_TOPICS",
+    "OFFSETS_TOPIC",
+    "SHARE_STATE_TOPIC",
+    "TRANSACTIONS_TOPIC",
     "ConsumerProtocolAssignment",
     "ConsumerProtocolSubscription",
     "GroupMember",
