@@ -9,7 +9,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import PartitionInfo, TopicInfo, TopicSpec
-from millrace_broker.metadata.topics import LEADER_NONE
+from millrace_broker.metadata.topics import INTERNAL_TOPICS, LEADER_NONE
 
 
 async def handle(broker: Broker, request: pb.MetadataRequest, call: Call) -> pb.MetadataResponse:
@@ -20,17 +20,18 @@ async def handle(broker: Broker, request: pb.MetadataRequest, call: Call) -> pb.
     for name in request.topics or broker.catalog.topics:
         topic = response.topics.add(name=name)
         try:
-            _describe(topic, await _find(broker, name), include_schema=request.include_schemas)
+            info = await _find(broker, name, may_create=request.allow_auto_topic_creation)
+            _describe(topic, info, include_schema=request.include_schemas)
         except MillraceError as error:
             topic.error.CopyFrom(error_message(error))
     return response
 
 
-async def _find(broker: Broker, name: str) -> TopicInfo:
+async def _find(broker: Broker, name: str, *, may_create: bool) -> TopicInfo:
     try:
         return broker.topic(name)
     except UnknownTopicOrPartitionError:
-        if not broker.config.auto_create_topics_enable:
+        if not (may_create and broker.config.auto_create_topics_enable) or name in INTERNAL_TOPICS:
             raise
     with contextlib.suppress(TopicExistsError):  # another call was faster
         await broker.administer(broker.changes.create, TopicSpec(name=name))

@@ -24,10 +24,14 @@ from millrace.schemas import deserialize_schema
 
 
 class MetadataCache:
-    """Topics by name and brokers by id, as one client sees them. Thread safe."""
+    """Topics by name and brokers by id, as one client sees them. Thread safe.
 
-    def __init__(self, connections: Connections) -> None:
+    With ``may_create`` the broker creates topics that are asked for by name, if its ``auto.create.topics.enable`` is on.
+    """
+
+    def __init__(self, connections: Connections, *, may_create: bool = False) -> None:
         self._connections = connections
+        self._may_create = may_create
         self._lock = threading.Lock()
         self._topics: dict[str, tuple[float, TopicDescription]] = {}
         self._addresses: dict[int, str] = {}
@@ -51,9 +55,10 @@ class MetadataCache:
         for topic in response.topics:
             if topic.error.code == UnknownTopicOrPartitionError.code:
                 self.forget(topic.name)
-                raise UnknownTopicOrPartitionError(
-                    f"topic {topic.name} does not exist: create it first (millrace topics create {topic.name})"
-                )
+                remedy = f"create it first (millrace topics create {topic.name})"
+                if self._may_create:
+                    remedy = f"auto.create.topics.enable is off at the broker: {remedy}, or turn it on"
+                raise UnknownTopicOrPartitionError(f"topic {topic.name} does not exist: {remedy}")
             if topic.error.code:
                 raise error_of(topic.error.code, topic.error.message)
             topics.append(_description(topic))
@@ -73,7 +78,9 @@ class MetadataCache:
         return ClusterDescription(cluster_id=response.cluster_id, controller_id=response.controller_id, brokers=brokers)
 
     def _request(self, names: Sequence[str], timeout_ms: int | None = None) -> pb.MetadataResponse:
-        request = pb.MetadataRequest(topics=names, include_schemas=True)
+        request = pb.MetadataRequest(
+            topics=names, include_schemas=True, allow_auto_topic_creation=self._may_create and bool(names)
+        )
         response = self._connections.call(lambda stub: stub.Metadata, request, timeout_ms=timeout_ms)
         with self._lock:
             self._addresses = {node.node_id: _address(node) for node in response.brokers}

@@ -176,8 +176,11 @@ class MetadataRequest(_message.Message):
 
     TOPICS_FIELD_NUMBER: _builtins.int
     INCLUDE_SCHEMAS_FIELD_NUMBER: _builtins.int
+    ALLOW_AUTO_TOPIC_CREATION_FIELD_NUMBER: _builtins.int
     include_schemas: _builtins.bool
     """false leaves Topic.schema empty"""
+    allow_auto_topic_creation: _builtins.bool
+    """create topics that are named and unknown, if auto.create.topics.enable"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """none: all topics"""
@@ -187,10 +190,11 @@ class MetadataRequest(_message.Message):
         *,
         topics: _abc.Iterable[_builtins.str] | None = ...,
         include_schemas: _builtins.bool = ...,
+        allow_auto_topic_creation: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_schemas", b"include_schemas", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_auto_topic_creation", b"allow_auto_topic_creation", "include_schemas", b"include_schemas", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
