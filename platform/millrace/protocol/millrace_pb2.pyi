@@ -1089,10 +1089,13 @@ class ProduceRequest(_message.Message):
     ACKS_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    COORDINATOR_KEY_FIELD_NUMBER: _builtins.int
     transactional_id: _builtins.str
     acks: _builtins.int
     """0, 1, -1 (all)"""
     timeout_ms: _builtins.int
+    coordinator_key: _builtins.str
+    """that of InitProducerId, beside a transactional id"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProduceRequest.TopicData]: ...
     def __init__(
@@ -1102,10 +1105,11 @@ class ProduceRequest(_message.Message):
         acks: _builtins.int = ...,
         timeout_ms: _builtins.int = ...,
         topics: _abc.Iterable[Global___ProduceRequest.TopicData] | None = ...,
+        coordinator_key: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "timeout_ms", b"timeout_ms", "topics", b"topics", "transactional_id", b"transactional_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "coordinator_key", b"coordinator_key", "timeout_ms", b"timeout_ms", "topics", b"topics", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1289,17 +1293,21 @@ class AbortedTransaction(_message.Message):
 
     PRODUCER_ID_FIELD_NUMBER: _builtins.int
     FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    LAST_OFFSET_FIELD_NUMBER: _builtins.int
     producer_id: _builtins.int
     first_offset: _builtins.int
+    last_offset: _builtins.int
+    """of the abort marker"""
     def __init__(
         self,
         *,
         producer_id: _builtins.int = ...,
         first_offset: _builtins.int = ...,
+        last_offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_offset", b"first_offset", "producer_id", b"producer_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_offset", b"first_offset", "last_offset", b"last_offset", "producer_id", b"producer_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2244,10 +2252,13 @@ class WriteTxnMarkersRequest(_message.Message):
         COMMITTED_FIELD_NUMBER: _builtins.int
         TOPICS_FIELD_NUMBER: _builtins.int
         COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
+        TRANSACTION_VERSION_FIELD_NUMBER: _builtins.int
         producer_id: _builtins.int
         producer_epoch: _builtins.int
         committed: _builtins.bool
         coordinator_epoch: _builtins.int
+        transaction_version: _builtins.int
+        """2: the epoch has been raised above that of the transaction's records, so one that equals it was ended before"""
         @_builtins.property
         def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]: ...
         def __init__(
@@ -2258,10 +2269,11 @@ class WriteTxnMarkersRequest(_message.Message):
             committed: _builtins.bool = ...,
             topics: _abc.Iterable[Global___TopicPartitions] | None = ...,
             coordinator_epoch: _builtins.int = ...,
+            transaction_version: _builtins.int = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "coordinator_epoch", b"coordinator_epoch", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "topics", b"topics"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "coordinator_epoch", b"coordinator_epoch", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "topics", b"topics", "transaction_version", b"transaction_version"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3080,6 +3092,7 @@ class TxnOffsetCommitRequest(_message.Message):
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     GROUP_INSTANCE_ID_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    COORDINATOR_KEY_FIELD_NUMBER: _builtins.int
     transactional_id: _builtins.str
     group_id: _builtins.str
     producer_id: _builtins.int
@@ -3087,6 +3100,8 @@ class TxnOffsetCommitRequest(_message.Message):
     generation_id: _builtins.int
     member_id: _builtins.str
     group_instance_id: _builtins.str
+    coordinator_key: _builtins.str
+    """that of InitProducerId"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicCommits]: ...
     def __init__(
@@ -3100,10 +3115,11 @@ class TxnOffsetCommitRequest(_message.Message):
         member_id: _builtins.str = ...,
         group_instance_id: _builtins.str = ...,
         topics: _abc.Iterable[Global___TopicCommits] | None = ...,
+        coordinator_key: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation_id", b"generation_id", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "topics", b"topics", "transactional_id", b"transactional_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_key", b"coordinator_key", "generation_id", b"generation_id", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "topics", b"topics", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@
 - ``row_columns``, ``row_columns_writing``, ``varint_arrays``: the same body from and to Arrow, all records at once
 - ``compression``, ``xxhash32``: the codecs of row batches
 - ``decoding``, ``ipc_message``: both bodies to Arrow columns
+- ``committed``: which batches a reader of committed records passes over
 - ``legacy``, ``message_set``, ``entry_header``: magic 0 and 1, and logs of any magic, as they come from Kafka
 - ``validation``, ``recompression``: what a broker does to a batch before it stores it
 - ``conversion``: a log of any of the formats in any other
@@ -24,6 +25,7 @@ from millrace.records.columnar import (
     read_columns_header,
 )
 from millrace.records.columnar_writing import build_columnar_batch
+from millrace.records.committed import AbortedTransaction, CommittedFilter
 from millrace.records.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
 from millrace.records.control import (
     ControlType,
@@ -81,10 +83,12 @@ __all__ = [
     "OPAQUE_SCHEMA",
     "OPAQUE_SCHEMA_ID",
     "RESERVED_PREFIX",
+    "AbortedTransaction",
     "BatchEntry",
     "BatchHeader",
     "ColumnFlags",
     "ColumnsHeader",
+    "CommittedFilter",
     "Compression",
     "ControlType",
     "DecodedBatch",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -34,6 +34,7 @@ from millrace.records.columnar import (
     read_columns_header,
     typed_body_schema,
 )
+from millrace.records.committed import AbortedTransaction, CommittedFilter
 from millrace.records.compression import DECOMPRESSED_BYTES_MAX
 from millrace.records.header import BatchHeader, TimestampType, read_header
 from millrace.records.ipc_message import inspect_message
@@ -211,16 +212,20 @@ def decode_range(
     *,
     verify: bool = True,
     max_bytes: int = DECOMPRESSED_BYTES_MAX,
+    aborted: Iterable[AbortedTransaction] = (),
 ) -> Iterator[DecodedBatch]:
     """Read the records of [``start_offset``, ``end_offset``) from a run of whole batches, in order.
 
     Batches outside the range are passed over, control batches are left out, the first and last are cut to the
-    range. ``verify=False`` leaves out the checksums, for a buffer whose checksums were verified before.
+    range. ``verify=False`` leaves out the checksums, for a buffer whose checksums were verified before. For a reader of
+    committed records ``aborted`` holds the aborted transactions that reach into the range: their batches are left
+    out, and the range must end before the last stable offset.
 
     Raises what ``decode_batch`` does, and ``CorruptBatchError`` for a wrong checksum, offsets that do not ascend from
     batch to batch, or a buffer that ends within a batch of the range.
     """
     position, size, least_offset = 0, len(buffer), 0
+    committed = CommittedFilter(aborted)
     while position < size:
         header = read_header(buffer, position)
         _check_follows(header, least_offset, position)
@@ -232,8 +237,8 @@ def decode_range(
             verify_crc(buffer, position, header)
         elif position + header.size_bytes > size:
             raise CorruptBatchError(f"the buffer ends within the batch with base offset {header.base_offset}")
-        if header.next_offset > start_offset and not header.is_control:
-            run = _small_rows_from(buffer, position, header, end_offset, verify=verify)
+        if header.next_offset > start_offset and committed.admits(header):
+            run = _small_rows_from(buffer, position, header, end_offset, committed, verify=verify)
             for decoded in _decode_run(buffer, run, schema_of, columns, max_bytes):
                 clipped = decoded.slice(start_offset, end_offset)
                 if clipped.num_rows:
@@ -258,11 +263,17 @@ def _check_follows(header: BatchHeader, least_offset: int, position: int) -> Non
 
 
 def _small_rows_from(
-    buffer: pa.Buffer, position: int, first: BatchHeader, end_offset: int, *, verify: bool
+    buffer: pa.Buffer,
+    position: int,
+    first: BatchHeader,
+    end_offset: int,
+    committed: CommittedFilter,
+    *,
+    verify: bool,
 ) -> list[tuple[int, BatchHeader]]:
     """The batch at ``position``, and if it is of few rows those like it that follow, up to a size.
 
-    Ends before a batch that is wrong in any way: what is wrong with it is said when it is its turn.
+    Ends before a batch that is not to be read or wrong in any way: what is wrong with it is said when it is its turn.
     """
     run = [(position, first)]
     rows, size = first.count, first.size_bytes
@@ -272,6 +283,8 @@ def _small_rows_from(
         for following, header in scan_headers(buffer, position + first.size_bytes):
             rows, size = rows + header.count, size + header.size_bytes
             if not _is_small_rows(header) or rows > _RUN_ROWS_MAX or size > _RUN_BYTES_MAX:
+                break
+            if not committed.admits(header):
                 break
             if header.base_offset < run[-1][1].next_offset:
                 break
