@@ -149,11 +149,13 @@ def _read_stream(data: bytes, codec: str) -> Iterator[bytes]:
     if not data:
         raise CorruptBatchError(f"{codec} body is empty")
     delivered = 0
+    # Into memory of our own: a ``read`` of Arrow's that fails never frees what it was to return.
+    piece = memoryview(bytearray(_READ_BYTES))
     try:
         with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-            while chunk := stream.read(_READ_BYTES):
-                delivered += len(chunk)
-                yield chunk
+            while length := stream.readinto(piece):
+                delivered += length
+                yield bytes(piece[:length])
     except (OSError, pa.ArrowException) as error:
         yield _read_up_to_damage(data, codec, delivered)
         raise CorruptBatchError(f"{codec} body cannot be decompressed: {error}") from error
@@ -162,12 +164,13 @@ def _read_stream(data: bytes, codec: str) -> Iterator[bytes]:
 def _read_up_to_damage(data: bytes, codec: str, skipped_bytes: int) -> bytes:
     """What can be decompressed after ``skipped_bytes``: a read that meets the damage gives nothing: go by bytes."""
     rest = bytearray()
+    piece = memoryview(bytearray(_READ_BYTES))
     try:
         with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
             while skipped_bytes > 0:
-                skipped_bytes -= len(stream.read(min(skipped_bytes, _READ_BYTES)))
-            while byte := stream.read(1):
-                rest += byte
+                skipped_bytes -= stream.readinto(piece[: min(skipped_bytes, _READ_BYTES)])
+            while stream.readinto(piece[:1]):
+                rest += piece[:1]
     except (OSError, pa.ArrowException):
         return bytes(rest)  # the caller reports the same error
     return bytes(rest)

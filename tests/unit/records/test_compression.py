@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import contextlib
+import gc
 import gzip
 import os
 import random
 import struct
+import tracemalloc
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -175,3 +178,25 @@ def test_lz4_header_checksum_counts_from_magic_1_on() -> None:
 
 def test_what_follows_the_lz4_frame_is_ignored() -> None:
     assert decompress(compress(b"data" * 9, Compression.LZ4) + b"more", Compression.LZ4) == b"data" * 9
+
+
+@pytest.mark.parametrize("compression", [each for each in Compression if each is not Compression.NONE])
+def test_damaged_bodies_leave_nothing_behind_in_memory(compression: Compression) -> None:
+    good = compress(bytes(range(256)) * 200, compression)
+    damaged = [good[: len(good) // 2] + bytes([number % 251]) + good[len(good) // 2 + 1 :] for number in range(100)]
+
+    def read_all() -> None:
+        for data in damaged:
+            with contextlib.suppress(CorruptBatchError):
+                decompress(data[:-10], compression)
+
+    read_all()
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            read_all()
+        gc.collect()
+        left_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert left_bytes < 300_000
