@@ -140,7 +140,7 @@ class Connections:
     ) -> Response:
         timeout_s = min(self._config.request_timeout_ms / 1000, max(deadline - time.monotonic(), 0.001))
         try:
-            response: Response = method(self.stub(target))(request, timeout=timeout_s)
+            response = self._send(method, request, target, timeout_s)
         except grpc.RpcError as error:
             raise self.explain(error, target) from error
         except ValueError as error:
@@ -149,6 +149,16 @@ class Connections:
             raise BrokerUnavailableError(f"the channel to {target} is closed") from error
         self._prefer(target)
         return response
+
+    def _send(
+        self,
+        method: Callable[[BrokerStub], Method[Request, Response]],
+        request: Request,
+        target: str,
+        timeout_s: float,
+    ) -> Response:
+        """Make the call and wait for it; for clients whose waiting can be ended to override."""
+        return method(self.stub(target))(request, timeout=timeout_s)
 
     def _bootstrap_address(self, attempt: int) -> str:
         addresses = self._config.addresses

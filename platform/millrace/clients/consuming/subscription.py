@@ -1,0 +1,64 @@
+"""What a consumer reads: partitions chosen by hand, topics by name, or topics by a pattern."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from millrace.clients.connections import Connections
+from millrace.errors import UnknownTopicOrPartitionError, UsageError, error_of
+from millrace.protocol import millrace_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """Topics by ``names`` or, if there is one, by ``pattern``, which matches whole names."""
+
+    names: frozenset[str] = frozenset()
+    pattern: re.Pattern[str] | None = None
+    with_internal: bool = False
+
+    @classmethod
+    def of(cls, topics: str | Iterable[str] | re.Pattern[str], *, with_internal: bool = False) -> Subscription:
+        """Take what ``subscribe`` is given; raises ``UsageError`` for what is no topic name."""
+        if isinstance(topics, re.Pattern):
+            return cls(pattern=topics, with_internal=with_internal)
+        names = [topics] if isinstance(topics, str) else list(topics)
+        for name in names:
+            if not isinstance(name, str) or not name.strip():
+                raise UsageError(f"topic {name!r}: subscribe to names of topics, or to one compiled pattern")
+        return cls(names=frozenset(names))
+
+    def matching(self, topics: Iterable[pb.Topic]) -> frozenset[str]:
+        """The names of those topics that are subscribed to; a name that is no topic's is subscribed to all the same."""
+        if self.pattern is None:
+            return self.names
+        return frozenset(
+            topic.name
+            for topic in topics
+            if (self.with_internal or not topic.is_internal) and self.pattern.fullmatch(topic.name)
+        )
+
+
+def fetch_topics(
+    connections: Connections, names: Iterable[str] | None, timeout_ms: int | None = None
+) -> list[pb.Topic]:
+    """The topics of these names that there are, or (``None``) all; without schemas."""
+    wanted = None if names is None else sorted(names)
+    if wanted is not None and not wanted:
+        return []
+    request = pb.MetadataRequest(topics=wanted or (), include_schemas=False)
+    response = connections.call(lambda stub: stub.Metadata, request, timeout_ms=timeout_ms)
+    topics = []
+    for topic in response.topics:
+        if topic.error.code and topic.error.code != UnknownTopicOrPartitionError.code:
+            raise error_of(topic.error.code, topic.error.message)
+        if not topic.error.code:
+            topics.append(topic)
+    return topics
+
+
+def partition_counts(topics: Iterable[pb.Topic]) -> Mapping[str, int]:
+    """How many partitions each topic has."""
+    return {topic.name: len(topic.partitions) for topic in topics}

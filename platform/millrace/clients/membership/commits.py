@@ -1,0 +1,259 @@
+"""Committing offsets and looking them up: the queue in motion, over the network.
+
+Calls end in threads of grpc's, which only note the answer and send what waits; callbacks are made in the caller's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
+from typing import Any
+
+import grpc
+
+from millrace.clients.connections import Connections
+from millrace.clients.consuming.signal import Signal
+from millrace.clients.membership.commit_queue import Commit, CommitQueue
+from millrace.clients.membership.coordinator import Coordinator, check_topic_errors
+from millrace.clients.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from millrace.errors import (
+    BrokerUnavailableError,
+    CommitFailedError,
+    IllegalGenerationError,
+    MillraceError,
+    RequestTimedOutError,
+    UnknownMemberError,
+    error_of,
+)
+from millrace.protocol import millrace_pb2 as pb
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+OnCommit = Callable[[Offsets, MillraceError | None], None]
+
+
+class Commits:
+    """Commits of one consumer. ``refused`` is told when the group refuses one: (error, who committed)."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        coordinator: Coordinator,
+        signal: Signal,
+        refused: Callable[[MillraceError, ConsumerGroupMetadata], None],
+    ) -> None:
+        self._connections = connections
+        self._coordinator = coordinator
+        self._signal = signal
+        self._refused = refused
+        config = connections.config
+        self._lock = threading.Lock()
+        self._queue = CommitQueue(
+            backoff_s=config.retry_backoff_ms / 1000, backoff_max_s=config.retry_backoff_max_ms / 1000
+        )
+        self._call: grpc.Future[pb.OffsetCommitResponse] | None = None
+        self._callbacks: dict[int, OnCommit] = {}
+        self._done: deque[tuple[Commit, MillraceError | None]] = deque()
+
+    # --- committing -----------------------------------------------------------------------------------------------
+
+    def commit_async(self, offsets: Offsets, who: ConsumerGroupMetadata, on_done: OnCommit) -> None:
+        """Commit without waiting; ``on_done`` is called by a later ``call_back``."""
+        self._submit(Commit(offsets=dict(offsets), who=who), on_done)
+
+    def commit(self, offsets: Offsets, who: ConsumerGroupMetadata, timeout_s: float) -> None:
+        """Commit and wait, after all that was asked for before. Raises ``CommitFailedError`` and what brokers say."""
+        deadline = time.monotonic() + timeout_s
+        outcome: list[MillraceError | None] = []
+        commit = Commit(offsets=dict(offsets), who=who, deadline=deadline)
+        self._submit(commit, lambda _, error: outcome.append(error))
+        try:
+            while not outcome:
+                serial = self._signal.serial
+                self.call_back()
+                if outcome:
+                    break
+                now = time.monotonic()
+                if now > deadline + self._connections.config.request_timeout_ms / 1000:
+                    raise RequestTimedOutError(f"offsets were not committed within {timeout_s:.0f} s: commit again")
+                self._signal.wait(serial, self._next_wait_s(now, deadline))
+        except BaseException:
+            with self._lock:
+                self._queue = self._queue.withdrawn(commit)
+                self._callbacks.pop(id(commit), None)
+            raise
+        if outcome[0] is not None:
+            raise outcome[0]
+
+    def _next_wait_s(self, now: float, deadline: float) -> float:
+        queue = self._queue
+        if queue.under_way is None and queue.waiting:
+            return max(min(queue.retry_at, deadline) - now, 0.001)
+        return max(deadline - now, 0.05)
+
+    def _submit(self, commit: Commit, on_done: OnCommit) -> None:
+        self._coordinator.address()  # known from here on, so that the queue moves on by itself
+        with self._lock:
+            self._callbacks[id(commit)] = on_done
+            self._queue = self._queue.submitted(commit)
+        self._send_next()
+
+    def call_back(self) -> None:
+        """Send what is due, and call the callbacks of what is done, in the caller's thread."""
+        self._send_next()
+        while self._done:
+            commit, error = self._done.popleft()
+            callback = self._callbacks.pop(id(commit), None)
+            if callback is not None:
+                callback(commit.offsets, error)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way or waits."""
+        return self._queue.is_idle
+
+    def _send_next(self) -> None:
+        with self._lock:
+            self._queue, commit = self._queue.request(time.monotonic())
+        if commit is None:
+            return
+        try:
+            address = self._coordinator.address()
+            timeout_s = self._connections.config.request_timeout_ms / 1000
+            call = self._connections.stub(address).OffsetCommit.future(_commit_request(commit), timeout=timeout_s)
+        except MillraceError as error:
+            self._answered(commit, error)
+            return
+        self._call = call
+        call.add_done_callback(lambda done: self._on_done(commit, address, done))
+
+    def _on_done(self, commit: Commit, address: str, call: grpc.Future[pb.OffsetCommitResponse]) -> None:
+        error: MillraceError | None = None
+        try:
+            check_topic_errors(call.result().topics)
+        except MillraceError as refusal:
+            error = refusal
+        except grpc.RpcError as failure:
+            error = self._connections.explain(failure, address)
+        except grpc.FutureCancelledError:
+            error = BrokerUnavailableError("the commit was given up: the consumer was closed")
+        self._answered(commit, error)
+        if not self._connections.is_closed:
+            self._send_next()
+
+    def _answered(self, commit: Commit, error: MillraceError | None) -> None:
+        if error is not None:
+            self._coordinator.notice(error)
+            self._refused(error, commit.who)
+        with self._lock:
+            self._queue, is_over = self._queue.answered(error, time.monotonic())
+        if is_over:
+            self._done.append((commit, _explained(error)))
+        self._signal.ring()
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        if self._call is not None:
+            self._call.cancel()
+
+    # --- looking up -----------------------------------------------------------------------------------------------
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], *, require_stable: bool, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed of these partitions; those of which it has committed nothing are left out."""
+        return fetch_committed(self._coordinator, partitions, require_stable=require_stable, timeout_ms=timeout_ms)
+
+
+def fetch_committed(
+    coordinator: Coordinator,
+    partitions: Iterable[TopicPartition] | None,
+    *,
+    require_stable: bool = False,
+    timeout_ms: int | None = None,
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """What the coordinator's group has committed, of some partitions or (``None``) of all; raises the first error."""
+    topics = None if partitions is None else topic_partitions(partitions)
+    group = pb.OffsetFetchRequest.Group(group_id=coordinator.group_id, topics=topics or (), all_topics=topics is None)
+    request = pb.OffsetFetchRequest(groups=[group], require_stable=require_stable)
+    response = coordinator.call(
+        lambda stub: stub.OffsetFetch, request, check=_check_offset_fetch, timeout_ms=timeout_ms
+    )
+    return {
+        TopicPartition(topic.name, entry.committed.partition): OffsetAndMetadata(
+            offset=entry.committed.offset,
+            metadata=entry.committed.metadata,
+            leader_epoch=entry.committed.leader_epoch,
+        )
+        for topic in response.groups[0].topics
+        for entry in topic.partitions
+        if entry.committed.offset >= 0
+    }
+
+
+def _check_offset_fetch(response: pb.OffsetFetchResponse) -> None:
+    for group in response.groups:
+        if group.error.code:
+            raise error_of(group.error.code, group.error.message)
+        for topic in group.topics:
+            for entry in topic.partitions:
+                if entry.error.code:
+                    where = f"{topic.name}-{entry.committed.partition}"
+                    raise error_of(entry.error.code, f"{where}: {entry.error.message}")
+
+
+def topic_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:
+    """Partitions by topic, as requests name them."""
+    by_topic = groupby(sorted(set(partitions)), key=lambda partition: partition.topic)
+    return [
+        pb.TopicPartitions(name=topic, partitions=[partition.partition for partition in each])
+        for topic, each in by_topic
+    ]
+
+
+def topic_commits(offsets: Offsets) -> list[pb.TopicCommits]:
+    """Offsets by topic, as requests carry them."""
+    by_topic = groupby(sorted(offsets.items()), key=lambda item: item[0].topic)
+    return [
+        pb.TopicCommits(
+            name=topic,
+            partitions=[
+                pb.CommittedOffset(
+                    partition=partition.partition,
+                    offset=place.offset,
+                    leader_epoch=place.leader_epoch,
+                    metadata=place.metadata,
+                )
+                for partition, place in each
+            ],
+        )
+        for topic, each in by_topic
+    ]
+
+
+def _commit_request(commit: Commit) -> pb.OffsetCommitRequest:
+    return pb.OffsetCommitRequest(
+        group_id=commit.who.group_id,
+        generation_id=commit.who.generation_id,
+        member_id=commit.who.member_id,
+        group_instance_id=commit.who.group_instance_id,
+        topics=topic_commits(commit.offsets),
+    )
+
+
+def _explained(error: MillraceError | None) -> Any:
+    """A member that the group has gone on without is told so in the client's own words."""
+    if isinstance(error, (UnknownMemberError, IllegalGenerationError)):
+        return commit_failed(error.message)
+    return error
+
+
+def commit_failed(reason: str) -> CommitFailedError:
+    """The error of a commit by a member that the group has gone on without."""
+    return CommitFailedError(
+        "offsets were not committed, for the group has gone on without this member and others may read its partitions "
+        f"({reason}): poll to join again; if polls were too far apart, raise max.poll.interval.ms or lower "
+        "max.poll.records"
+    )

@@ -1,0 +1,112 @@
+"""The coordinator of a group or of transactional ids: finding it, and calling it wherever it is now."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from millrace.clients.connections import Connections, backoff_s
+from millrace.errors import (
+    BrokerUnavailableError,
+    CoordinatorNotAvailableError,
+    InvalidGroupIdError,
+    MillraceError,
+    NotCoordinatorError,
+    RequestTimedOutError,
+    error_of,
+)
+from millrace.protocol import millrace_pb2 as pb
+
+if TYPE_CHECKING:
+    import grpc
+
+    from millrace.protocol.millrace_pb2_grpc import BrokerStub
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+_MOVED = (NotCoordinatorError, CoordinatorNotAvailableError, BrokerUnavailableError, RequestTimedOutError)
+
+
+class Coordinator:
+    """The broker that coordinates one group. Thread safe."""
+
+    def __init__(
+        self, connections: Connections, group_id: str, key_type: pb.CoordinatorType.ValueType = pb.GROUP
+    ) -> None:
+        self._connections = connections
+        self.group_id = group_id
+        self._key_type = key_type
+        self._lock = threading.Lock()
+        self._address: str | None = None
+
+    def address(self, timeout_ms: int | None = None) -> str:
+        """Where the coordinator listens, found out when not known; raises what the broker says."""
+        with self._lock:
+            if self._address is not None:
+                return self._address
+        request = pb.FindCoordinatorRequest(key_type=self._key_type, keys=[self.group_id])
+        response = self._connections.call(lambda stub: stub.FindCoordinator, request, timeout_ms=timeout_ms)
+        found = response.coordinators[0]
+        if found.error.code:
+            raise error_of(found.error.code, found.error.message)
+        host = f"[{found.node.host}]" if ":" in found.node.host else found.node.host
+        with self._lock:
+            self._address = f"{host}:{found.node.port}"
+            return self._address
+
+    def forget(self) -> None:
+        """Look for it anew when it is next needed."""
+        with self._lock:
+            self._address = None
+
+    def notice(self, error: MillraceError) -> None:
+        """Forget the coordinator after an error that says that it is another now, or gone."""
+        if isinstance(error, _MOVED):
+            self.forget()
+
+    def call(
+        self,
+        method: Callable[[BrokerStub], grpc.UnaryUnaryMultiCallable[Asked, Answer]],
+        request: Asked,
+        *,
+        check: Callable[[Answer], None] = lambda answer: None,
+        timeout_ms: int | None = None,
+    ) -> Answer:
+        """Make a call that may be repeated, wherever the coordinator is, until it is answered or time is up.
+
+        ``check`` raises what an answer holds in errors. Raises the broker's error, a retriable one after
+        ``default.api.timeout.ms`` (or ``timeout_ms``), ``BrokerUnavailableError`` when no broker answers.
+        """
+        limit_ms = self._connections.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        deadline = time.monotonic() + limit_ms / 1000
+        attempt = 0
+        while True:
+            left_ms = max(int((deadline - time.monotonic()) * 1000), 1)
+            try:
+                answer = self._connections.call(method, request, address=self.address(left_ms), timeout_ms=left_ms)
+                check(answer)
+                return answer
+            except MillraceError as error:
+                self.notice(error)
+                wait_s = backoff_s(self._connections.config, attempt)
+                if not error.retriable or time.monotonic() + wait_s > deadline:
+                    raise
+            attempt += 1
+            self._connections.wait(wait_s)
+
+
+def check_group_id(group_id: str) -> None:
+    """Raise ``InvalidGroupIdError`` for a consumer that has no group and needs one."""
+    if not group_id:
+        raise InvalidGroupIdError("this needs a group, and the consumer has none: set group.id")
+
+
+def check_topic_errors(topics: object) -> None:
+    """Raise the first error of an answer's ``TopicErrors``, naming the partition."""
+    for topic in topics:  # type: ignore[attr-defined]
+        for partition in topic.partitions:
+            if partition.error.code:
+                raise error_of(partition.error.code, f"{topic.name}-{partition.partition}: {partition.error.message}")

@@ -1,0 +1,448 @@
+"""A member of a consumer group in motion: the pure machine, a thread that makes its requests, and the caller's polls.
+
+Invariants:
+
+- The state is replaced under the lock, and nothing else happens there: no call, no callback.
+- Requests are made by the background thread alone, one at a time; after ``stop`` there is none any more.
+- Partitions change hands in the caller's thread only (``poll``, ``leave``), by way of ``Hands``.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import grpc
+
+from millrace.clients.assignors import Assignor
+from millrace.clients.connections import Connections
+from millrace.clients.consuming.signal import Signal
+from millrace.clients.consuming.subscription import Subscription, fetch_topics, partition_counts
+from millrace.clients.membership.coordinator import Coordinator
+from millrace.clients.membership.protocol import (
+    decode_assignment,
+    decode_members,
+    encode_assignment,
+    encode_subscription,
+)
+from millrace.clients.membership.requests import (
+    Changed,
+    GroupMember,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    Prepare,
+    Request,
+    Sync,
+)
+from millrace.clients.membership.state import Membership, Phase, Timing
+from millrace.clients.model import ConsumerGroupMetadata, TopicPartition
+from millrace.config.client import ConsumerConfig
+from millrace.coordinator_records.consumer_protocol import PROTOCOL_TYPE
+from millrace.errors import (
+    BrokerUnavailableError,
+    MillraceError,
+    RebalanceInProgressError,
+    UnsupportedAssignorError,
+    error_of,
+)
+from millrace.protocol import millrace_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_SLACK_S: Final = 5.0
+"""What the answer to a join may take beyond the time that the group waits for its members, as in Kafka."""
+_WATCH_MS: Final = 10_000
+
+
+class Hands(Protocol):
+    """The consumer, as far as its partitions change; called in its own thread."""
+
+    def give_up(self, prepare: Prepare) -> None:
+        """Tell the listener, then read these partitions no longer."""
+        ...
+
+    def take(self, changed: Changed) -> None:
+        """Tell the listener, and read what is assigned now."""
+        ...
+
+
+class Member:
+    """One consumer's membership. ``start`` begins it; ``poll`` must be called often, ``leave`` in the end."""
+
+    def __init__(
+        self, connections: Connections, coordinator: Coordinator, signal: Signal, assignors: Sequence[Assignor]
+    ) -> None:
+        config = connections.config
+        assert isinstance(config, ConsumerConfig)
+        self._config = config
+        self._connections = connections
+        self._coordinator = coordinator
+        self._signal = signal
+        self._assignors = {assignor.name: assignor for assignor in assignors}
+        self._condition = threading.Condition()
+        self._state = Membership(
+            timing=_timing(config),
+            instance_id=config.group_instance_id,
+            # As soon as one of them must give up everything first, all do (Kafka's RebalanceProtocol).
+            is_cooperative=all(assignor.is_cooperative for assignor in assignors),
+        )
+        self._subscription = Subscription()
+        self._previous: tuple[frozenset[TopicPartition], int] = (frozenset(), -1)
+        self._shared_out: Mapping[str, int] | None = None
+        self._watch_at = 0.0
+        self._thread: threading.Thread | None = None
+        self._call: grpc.Future[Any] | None = None
+        self._is_stopping = False
+
+    # --- the caller's thread --------------------------------------------------------------------------------------
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Want these topics from now on."""
+        topics = self._find_topics(subscription)
+        with self._condition:
+            self._subscription = subscription
+            self._state = self._state.subscribed(topics)
+            self._watch_at = time.monotonic() + self._config.metadata_max_age_ms / 1000
+            self._condition.notify_all()
+        if self._thread is None:
+            self._is_stopping = False
+            self._thread = threading.Thread(target=self._run, name="millrace-member", daemon=True)
+            self._thread.start()
+
+    def _find_topics(self, subscription: Subscription) -> frozenset[str]:
+        found = fetch_topics(self._connections, None) if subscription.pattern is not None else ()
+        return subscription.matching(found)
+
+    def poll(self, hands: Hands) -> None:
+        """Say that the caller lives, and let partitions change hands if they are to.
+
+        Raises what the group refused for good, and what the listener raised, after partitions have changed hands.
+        """
+        while True:
+            with self._condition:
+                failure, changed = self._state.failure, self._state.changed
+                if failure is not None:
+                    self._state = self._state.took_failure()
+                    self._condition.notify_all()
+                    raise failure
+                prepare = None
+                if changed is not None:
+                    self._state = self._state.took_changes()
+                else:
+                    self._state, prepare = self._state.polled(time.monotonic())
+                    self._condition.notify_all()
+            if changed is not None:
+                hands.take(changed)
+            elif prepare is not None:
+                self._give_up(hands, prepare)
+            else:
+                return
+
+    def _give_up(self, hands: Hands, prepare: Prepare) -> None:
+        try:
+            hands.give_up(prepare)
+        finally:
+            with self._condition:
+                self._state = self._state.prepared(prepare)
+                self._condition.notify_all()
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """Whether partitions may be about to change hands."""
+        return self._state.is_rebalancing
+
+    @property
+    def metadata(self) -> ConsumerGroupMetadata:
+        """Who this member is now."""
+        state = self._state
+        return ConsumerGroupMetadata(
+            group_id=self._coordinator.group_id,
+            generation_id=state.generation,
+            member_id=state.member_id if state.has_group else "",
+            group_instance_id=self._config.group_instance_id,
+        )
+
+    def committing(self) -> ConsumerGroupMetadata | None:
+        """Who commits; ``None`` when the group has gone on without this member.
+
+        Raises ``RebalanceInProgressError`` while it is on its way into a generation that it does not know yet.
+        """
+        state = self._state
+        if state.can_commit:
+            return self.metadata
+        if state.phase in (Phase.JOINING, Phase.SYNCING):
+            raise RebalanceInProgressError(
+                "the group rebalances: poll until it is done, then commit what is still read"
+            )
+        return None
+
+    def commit_refused(self, error: MillraceError, who: ConsumerGroupMetadata) -> None:
+        """A commit was refused: that tells about the membership too."""
+        with self._condition:
+            self._state = self._state.commit_failed(error, who.generation_id, who.member_id)
+            self._condition.notify_all()
+
+    def rejoin(self, reason: str) -> None:
+        """Have the group share out its partitions anew (Kafka's ``enforceRebalance``)."""
+        with self._condition:
+            self._state = self._state.asked_to_rejoin(reason)
+            self._condition.notify_all()
+
+    def leave(self, hands: Hands, reason: str, timeout_s: float) -> None:
+        """Give everything up, leave the group (a static member does not: it may come back), and end the thread."""
+        self._stop()
+        state = self._state
+        try:
+            if state.changed is not None:
+                hands.take(state.changed)
+            if state.owned:
+                is_mine = state.has_group
+                hands.give_up(Prepare(revoked=state.owned) if is_mine else Prepare(lost=state.owned))
+        finally:
+            member_id = self._state.member_id
+            with self._condition:
+                self._state = self._state.left()
+            if member_id and not self._config.group_instance_id:
+                self._say_goodbye(Leave(member_id=member_id, reason=reason), timeout_s)
+
+    def _say_goodbye(self, leave: Leave, timeout_s: float) -> None:
+        try:
+            self._coordinator.call(
+                lambda stub: stub.LeaveGroup, self._leave_request(leave), timeout_ms=max(int(timeout_s * 1000), 1)
+            )
+        except MillraceError as error:
+            logger.warning("leaving group %s: %s", self._coordinator.group_id, error.message)
+
+    def _stop(self) -> None:
+        with self._condition:
+            self._is_stopping = True
+            call = self._call
+            self._condition.notify_all()
+        if call is not None:
+            call.cancel()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    # --- the background thread ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                if self._is_stopping or self._connections.is_closed:
+                    return
+                now = time.monotonic()
+                before = self._state
+                self._state, request = self._state.request(now)
+                if self._state.session_expired(now):
+                    self._coordinator.forget()
+                if request is None and self._state is before and now < self._watch_at:
+                    self._condition.wait(min(self._state.next_request_at(), self._watch_at, now + 3600) - now)
+                    continue
+            try:
+                if request is not None:
+                    self._make(request)
+                if time.monotonic() >= self._watch_at:
+                    self._watch()
+            except MillraceError as error:  # the client was closed, or nobody knows the topics now
+                logger.debug("group %s: %s", self._coordinator.group_id, error.message)
+            self._signal.ring()
+
+    def _make(self, request: Request) -> None:
+        try:
+            match request:
+                case Join():
+                    event = self._join(request)
+                case Sync():
+                    event = self._sync(request)
+                case Heartbeat():
+                    event = self._heartbeat(request)
+                case Leave():
+                    logger.warning("leaving group %s: %s", self._coordinator.group_id, request.reason)
+                    self._ask(lambda stub: stub.LeaveGroup, self._leave_request(request))
+                    return
+        except _Refused as refusal:
+            self._failed(request, refusal.error, refusal.member_id)
+        except MillraceError as error:
+            self._coordinator.notice(error)
+            self._failed(request, error)
+        except Exception as error:  # noqa: BLE001 - an assignor's, or a fault of ours: the caller's poll raises it
+            logger.exception("group %s", self._coordinator.group_id)
+            self._failed(request, MillraceError(f"{type(request).__name__} failed: {error!r}"))
+        else:
+            with self._condition:
+                self._state = event(self._state)
+
+    def _failed(self, request: Request, error: MillraceError, member_id: str = "") -> None:
+        logger.debug("group %s: %s: %s", self._coordinator.group_id, type(request).__name__, error.message)
+        with self._condition:
+            if not self._is_stopping:
+                self._state = self._state.failed(request, error, time.monotonic(), member_id=member_id)
+
+    def _ask(self, method: Callable[[Any], Any], request: Any, timeout_s: float | None = None) -> Any:
+        address = self._coordinator.address(self._config.request_timeout_ms)
+        call = method(self._connections.stub(address)).future(
+            request, timeout=timeout_s or self._config.request_timeout_ms / 1000
+        )
+        with self._condition:
+            if self._is_stopping:
+                call.cancel()
+            self._call = call
+        try:
+            return call.result()
+        except grpc.RpcError as error:
+            raise self._connections.explain(error, address) from error
+        except grpc.FutureCancelledError:
+            raise BrokerUnavailableError("the call was given up: the consumer leaves its group") from None
+        finally:
+            with self._condition:
+                self._call = None
+
+    def _join(self, join: Join) -> _Event:
+        protocols = [
+            pb.JoinGroupRequest.Protocol(name=name, metadata=self._subscription_of(assignor, join))
+            for name, assignor in self._assignors.items()
+        ]
+        request = pb.JoinGroupRequest(
+            group_id=self._coordinator.group_id,
+            session_timeout_ms=self._config.session_timeout_ms,
+            rebalance_timeout_ms=self._config.max_poll_interval_ms,
+            member_id=join.member_id,
+            group_instance_id=self._config.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=protocols,
+            client_id=self._config.client_id,
+            reason=join.reason,
+        )
+        answer: pb.JoinGroupResponse = self._ask(lambda stub: stub.JoinGroup, request, self._rebalance_s())
+        if answer.error.code:
+            raise _Refused(error_of(answer.error.code, answer.error.message), answer.member_id)
+        joined = Joined(
+            generation=answer.generation_id,
+            member_id=answer.member_id,
+            protocol=answer.protocol_name,
+            is_leader=answer.leader == answer.member_id,
+            skip_assignment=answer.skip_assignment,
+            members=tuple(
+                GroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    metadata=member.metadata,
+                )
+                for member in answer.members
+            ),
+        )
+        return lambda state: state.join_answered(join, joined, time.monotonic())
+
+    def _subscription_of(self, assignor: Assignor, join: Join) -> bytes:
+        previous, generation = self._previous
+        remembered = assignor.user_data(sorted(previous), generation)
+        return encode_subscription(
+            join.topics, join.owned, join.generation, user_data=remembered, rack=self._config.client_rack
+        )
+
+    def _rebalance_s(self) -> float:
+        return max(self._config.request_timeout_ms, self._config.max_poll_interval_ms) / 1000 + _ANSWER_SLACK_S
+
+    def _sync(self, sync: Sync) -> _Event:
+        joined = sync.joined
+        assignments = self._share_out(joined) if joined.is_leader else {}
+        if not joined.is_leader:
+            self._shared_out = None
+        request = pb.SyncGroupRequest(
+            group_id=self._coordinator.group_id,
+            generation_id=joined.generation,
+            member_id=joined.member_id,
+            group_instance_id=self._config.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=joined.protocol,
+            assignments=[
+                pb.SyncGroupRequest.Assignment(member_id=member_id, assignment=encode_assignment(partitions))
+                for member_id, partitions in assignments.items()
+            ],
+        )
+        answer: pb.SyncGroupResponse = self._ask(lambda stub: stub.SyncGroup, request, self._rebalance_s())
+        assigned = decode_assignment(answer.assignment)
+        self._previous = (assigned, joined.generation)
+        logger.info(
+            "group %s, generation %d: %d partitions", self._coordinator.group_id, joined.generation, len(assigned)
+        )
+        return lambda state: state.sync_answered(sync, assigned, time.monotonic())
+
+    def _share_out(self, joined: Joined) -> Mapping[str, list[TopicPartition]]:
+        """As the leader: decide who reads what, and remember of which topics, to notice when they change."""
+        assignor = self._assignors.get(joined.protocol)
+        if assignor is None:
+            raise UnsupportedAssignorError(f"the group chose the assignor {joined.protocol!r}, which this member lacks")
+        members = decode_members(joined.members)
+        topics = frozenset[str]().union(*(member.topics for member in members))
+        counts = partition_counts(fetch_topics(self._connections, topics))
+        self._shared_out = {topic: counts.get(topic, 0) for topic in topics}
+        # A leader that came back under its instance id shall share out nothing, only watch (KIP-814).
+        return {} if joined.skip_assignment else assignor.assign(counts, members)
+
+    def _heartbeat(self, heartbeat: Heartbeat) -> _Event:
+        request = pb.HeartbeatRequest(
+            group_id=self._coordinator.group_id,
+            generation_id=heartbeat.generation,
+            member_id=heartbeat.member_id,
+            group_instance_id=self._config.group_instance_id,
+        )
+        timeout_ms = min(self._config.request_timeout_ms, self._config.session_timeout_ms)
+        self._ask(lambda stub: stub.Heartbeat, request, timeout_ms / 1000)
+        return lambda state: state.heartbeat_answered(heartbeat, time.monotonic())
+
+    def _leave_request(self, leave: Leave) -> pb.LeaveGroupRequest:
+        member = pb.LeaveGroupRequest.Member(member_id=leave.member_id, reason=leave.reason)
+        return pb.LeaveGroupRequest(group_id=self._coordinator.group_id, members=[member])
+
+    def _watch(self) -> None:
+        """Look whether topics have come, gone or grown: each member for its pattern, the leader for all."""
+        self._watch_at = time.monotonic() + self._config.metadata_max_age_ms / 1000
+        subscription = self._subscription
+        if subscription.pattern is not None:
+            topics = subscription.matching(fetch_topics(self._connections, None, _WATCH_MS))
+            with self._condition:
+                if subscription is self._subscription:
+                    self._state = self._state.subscribed(topics)
+        shared_out = self._shared_out
+        if shared_out is not None:
+            counts = partition_counts(fetch_topics(self._connections, shared_out, _WATCH_MS))
+            if shared_out != {topic: counts.get(topic, 0) for topic in shared_out}:
+                self._shared_out = None
+                self.rejoin("the topics' partitions have changed")
+
+    def look_at_topics(self) -> None:
+        """Look now, for something shows that topics have changed."""
+        with self._condition:
+            self._watch_at = 0.0
+            self._condition.notify_all()
+
+
+_Event = Callable[[Membership], Membership]
+
+
+class _Refused(Exception):  # noqa: N818 - never leaves this module
+    """The coordinator answered with an error, and the member id to go on with."""
+
+    def __init__(self, error: MillraceError, member_id: str) -> None:
+        super().__init__(error)
+        self.error = error
+        self.member_id = member_id
+
+
+def _timing(config: ConsumerConfig) -> Timing:
+    return Timing(
+        session_timeout_s=config.session_timeout_ms / 1000,
+        heartbeat_interval_s=config.heartbeat_interval_ms / 1000,
+        max_poll_interval_s=config.max_poll_interval_ms / 1000,
+        retry_backoff_s=config.retry_backoff_ms / 1000,
+        retry_backoff_max_s=config.retry_backoff_max_ms / 1000,
+        jitter=random.uniform(0.8, 1.2),
+    )

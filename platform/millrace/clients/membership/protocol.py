@@ -1,0 +1,79 @@
+"""What members tell each other through the coordinator, as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Final
+
+from millrace.clients.assignors import MemberSubscription
+from millrace.clients.membership.requests import GroupMember
+from millrace.clients.model import TopicPartition
+from millrace.coordinator_records import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartitions,
+    read_assignment,
+    read_subscription,
+    write_versioned,
+)
+
+_VERSION: Final = 3
+
+
+def encode_subscription(
+    topics: Iterable[str],
+    owned: Iterable[TopicPartition],
+    generation: int,
+    *,
+    user_data: bytes | None = None,
+    rack: str = "",
+) -> bytes:
+    """What a member wants and what it holds, in the bytes of Kafka's consumer protocol.
+
+    ``user_data`` is what its assignor adds.
+    """
+    subscription = ConsumerProtocolSubscription(
+        topics=tuple(sorted(topics)),
+        user_data=user_data,
+        owned_partitions=_by_topic(sorted(owned)),
+        generation_id=generation,
+        rack_id=rack or None,
+    )
+    return write_versioned(subscription, _VERSION)
+
+
+def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    """What a member gets, likewise."""
+    assignment = ConsumerProtocolAssignment(assigned_partitions=_by_topic(sorted(partitions)), user_data=None)
+    return write_versioned(assignment, _VERSION)
+
+
+def decode_assignment(data: bytes) -> frozenset[TopicPartition]:
+    """The partitions of an assignment; none in the empty bytes of a member that was given nothing.
+
+    Raises ``InvalidRecordError``, ``UnsupportedVersionError``.
+    """
+    if not data:
+        return frozenset()
+    _, assignment = read_assignment(data)
+    return frozenset(_partitions(assignment.assigned_partitions))
+
+
+def decode_members(members: Iterable[GroupMember]) -> list[MemberSubscription]:
+    """The members' subscriptions, for an assignor. Raises ``InvalidRecordError``, ``UnsupportedVersionError``."""
+    return [
+        MemberSubscription.of(member.member_id, read_subscription(member.metadata)[1], member.group_instance_id or None)
+        for member in members
+    ]
+
+
+def _by_topic(in_order: Sequence[TopicPartition]) -> tuple[TopicPartitions, ...]:
+    return tuple(
+        TopicPartitions(topic=topic, partitions=tuple(partition.partition for partition in partitions))
+        for topic, partitions in groupby(in_order, key=lambda partition: partition.topic)
+    )
+
+
+def _partitions(by_topic: Iterable[TopicPartitions]) -> list[TopicPartition]:
+    return [TopicPartition(each.topic, partition) for each in by_topic for partition in each.partitions]
