@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
 from millrace.config.broker import BrokerConfig, Listener
-from millrace.coordination import Coordination, EmbeddedStore
+from millrace.coordination import METADATA_FILE, Coordination, EmbeddedStore
 from millrace.coordination.nodes import BrokerNode
 from millrace.errors import (
     EnvironmentProblemError,
@@ -57,7 +57,6 @@ _logger = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-METADATA_FILE: Final = "millrace-metadata.sqlite"
 _TICK_S: Final = 1.0
 _FIRST_BODIES: Final = 4
 """So many bodies are received at a time before anything is known of their sizes."""

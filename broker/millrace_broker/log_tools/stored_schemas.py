@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from millrace.coordination import METADATA_FILE
 from millrace.coordination.nodes import SchemaNode
 from millrace.errors import MillraceError, UnknownSchemaError
 from millrace.schemas import deserialize_schema
 
-METADATA_FILE = "millrace-metadata.sqlite"
 _SUFFIXES = ("", "-wal")
 _SCHEMAS = "/millrace/schemas/"
 

@@ -4,7 +4,7 @@
 say what is kept where.
 """
 
-from millrace.coordination.embedded import EmbeddedCoordination, EmbeddedStore
+from millrace.coordination.embedded import METADATA_FILE, EmbeddedCoordination, EmbeddedStore
 from millrace.coordination.interface import (
     ANY_VERSION,
     BadVersionError,
@@ -29,6 +29,7 @@ from millrace.coordination.interface import (
 
 __all__ = [
     "ANY_VERSION",
+    "METADATA_FILE",
     "BadVersionError",
     "Check",
     "Coordination",

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import RLock
+from typing import Final
 
 from millrace.coordination.interface import (
     ANY_VERSION,
@@ -34,6 +35,9 @@ from millrace.coordination.watches import Deliveries, WatchTable
 from millrace.errors import StorageError
 
 _logger = logging.getLogger(__name__)
+
+METADATA_FILE: Final = "millrace-metadata.sqlite"
+"""What the store's file is called in a broker's data directory."""
 
 
 class EmbeddedStore:

@@ -7,7 +7,6 @@ messages are read whole here, and their checksums verified: such a header is nev
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from millrace.errors import CorruptBatchError, MillraceError
@@ -23,20 +22,17 @@ from millrace.records.header import (
     read_header,
 )
 from millrace.records.legacy import MESSAGE_BYTES_MIN, unwrap
-from millrace.records.message_set import MessageEntry
+from millrace.records.message_set import MAGIC_BYTE, MAGIC_POSITION, OFFSET_AND_LENGTH, MessageEntry
 
-_OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
-_MAGIC: Final = struct.Struct(">b")
-_MAGIC_POSITION: Final = 16
 _NO_EPOCH: Final = -1
 
 
 def message_bytes(buffer: ReadableBuffer, position: int = 0) -> int | None:
     """Return the size of the message of magic 0 or 1 at ``position``; None for everything else."""
-    if len(buffer) - position <= _MAGIC_POSITION:
+    if len(buffer) - position <= MAGIC_POSITION:
         return None
-    (magic,) = _MAGIC.unpack_from(buffer, position + _MAGIC_POSITION)
-    _, length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)
+    (magic,) = MAGIC_BYTE.unpack_from(buffer, position + MAGIC_POSITION)
+    _, length = OFFSET_AND_LENGTH.unpack_from(buffer, position)
     return LOG_OVERHEAD_BYTES + length if 0 <= magic < MAGIC and length >= MESSAGE_BYTES_MIN else None
 
 

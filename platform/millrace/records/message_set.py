@@ -33,9 +33,9 @@ from millrace.records.header import (
 from millrace.records.legacy import MESSAGE_BYTES_MIN, Message, build_messages, unwrap
 from millrace.records.rows import Record, build_rows_batch, read_rows
 
-_OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
-_MAGIC: Final = struct.Struct(">b")
-_MAGIC_POSITION: Final = 16
+OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
+MAGIC_BYTE: Final = struct.Struct(">b")
+MAGIC_POSITION: Final = 16
 _THROUGH_MAGIC_BYTES: Final = 17
 _INT_MAX: Final = 2**31 - 1
 
@@ -302,7 +302,7 @@ def build_entries(
 
 
 def _length_at(buffer: ReadableBuffer, position: int) -> int:
-    length = int(_OFFSET_AND_LENGTH.unpack_from(buffer, position)[1])
+    length = int(OFFSET_AND_LENGTH.unpack_from(buffer, position)[1])
     if length < MESSAGE_BYTES_MIN:
         raise CorruptBatchError(
             f"entry at position {position}: a length of {length} bytes, the least is {MESSAGE_BYTES_MIN}"
@@ -311,4 +311,4 @@ def _length_at(buffer: ReadableBuffer, position: int) -> int:
 
 
 def _magic_at(buffer: ReadableBuffer, position: int) -> int:
-    return int(_MAGIC.unpack_from(buffer, position + _MAGIC_POSITION)[0])
+    return int(MAGIC_BYTE.unpack_from(buffer, position + MAGIC_POSITION)[0])
