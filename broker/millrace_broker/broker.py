@@ -34,6 +34,7 @@ from millrace.errors import (
 from millrace_broker.compaction import cleaner_settings, keys_of
 from millrace_broker.environment import Clock, SystemClock
 from millrace_broker.group_commit import GroupCommit, GroupCommitStatistics
+from millrace_broker.groups import GroupCoordinator, GroupStatistics
 from millrace_broker.limits import ByteBudget, LimitStatistics, RequestLimits, SizeEstimate
 from millrace_broker.log import AppendResult, Files, LogManager, OsFiles, PartitionLog, read_meta_properties
 from millrace_broker.log.starting import Progress
@@ -73,6 +74,7 @@ class BrokerStatistics:
     group_commit: GroupCommitStatistics
     remote_reads: RemoteReadStatistics
     tiering: TieringStatistics | None
+    groups: GroupStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ class Broker:
         self._administration = ThreadPoolExecutor(1, thread_name_prefix="millrace-administration")
         self._append_locks: dict[PartitionKey, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.groups: Final = GroupCoordinator(self)
 
     # --- life ------------------------------------------------------------------------------------------------
 
@@ -132,6 +135,7 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self.timer.start(self._loop)
         await self.administer(self._open, on_progress)
+        self.groups.start()
 
     def _open(self, on_progress: Progress | None) -> None:
         directories = self._directories
@@ -208,6 +212,7 @@ class Broker:
 
     async def close(self) -> None:
         """Finish what has begun, write checkpoints and the clean-shutdown marks, let go of the directories."""
+        await self.groups.close()
         ticking = getattr(self, "_ticking", None)
         if ticking is not None:
             ticking.cancel()
@@ -335,6 +340,7 @@ class Broker:
                 self.arrivals.changed((topic.name, number))
                 self.appends.changed((topic.name, number))
                 self._append_locks.pop((topic.name, number), None)
+            self.groups.topic_deleted(topic.name)
 
         self._loop.call_soon_threadsafe(forget)
 
@@ -360,6 +366,7 @@ class Broker:
             group_commit=self._commits.statistics(),
             remote_reads=self._remote_readers.statistics(),
             tiering=None if self.logs.tiering is None else self.logs.tiering.statistics(),
+            groups=self.groups.statistics(),
         )
 
 

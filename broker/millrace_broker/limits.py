@@ -76,6 +76,18 @@ class RequestLimits:
                 del self._in_progress[peer]
             self._last_seen[peer] = self._monotonic()
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A request that was admitted waits for what other clients do: meanwhile it takes nobody's place.
+
+        Without this, members of a group that wait for each other could keep out those whom they wait for.
+        """
+        self._requests -= 1
+        try:
+            yield
+        finally:
+            self._requests += 1
+
     def _admit(self, peer: str) -> None:
         if self._requests >= self._requests_max:
             self._refused += 1

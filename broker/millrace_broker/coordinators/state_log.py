@@ -87,6 +87,11 @@ class StateLog:
     def _partition(self) -> ServedPartition:
         return self._broker.partition(self._broker.topic(self.topic), self.number)
 
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record will have. Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``."""
+        return self._partition().log.log_end_offset
+
     # --- reading -------------------------------------------------------------------------------------------
 
     async def load(self, visit: Callable[[LoadedBatch], None]) -> None:

@@ -201,6 +201,25 @@ class BrokerConfig(Config):
     offsets_topic_segment_bytes: int = Field(
         100 * 2**20, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Size of the segments of __consumer_offsets."
     )
+    offsets_retention_minutes: _PositiveInt = Field(
+        7 * 24 * 60, description="How long committed offsets outlive their group's last member."
+    )
+    offsets_retention_check_interval_ms: int = Field(
+        600_000, ge=1, le=_INT_MAX, description="How often it is looked for offsets that have expired."
+    )
+    offset_metadata_max_bytes: int = Field(
+        4096, ge=0, le=_INT_MAX, description="Longest text beside a committed offset, in characters."
+    )
+    group_initial_rebalance_delay_ms: int = Field(
+        3000, ge=0, le=_INT_MAX, description="How long the first rebalance of an empty group waits for more members."
+    )
+    group_min_session_timeout_ms: int = Field(
+        6000, ge=1, le=_INT_MAX, description="Shortest session.timeout.ms that members may have."
+    )
+    group_max_session_timeout_ms: int = Field(
+        1_800_000, ge=1, le=_INT_MAX, description="Longest session.timeout.ms that members may have."
+    )
+    group_max_size: _PositiveInt = Field(_INT_MAX, description="Most members of a group.")
     transaction_state_log_num_partitions: _PositiveInt = Field(
         50, description="Partitions of __transaction_state, when it is created: not to be changed afterwards."
     )

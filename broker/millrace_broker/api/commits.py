@@ -1,0 +1,45 @@
+"""What OffsetCommit and TxnOffsetCommit have in common: checking the offsets of a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millrace.errors import InvalidRequestError, OffsetMetadataTooLargeError, UnknownTopicOrPartitionError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import error_message
+from millrace_broker.broker import Broker
+from millrace_broker.groups import Committed, Partition
+
+
+def checked_commits(broker: Broker, topics: Any, results: Any) -> dict[Partition, Committed]:
+    """The offsets that can be committed; ``results`` gets a result for each, with an error for the others."""
+    now_ms = broker.clock.now_ms()
+    commits: dict[Partition, Committed] = {}
+    for topic_commits in topics:
+        topic_result = results.add(name=topic_commits.name)
+        for wanted in topic_commits.partitions:
+            result = topic_result.partitions.add(partition=wanted.partition)
+            try:
+                _check(broker, topic_commits.name, wanted)
+            except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+                result.error.CopyFrom(error_message(error))
+            else:
+                commit = Committed(wanted.offset, wanted.leader_epoch, wanted.metadata, now_ms)
+                commits[topic_commits.name, wanted.partition] = commit
+    return commits
+
+
+def _check(broker: Broker, name: str, wanted: pb.CommittedOffset) -> None:
+    topic = broker.topic(name)
+    if wanted.partition not in topic.partitions:
+        raise UnknownTopicOrPartitionError(
+            f"topic {name} has partitions 0 to {len(topic.partitions) - 1}, not {wanted.partition}"
+        )
+    if wanted.offset < 0:
+        raise InvalidRequestError(f"offset {wanted.offset} of {name}-{wanted.partition}: offsets begin with 0")
+    most = broker.config.offset_metadata_max_bytes
+    if len(wanted.metadata) > most:
+        raise OffsetMetadataTooLargeError(
+            f"the metadata of {name}-{wanted.partition} has {len(wanted.metadata)} characters, "
+            f"offset.metadata.max.bytes allows {most}"
+        )

@@ -1,0 +1,53 @@
+"""DescribeGroups: members of groups, and what they have, each group answered by itself."""
+
+from __future__ import annotations
+
+from millrace.errors import GroupIdNotFoundError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.list_groups import CLASSIC
+from millrace_broker.broker import Broker
+from millrace_broker.groups import Entry
+
+
+async def handle(broker: Broker, request: pb.DescribeGroupsRequest, call: Call) -> pb.DescribeGroupsResponse:
+    """Describe them. What members told and got is shown of a stable group only, as by Kafka."""
+    response = pb.DescribeGroupsResponse()
+    for group_id in request.group_ids:
+        result = response.groups.add(group_id=group_id)
+        try:
+            entry = broker.groups.shard_of(group_id, may_be_empty=True).entries.get(group_id)
+            if entry is None:
+                raise GroupIdNotFoundError(f"there is no group {group_id}")
+            _describe(result, entry)
+            _set_coordinator(result, broker)
+        except Exception as error:  # noqa: BLE001 - stands beside the group, unexpected ones are logged
+            result.state = "Dead"
+            result.error.CopyFrom(error_message(error))
+    return response
+
+
+def _describe(result: pb.DescribeGroupsResponse.Group, entry: Entry) -> None:
+    group = entry.group
+    result.type = CLASSIC
+    result.state = group.state.value
+    result.protocol_type = group.protocol_type
+    result.generation_id = group.generation_id
+    protocol = group.stable_protocol
+    result.protocol = protocol or ""
+    for member in group.roster:
+        described = result.members.add(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id or "",
+            client_id=member.client_id,
+            client_host=member.client_host,
+        )
+        if protocol is not None:
+            described.metadata = member.metadata(protocol)
+            described.assignment = member.assignment
+
+
+def _set_coordinator(result: pb.DescribeGroupsResponse.Group, broker: Broker) -> None:
+    host, port = broker.address
+    rack = broker.config.broker_rack
+    result.coordinator.CopyFrom(pb.BrokerNode(node_id=broker.config.broker_id, host=host, port=port, rack=rack))

@@ -1,0 +1,63 @@
+"""JoinGroup: become a member, or take part in a rebalance; answered once that has its members.
+
+Only ``MEMBER_ID_REQUIRED`` stands in the response, beside the id; every other error ends the call.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from millrace.errors import MemberIdRequiredError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker
+from millrace_broker.groups import JoinAnswer, JoinRequest, MemberIdGiven
+
+
+async def handle(broker: Broker, request: pb.JoinGroupRequest, call: Call) -> pb.JoinGroupResponse:
+    """Join; raises what ``Group.join`` answers with. A rebalance time-out of 0 is the session's, as in old Kafka."""
+    group_id = request.group_id
+    shard = broker.groups.shard_of(group_id)
+    join = JoinRequest(
+        member_id=request.member_id,
+        new_member_id=f"{request.group_instance_id or request.client_id}-{uuid.uuid4()}",
+        group_instance_id=request.group_instance_id or None,
+        client_id=request.client_id,
+        client_host=client_host(call.peer),
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms or request.session_timeout_ms,
+        protocol_type=request.protocol_type,
+        protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+    )
+    answer = await shard.join(group_id, join)
+    return _required(group_id, answer) if isinstance(answer, MemberIdGiven) else _joined(answer)
+
+
+def client_host(peer: str) -> str:
+    """The host of a gRPC peer (``ipv4:127.0.0.1:5000``), as Kafka writes it: ``/127.0.0.1``."""
+    _, _, address = peer.partition(":")
+    host, _, _ = address.rpartition(":")
+    return "/" + host.replace("%5B", "").replace("%5D", "").strip("[]")
+
+
+def _required(group_id: str, given: MemberIdGiven) -> pb.JoinGroupResponse:
+    error = MemberIdRequiredError(f"join group {group_id} again with member id {given.member_id}")
+    return pb.JoinGroupResponse(error=error_message(error), generation_id=-1, member_id=given.member_id)
+
+
+def _joined(answer: JoinAnswer) -> pb.JoinGroupResponse:
+    response = pb.JoinGroupResponse(
+        generation_id=answer.generation_id,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol_name,
+        leader=answer.leader,
+        member_id=answer.member_id,
+        skip_assignment=answer.skip_assignment,
+    )
+    for member in answer.members:
+        response.members.add(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id or "",
+            metadata=member.metadata,
+        )
+    return response

@@ -1,0 +1,22 @@
+"""LeaveGroup: members go, each answered by itself. Tools name a static member by its instance id alone."""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker
+from millrace_broker.groups import Identity
+
+
+async def handle(broker: Broker, request: pb.LeaveGroupRequest, call: Call) -> pb.LeaveGroupResponse:
+    """Let the members go."""
+    shard = broker.groups.shard_of(request.group_id)
+    response = pb.LeaveGroupResponse()
+    for member in request.members:
+        result = response.results.add(member_id=member.member_id, group_instance_id=member.group_instance_id)
+        identity = Identity(member_id=member.member_id, group_instance_id=member.group_instance_id or None)
+        try:
+            shard.leave(request.group_id, identity)
+        except Exception as error:  # noqa: BLE001 - stands beside the member, unexpected ones are logged
+            result.error.CopyFrom(error_message(error))
+    return response

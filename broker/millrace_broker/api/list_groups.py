@@ -1,0 +1,30 @@
+"""ListGroups: the groups that this broker coordinates, of both kinds."""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.broker import Broker
+
+CLASSIC = "classic"
+
+
+async def handle(broker: Broker, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsResponse:
+    """List them. Raises ``CoordinatorLoadInProgressError``."""
+    states = {state.casefold() for state in request.states}
+    types = {kind.casefold() for kind in request.types}
+    groups = [
+        pb.ListGroupsResponse.Group(
+            group_id=group_id,
+            protocol_type=entry.group.protocol_type,
+            state=entry.group.state.value,
+            type=CLASSIC,
+        )
+        for group_id, entry in broker.groups.groups()
+    ]
+    wanted = (
+        group
+        for group in groups
+        if (not states or group.state.casefold() in states) and (not types or group.type in types)
+    )
+    return pb.ListGroupsResponse(groups=sorted(wanted, key=lambda group: group.group_id))

@@ -1,0 +1,23 @@
+"""OffsetCommit: how far a group has come in some partitions, from a member or from somebody without a group's help."""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.api.commits import checked_commits
+from millrace_broker.broker import Broker
+from millrace_broker.groups import Identity
+
+
+async def handle(broker: Broker, request: pb.OffsetCommitRequest, call: Call) -> pb.OffsetCommitResponse:
+    """Commit; errors of a partition stand beside it, what ``GroupShard.commit`` raises ends the call."""
+    shard = broker.groups.shard_of(request.group_id, may_be_empty=True)
+    response = pb.OffsetCommitResponse()
+    commits = checked_commits(broker, request.topics, response.topics)
+    identity = Identity(
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id or None,
+        generation_id=request.generation_id,
+    )
+    await shard.commit(request.group_id, identity, commits)
+    return response

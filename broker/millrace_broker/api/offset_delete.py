@@ -1,0 +1,36 @@
+"""OffsetDelete: forget offsets of a group, of topics that it is not subscribed to (KIP-496)."""
+
+from __future__ import annotations
+
+from millrace.errors import MillraceError, UnknownTopicOrPartitionError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker
+from millrace_broker.groups import Partition
+
+
+async def handle(broker: Broker, request: pb.OffsetDeleteRequest, call: Call) -> pb.OffsetDeleteResponse:
+    """Forget; errors of a partition stand beside it, what ``GroupShard.delete_offsets`` raises ends the call."""
+    shard = broker.groups.shard_of(request.group_id)
+    partitions = [(topic.name, number) for topic in request.topics for number in topic.partitions]
+    errors: dict[Partition, MillraceError] = {
+        partition: UnknownTopicOrPartitionError(f"{partition[0]}-{partition[1]} does not exist")
+        for partition in partitions
+        if not _exists(broker, partition)
+    }
+    known = [partition for partition in partitions if partition not in errors]
+    errors |= await shard.delete_offsets(request.group_id, known)
+    response = pb.OffsetDeleteResponse()
+    for topic in request.topics:
+        topic_result = response.topics.add(name=topic.name)
+        for number in topic.partitions:
+            result = topic_result.partitions.add(partition=number)
+            error = errors.get((topic.name, number))
+            if error is not None:
+                result.error.CopyFrom(error_message(error))
+    return response
+
+
+def _exists(broker: Broker, partition: Partition) -> bool:
+    topic = broker.catalog.topics.get(partition[0])
+    return topic is not None and partition[1] in topic.partitions

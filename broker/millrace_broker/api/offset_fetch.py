@@ -1,0 +1,61 @@
+"""OffsetFetch: how far groups have come, each group answered by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from millrace.errors import UnstableOffsetCommitError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker
+from millrace_broker.groups import Entry, Partition
+
+_NONE: Final = -1
+
+
+async def handle(broker: Broker, request: pb.OffsetFetchRequest, call: Call) -> pb.OffsetFetchResponse:
+    """Look the offsets up; a group that is not there has committed nothing."""
+    response = pb.OffsetFetchResponse()
+    for wanted in request.groups:
+        result = response.groups.add(group_id=wanted.group_id)
+        try:
+            entry = broker.groups.shard_of(wanted.group_id, may_be_empty=True).entries.get(wanted.group_id)
+            for topic, partitions in _partitions(wanted, entry).items():
+                topic_offsets = result.topics.add(name=topic)
+                for partition in partitions:
+                    _look_up(topic_offsets.partitions.add(), entry, (topic, partition), request.require_stable)
+        except Exception as error:  # noqa: BLE001 - stands beside the group, unexpected ones are logged
+            result.error.CopyFrom(error_message(error))
+    return response
+
+
+def _partitions(wanted: pb.OffsetFetchRequest.Group, entry: Entry | None) -> Mapping[str, Iterable[int]]:
+    if not wanted.all_topics:
+        return {topic.name: topic.partitions for topic in wanted.topics}
+    topics: dict[str, list[int]] = {}
+    for topic_name, partition in sorted(entry.offsets.committed) if entry is not None else ():
+        topics.setdefault(topic_name, []).append(partition)
+    return topics
+
+
+def _look_up(
+    result: pb.OffsetFetchResponse.PartitionOffset, entry: Entry | None, partition: Partition, require_stable: bool
+) -> None:
+    committed = result.committed
+    committed.partition, committed.offset, committed.leader_epoch = partition[1], _NONE, _NONE
+    result.commit_timestamp_ms = _NONE
+    if entry is None:
+        return
+    if require_stable and entry.offsets.is_unstable(partition):
+        topic, number = partition
+        error = UnstableOffsetCommitError(
+            f"offsets of {topic}-{number} are about to be committed, or are pending in a transaction: try again"
+        )
+        result.error.CopyFrom(error_message(error))
+        return
+    commit = entry.offsets.get(partition)
+    if commit is not None:
+        committed.offset, committed.leader_epoch = commit.offset, commit.leader_epoch
+        committed.metadata = commit.metadata
+        result.commit_timestamp_ms = commit.commit_timestamp_ms

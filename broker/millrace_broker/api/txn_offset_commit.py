@@ -1,0 +1,26 @@
+"""TxnOffsetCommit: offsets that count once the producer's transaction is committed."""
+
+from __future__ import annotations
+
+from millrace.errors import InvalidRequestError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.api.commits import checked_commits
+from millrace_broker.broker import Broker
+from millrace_broker.groups import Identity
+
+
+async def handle(broker: Broker, request: pb.TxnOffsetCommitRequest, call: Call) -> pb.TxnOffsetCommitResponse:
+    """Commit within the transaction; errors of a partition stand beside it, others end the call."""
+    if request.producer_id < 0 or request.producer_epoch < 0:
+        raise InvalidRequestError("TxnOffsetCommit without a producer id and epoch: initialise the transactions first")
+    shard = broker.groups.shard_of(request.group_id)
+    response = pb.TxnOffsetCommitResponse()
+    commits = checked_commits(broker, request.topics, response.topics)
+    identity = Identity(
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id or None,
+        generation_id=request.generation_id,
+    )
+    await shard.commit_transactional(request.group_id, identity, commits, request.producer_id, request.producer_epoch)
+    return response

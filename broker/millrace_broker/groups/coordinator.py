@@ -1,0 +1,162 @@
+"""The coordinator of groups: what handlers call, and what happens by the clock.
+
+It finds the shard that a group belongs to; everything else is the shard's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from millrace.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    InvalidGroupIdError,
+    MillraceError,
+    NotCoordinatorError,
+)
+from millrace_broker.coordinators import OFFSETS_TOPIC, Shards, StateLog
+from millrace_broker.groups.model import GroupSettings
+from millrace_broker.groups.shard import Entry, GroupShard
+from millrace_broker.groups.timers import GroupTimers
+from millrace_broker.purgatory import PurgatoryStatistics
+
+if TYPE_CHECKING:
+    from millrace.config.broker import BrokerConfig
+    from millrace_broker.broker import Broker
+
+_logger: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatistics:
+    """Groups by the names of their states, and what waits: rebalances, and members that must be heard of."""
+
+    by_state: Mapping[str, int]
+    offsets: int
+    rebalances: PurgatoryStatistics
+    heartbeats: PurgatoryStatistics
+
+
+class GroupCoordinator:
+    """The groups that this broker coordinates. For the event loop's thread."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker: Final = broker
+        self._settings: Final = _settings(broker.config)
+        self._timers: Final = GroupTimers(broker.timer)
+        self._shards: Final = Shards(broker, OFFSETS_TOPIC, self._make_shard)
+        self._expiring: asyncio.Task[None] | None = None
+        self._deletions: set[asyncio.Task[None]] = set()
+
+    def _make_shard(self, log: StateLog) -> GroupShard:
+        return GroupShard(self._broker, log, self._settings, self._timers)
+
+    def start(self) -> None:
+        """Begin to read what groups there are, and to look for offsets that expire."""
+        self._shards.start()
+        self._expiring = asyncio.create_task(self._expire(), name="millrace-expire-offsets")
+
+    async def close(self) -> None:
+        """Answer all who wait, and finish what is being written."""
+        if self._expiring is not None:
+            self._expiring.cancel()
+            await asyncio.gather(self._expiring, return_exceptions=True)
+        await asyncio.gather(*self._deletions, return_exceptions=True)
+        await self._shards.close()
+
+    # --- finding -------------------------------------------------------------------------------------------
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of ``__consumer_offsets``. Raises ``CoordinatorNotAvailableError`` while it is not there."""
+        count = self._shards.partition_count
+        if count is None:
+            raise CoordinatorNotAvailableError(f"{OFFSETS_TOPIC} has not been created yet: find the coordinator first")
+        return count
+
+    def shard_of(self, group_id: str, *, may_be_empty: bool = False) -> GroupShard:
+        """The shard of a group. Kafka lets only some requests name the group without a name.
+
+        Raises ``InvalidGroupIdError``, ``CoordinatorLoadInProgressError``, ``CoordinatorNotAvailableError``,
+        ``NotCoordinatorError``.
+        """
+        if not group_id and not may_be_empty:
+            raise InvalidGroupIdError("the group id is empty: set group.id")
+        return self._shards.shard_of(group_id)
+
+    def groups(self) -> Iterable[tuple[str, Entry]]:
+        """All groups that have been read, by id.
+
+        Raises ``CoordinatorLoadInProgressError`` while others are still being read.
+        """
+        if self._shards.is_loading:
+            raise CoordinatorLoadInProgressError("groups are being read: try again")
+        for shard in self._shards.all():
+            yield from shard.entries.items()
+
+    # --- what others tell ----------------------------------------------------------------------------------
+
+    async def complete_transaction(self, partition_of_offsets_topic: int, producer_id: int, *, committed: bool) -> None:
+        """A marker has been appended to a partition of ``__consumer_offsets``: the producer's offsets count, or not."""
+        try:
+            shard = await self._shards.loaded(partition_of_offsets_topic)
+        except (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError):
+            return  # whoever reads the partition next reads the marker as well
+        shard.complete_transaction(producer_id, is_committed=committed)
+
+    def topic_deleted(self, name: str) -> None:
+        """Offsets in a topic that is gone are forgotten, soon: one of the same name begins anew."""
+        task = asyncio.create_task(self._forget_topic(name), name=f"millrace-forget-offsets-{name}")
+        self._deletions.add(task)
+        task.add_done_callback(self._deletions.discard)
+
+    async def _forget_topic(self, name: str) -> None:
+        for shard in self._shards.all():
+            try:
+                await shard.delete_topics(frozenset((name,)))
+            except MillraceError as error:
+                _logger.warning("offsets in topic %s, which is gone, are kept: %s", name, error.message)
+
+    async def _expire(self) -> None:
+        config = self._broker.config
+        while True:
+            await asyncio.sleep(config.offsets_retention_check_interval_ms / 1000)
+            await self.expire_offsets()
+
+    async def expire_offsets(self) -> None:
+        """Forget what has outlived ``offsets.retention.minutes``."""
+        retention_ms = self._broker.config.offsets_retention_minutes * 60_000
+        for shard in self._shards.all():
+            try:
+                count = await shard.expire(retention_ms)
+            except MillraceError as error:
+                _logger.warning("offsets could not be expired, and are tried again: %s", error.message)
+            except Exception:
+                _logger.exception("offsets could not be expired, and are tried again")
+            else:
+                if count:
+                    _logger.info("%d offsets have expired", count)
+
+    def statistics(self) -> GroupStatistics:
+        """The present numbers."""
+        entries = [entry for shard in self._shards.all() for entry in shard.entries.values()]
+        return GroupStatistics(
+            by_state=Counter(entry.group.state.value for entry in entries),
+            offsets=sum(len(entry.offsets.committed) for entry in entries),
+            rebalances=self._timers.rebalances,
+            heartbeats=self._timers.heartbeats,
+        )
+
+
+def _settings(config: BrokerConfig) -> GroupSettings:
+    return GroupSettings(
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        min_session_timeout_ms=config.group_min_session_timeout_ms,
+        max_session_timeout_ms=config.group_max_session_timeout_ms,
+        max_size=config.group_max_size,
+    )

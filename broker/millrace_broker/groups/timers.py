@@ -1,0 +1,59 @@
+"""The timers of groups, as operations in two purgatories: of rebalances, and of what members must do in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from millrace_broker.groups.model import TimerKey, TimerKind
+from millrace_broker.purgatory import DelayedOperation, Purgatory, PurgatoryStatistics, Timer
+
+GroupTimer = tuple[str, TimerKey]
+"""A group, and one of its timers."""
+
+
+class GroupTimers:
+    """Timers by group and key; setting one replaces it. For the event loop's thread."""
+
+    def __init__(self, timer: Timer) -> None:
+        self._rebalances: Final[Purgatory[GroupTimer]] = Purgatory("rebalance", timer)
+        self._heartbeats: Final[Purgatory[GroupTimer]] = Purgatory("heartbeat", timer)
+
+    def _purgatory(self, key: TimerKey) -> Purgatory[GroupTimer]:
+        return self._rebalances if key.kind in (TimerKind.JOIN, TimerKind.SYNC) else self._heartbeats
+
+    def set(self, timer: GroupTimer, delay_ms: int, action: Callable[[], None]) -> None:
+        """Do something after a delay, in place of what the same timer would have done."""
+        self.cancel(timer)
+        self._purgatory(timer[1]).complete_or_watch(_Timer(delay_ms, action), [timer])
+
+    def cancel(self, timer: GroupTimer) -> None:
+        """Let a timer not fire, if it is set."""
+        self._purgatory(timer[1]).complete_all(timer)
+
+    @property
+    def rebalances(self) -> PurgatoryStatistics:
+        """Rebalances that wait: for members to join, or to ask for their assignments."""
+        return self._rebalances.statistics()
+
+    @property
+    def heartbeats(self) -> PurgatoryStatistics:
+        """Members that must be heard of, and member ids that must be joined with."""
+        return self._heartbeats.statistics()
+
+
+class _Timer(DelayedOperation):
+    """It is completed when it is cancelled, without an effect; only its time has one."""
+
+    def __init__(self, delay_ms: int, action: Callable[[], None]) -> None:
+        super().__init__(delay_ms)
+        self._action: Final = action
+
+    def try_complete(self) -> bool:
+        return False
+
+    def on_complete(self) -> None:
+        pass
+
+    def on_expiration(self) -> None:
+        self._action()
