@@ -6,13 +6,16 @@
 * ``producer``      what callers see; ``record_buffer`` gathers single records, ``batching`` makes batches of tables,
                     ``sender`` sends them in order and without duplicates, ``wire`` writes requests without copying
 * ``partitioner``   Kafka's murmur2
-* ``assignors``     who of a group reads which partitions
-* ``consumer``      assigned partitions to records or Arrow tables; ``fetcher`` keeps data coming
+* ``consumer``      topics to records or Arrow tables; ``consuming`` is what it is made of
+* ``membership``    being a member of a group, and committing offsets; ``assignors`` who of a group reads which partitions
 """
 
 from millrace.clients.admin import Admin
-from millrace.clients.consumer import Consumer, ConsumerRecords
+from millrace.clients.consumer import Consumer
+from millrace.clients.consuming.interceptors import ConsumerInterceptor
+from millrace.clients.consuming.records import ConsumerRecords
 from millrace.clients.futures import SendFuture
+from millrace.clients.membership.listener import RebalanceListener
 from millrace.clients.model import (
     BatchMetadata,
     BrokerInfo,
@@ -41,6 +44,7 @@ __all__ = [
     "ConfigValue",
     "Consumer",
     "ConsumerGroupMetadata",
+    "ConsumerInterceptor",
     "ConsumerRecord",
     "ConsumerRecords",
     "LocatedExtent",
@@ -49,6 +53,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "PartitionInfo",
     "Producer",
+    "RebalanceListener",
     "RecordMetadata",
     "SchemaCache",
     "SendFuture",

@@ -1,203 +1,344 @@
-"""Reading assigned partitions, as records or as Arrow tables."""
+"""Reading topics, alone or as a member of a group, as records or as Arrow tables."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import wraps
 from types import TracebackType
-from typing import Any, Final, Self, overload
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast
 
 import pyarrow as pa
 
-from millrace.clients.connections import Connections
-from millrace.clients.fetcher import Fetcher, PartitionState
+from millrace.clients.consuming.assignment import Assignment
+from millrace.clients.consuming.connections import ConsumerConnections
+from millrace.clients.consuming.fetcher import Fetcher
+from millrace.clients.consuming.group import ConsumerGroup
+from millrace.clients.consuming.interceptors import ConsumerInterceptors
+from millrace.clients.consuming.positions import find_positions
+from millrace.clients.consuming.reader import PartitionReader
+from millrace.clients.consuming.records import ConsumerRecords
+from millrace.clients.consuming.signal import Signal
+from millrace.clients.consuming.subscription import Subscription
+from millrace.clients.loading import load_objects
+from millrace.clients.membership.commits import OnCommit
+from millrace.clients.membership.listener import RebalanceListener
 from millrace.clients.metadata import MetadataCache, check_partition
-from millrace.clients.model import ConsumerRecord, OffsetAndTimestamp, TopicPartition
+from millrace.clients.model import (
+    ConsumerGroupMetadata,
+    ConsumerRecord,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 from millrace.clients.offsets import list_offsets
 from millrace.clients.schema_cache import SchemaCache
 from millrace.clients.tables import METADATA_COLUMNS, TableShape, batch_to_records, batch_to_table
-from millrace.config.client import ConsumerConfig, OffsetReset
-from millrace.errors import BrokerUnavailableError, OffsetOutOfRangeError, UsageError
-from millrace.records import DecodedBatch, decode_range
+from millrace.config.client import ConsumerConfig
+from millrace.errors import (
+    BrokerUnavailableError,
+    ClientClosedError,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+    UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
+    UsageError,
+)
 
-_OFFSET_MAX: Final = 2**63 - 1
+_ROWS_MAX: Final = 2**63 - 1
 _POLL_BYTES_MAX: Final = 256 * 2**20
 """Most bytes of fetched batches that ``poll_table`` puts together."""
+_NOT_YET: Final = (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+    UnstableOffsetCommitError,
+)
+"""Why positions may not be known yet though brokers answer."""
+_RETRY_S: Final = 0.1
+
+Partitions = Iterable[TopicPartition | tuple[str, int]]
+Offsets = Mapping[TopicPartition, OffsetAndMetadata | int]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-class ConsumerRecords(Sequence[ConsumerRecord]):
-    """The records of one poll, partition by partition, each partition's in the order of its offsets."""
+def _in_use(
+    method: Callable[Concatenate[Consumer, P], R],
+) -> Callable[Concatenate[Consumer, P], R]:
+    """One thread at a time, and none after ``close``."""
 
-    def __init__(self, by_partition: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
-        self._by_partition: dict[TopicPartition, list[ConsumerRecord]] = dict(by_partition)
-        self._all = [record for records in self._by_partition.values() for record in records]
+    @wraps(method)
+    def guarded(self: Consumer, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._signal.in_use():
+            self._check_open()
+            return method(self, *args, **kwargs)
 
-    def partitions(self) -> list[TopicPartition]:
-        """Partitions that there are records of."""
-        return list(self._by_partition)
-
-    def records(self, partition: TopicPartition) -> list[ConsumerRecord]:
-        """The records of one partition."""
-        return self._by_partition.get(TopicPartition(*partition), [])
-
-    @overload
-    def __getitem__(self, index: int) -> ConsumerRecord: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[ConsumerRecord]: ...
-    def __getitem__(self, index: int | slice) -> ConsumerRecord | list[ConsumerRecord]:
-        return self._all[index]
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __repr__(self) -> str:
-        return f"ConsumerRecords({len(self)} records of {', '.join(map(str, self._by_partition))})"
+    return cast("Callable[Concatenate[Consumer, P], R]", guarded)
 
 
 class Consumer:
-    """Reads partitions that are assigned to it by hand. For one thread at a time, as Kafka's; ``close`` from any.
+    """Reads topics. For one thread at a time, as Kafka's; only ``wakeup`` may be called from others.
 
-    ``config`` is ``bootstrap.servers`` or a mapping of ``ConsumerConfig``'s options. A partition is read from where
-    ``seek`` put it; without, from where ``auto.offset.reset`` says.
+    ``config`` is ``bootstrap.servers`` or a mapping of ``ConsumerConfig``'s options. Partitions come by ``subscribe``,
+    from the group that ``group.id`` names, or by ``assign``. A partition is read from where ``seek`` put it; without,
+    from where the group has committed; without that, from where ``auto.offset.reset`` says.
+
+    Every method raises ``ConcurrentUseError`` while another thread uses the consumer, ``ClientClosedError`` after
+    ``close``, and, where it waits, ``WakeupError``.
     """
 
     def __init__(self, config: str | Mapping[str, Any]) -> None:
         self._config = ConsumerConfig.of(config)
-        self._connections = Connections(self._config)
+        self._signal = Signal()
+        self._connections = ConsumerConnections(self._config, self._signal)
         self._metadata = MetadataCache(self._connections)
-        self._schemas = SchemaCache(self._connections)
-        self._fetcher = Fetcher(self._config, self._connections, self._metadata)
-        self._states: dict[TopicPartition, PartitionState] = {}
-        self._readers: dict[TopicPartition, _Reader] = {}
+        schemas = SchemaCache(self._connections)
+        self._assignment = Assignment(self._config, schemas)
+        self._fetcher = Fetcher(self._config, self._connections, self._metadata, self._signal)
+        self._interceptors = ConsumerInterceptors(
+            load_objects("interceptor.classes", self._config.interceptor_classes),
+            self._config.model_dump(by_alias=True, exclude={"interceptor_classes"}),
+        )
+        self._group = ConsumerGroup(self._config, self._connections, self._assignment, self._signal, self._interceptors)
+        self._is_closed = False
 
-    # --- assignment and position -----------------------------------------------------------------------------
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosedError("the consumer is closed: make a new one")
 
+    # --- what is read ---------------------------------------------------------------------------------------------
+
+    @_in_use
     def partitions_for(self, topic: str) -> list[TopicPartition]:
         """All partitions of a topic, for ``assign``; raises ``UnknownTopicOrPartitionError``."""
         return [TopicPartition(topic, number) for number in range(self._metadata.topic(topic).num_partitions)]
 
-    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+    @_in_use
+    def assign(self, partitions: Partitions) -> None:
         """Read these partitions and no others; those that were assigned already keep their positions.
 
-        Raises ``UnknownTopicOrPartitionError``.
+        Raises ``UnknownTopicOrPartitionError``, ``UsageError`` while the consumer is subscribed to topics.
         """
-        self._connections.check_open()
+        if self._group.subscription is not None:
+            raise UsageError("the consumer is subscribed to topics: unsubscribe before you assign partitions by hand")
         wanted = [TopicPartition(*partition) for partition in partitions]
         for partition in wanted:
             check_partition(self._metadata.topic(partition.topic), partition.partition)
-        self._states = {partition: self._states.get(partition) or self._new_state(partition) for partition in wanted}
-        self._readers = {
-            partition: self._readers.get(partition) or _Reader(state, self._schemas, self._config.check_crcs)
-            for partition, state in self._states.items()
-        }
+        if self._group.commits_automatically and len(self._assignment):
+            self._group.commit_now(self._assignment.consumed(), self._api_timeout_s)
+        self._assignment.replace(wanted)
 
-    def _new_state(self, partition: TopicPartition) -> PartitionState:
-        return PartitionState(partition, reset_to=self._config.auto_offset_reset.value)
+    @_in_use
+    def subscribe(
+        self, topics: str | Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None
+    ) -> None:
+        """Read what the group gives this member of the topics: named ones, or all whose whole name matches a pattern.
 
+        The group is joined by the polls that follow. New partitions, and new topics that match, come within
+        ``metadata.max.age.ms``. No topics at all is ``unsubscribe``. Raises ``InvalidGroupIdError`` without a
+        ``group.id``, ``UsageError`` when partitions were assigned by hand.
+        """
+        if self._group.subscription is None and len(self._assignment):
+            raise UsageError("partitions were assigned by hand: unsubscribe before you subscribe to topics")
+        subscription = Subscription.of(topics, with_internal=not self._config.exclude_internal_topics)
+        if subscription.pattern is None and not subscription.names:
+            self._group.unsubscribe("the consumer unsubscribed", self._api_timeout_s)
+        else:
+            self._group.subscribe(subscription, listener)
+
+    @_in_use
+    def unsubscribe(self) -> None:
+        """Leave the group, or drop what was assigned by hand: nothing is read any more."""
+        self._group.unsubscribe("the consumer unsubscribed", self._api_timeout_s)
+
+    @_in_use
+    def subscription(self) -> frozenset[str]:
+        """The names that are subscribed to; those of a pattern are known by their partitions (``assignment``)."""
+        subscription = self._group.subscription
+        return frozenset() if subscription is None else subscription.names
+
+    @_in_use
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read."""
-        return list(self._states)
+        return self._assignment.partitions()
 
+    @_in_use
+    def rejoin(self, reason: str = "the application asked for it") -> None:
+        """Have the group rebalance at the next poll (Kafka's ``enforceRebalance``)."""
+        self._group.rejoin(reason)
+
+    @_in_use
+    def pause(self, partitions: Partitions) -> None:
+        """Hand out nothing of these partitions until ``resume``. A rebalance that takes them away forgets it."""
+        for partition in list(partitions):
+            self._assignment.reader(partition).state.is_paused = True
+
+    @_in_use
+    def resume(self, partitions: Partitions) -> None:
+        """Hand out records of these partitions again."""
+        for partition in list(partitions):
+            self._assignment.reader(partition).state.is_paused = False
+
+    @_in_use
+    def paused(self) -> list[TopicPartition]:
+        """The partitions that are paused."""
+        return [state.partition for state in self._assignment.states() if state.is_paused]
+
+    # --- positions ------------------------------------------------------------------------------------------------
+
+    @_in_use
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
         """Go on from ``offset``, which is looked at only when it is fetched."""
         if offset < 0:
             raise UsageError(f"offset {offset}: offsets start at 0; there are seek_to_beginning and seek_to_end")
-        self._reader(partition).move_to(offset)
+        self._assignment.reader(partition).move_to(offset)
 
+    @_in_use
     def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
         """Go on from the first record that is left, in these partitions or in all."""
         self._reset(partitions, "earliest")
 
+    @_in_use
     def seek_to_end(self, *partitions: TopicPartition | tuple[str, int]) -> None:
         """Go on with what comes after this moment (more precisely: after the next poll or ``position``)."""
         self._reset(partitions, "latest")
 
+    @_in_use
     def seek_to_time(self, when: int | datetime, *partitions: TopicPartition | tuple[str, int]) -> None:
         """Go on from the first record at or after a time (ms, or a datetime with zone); without one, from the end."""
-        wanted = [TopicPartition(*partition) for partition in partitions] or list(self._states)
-        found = self.offsets_for_times(dict.fromkeys(wanted, when))
-        for partition, place in found.items():
+        wanted = [TopicPartition(*partition) for partition in partitions] or self._assignment.partitions()
+        for partition, place in self.offsets_for_times(dict.fromkeys(wanted, when)).items():
             if place is None:
                 self._reset([partition], "latest")
             else:
                 self.seek(partition, place.offset)
 
     def _reset(self, partitions: Sequence[TopicPartition | tuple[str, int]], where: str) -> None:
-        for partition in partitions or list(self._states):
-            reader = self._reader(partition)
-            reader.move_to(0)
-            reader.state.position, reader.state.reset_to = None, where
+        for partition in partitions or self._assignment.partitions():
+            self._assignment.reader(partition).reset(where)
 
+    @_in_use
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         """The offset of the next record that will be handed out."""
-        state = self._reader(partition).state
+        state = self._assignment.reader(partition).state
         if state.position is None:
-            self._find_positions([state])
+            self._find_positions(None)
         assert state.position is not None
         return state.position
 
-    def _reader(self, partition: TopicPartition | tuple[str, int]) -> _Reader:
-        self._connections.check_open()
-        reader = self._readers.get(TopicPartition(*partition))
-        if reader is None:
-            raise UsageError(f"{TopicPartition(*partition)} is not assigned to this consumer: assign it first")
-        return reader
-
-    def _find_positions(self, states: Iterable[PartitionState]) -> None:
-        missing = [state for state in states if state.position is None]
-        for state in missing:
-            if state.reset_to == OffsetReset.NONE:
-                raise OffsetOutOfRangeError(
-                    f"{state.partition} has no position, and auto.offset.reset is none: seek to one first"
-                )
-        if not missing:
-            return
-        found = list_offsets(
+    def _find_positions(self, timeout_ms: int | None) -> None:
+        find_positions(
+            self._config,
             self._connections,
             self._metadata,
-            {state.partition: state.reset_to or "latest" for state in missing},
-            isolation_level=self._config.isolation_level,
+            self._assignment.states(),
+            lambda partitions: self._group.committed(list(partitions), timeout_ms),
         )
-        for state in missing:
-            state.move_to(found[state.partition].offset)
 
-    # --- offsets ---------------------------------------------------------------------------------------------
-
-    def beginning_offsets(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> dict[TopicPartition, int]:
+    @_in_use
+    def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
         """The first offset of each partition that is still there."""
         return self._offsets(partitions, "earliest")
 
-    def end_offsets(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> dict[TopicPartition, int]:
+    @_in_use
+    def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset after the last record of each partition that this consumer may see."""
         return self._offsets(partitions, "latest")
 
-    def _offsets(self, partitions: Iterable[TopicPartition | tuple[str, int]], where: str) -> dict[TopicPartition, int]:
-        self._connections.check_open()
+    def _offsets(self, partitions: Partitions, where: str) -> dict[TopicPartition, int]:
         wanted = {TopicPartition(*partition): where for partition in partitions}
         found = list_offsets(self._connections, self._metadata, wanted, isolation_level=self._config.isolation_level)
         return {partition: place.offset for partition, place in found.items()}
 
+    @_in_use
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int | datetime]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record of each partition at or after a time (ms, or a datetime with zone), ``None`` without one."""
-        self._connections.check_open()
         found = list_offsets(self._connections, self._metadata, times, isolation_level=self._config.isolation_level)
         return {partition: place if place.offset >= 0 else None for partition, place in found.items()}
 
+    @_in_use
     def high_watermark(self, partition: TopicPartition | tuple[str, int]) -> int:
         """The partition's high watermark at the last fetch; -1 before the first."""
-        return self._reader(partition).state.high_watermark
+        return self._assignment.reader(partition).state.high_watermark
 
-    # --- reading ---------------------------------------------------------------------------------------------
+    @_in_use
+    def current_lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
+        """Records that this consumer may read and has not been handed, as of the last fetch; ``None`` if not known."""
+        state = self._assignment.reader(partition).state
+        is_committed = self._config.isolation_level == "read_committed"
+        end = state.last_stable_offset if is_committed else state.high_watermark
+        return None if end < 0 or state.position is None else max(end - state.position, 0)
 
+    # --- committing -----------------------------------------------------------------------------------------------
+
+    @_in_use
+    def commit(self, offsets: Offsets | None = None, timeout_ms: int | None = None) -> None:
+        """Commit offsets (of the next record to read), by default of all that has been handed out, and wait.
+
+        Repeated until it is done or ``timeout_ms`` (``default.api.timeout.ms``) has passed. Raises
+        ``CommitFailedError`` when the group has given the partitions to others, ``RebalanceInProgressError`` while
+        it is about to (poll, then commit again), ``FencedInstanceIdError``, ``InvalidGroupIdError`` without a
+        ``group.id``, ``OffsetMetadataTooLargeError``, ``UnknownTopicOrPartitionError``, ``UsageError``.
+        """
+        timeout_s = self._api_timeout_s if timeout_ms is None else timeout_ms / 1000
+        self._group.commit(self._to_commit(offsets), timeout_s)
+
+    @_in_use
+    def commit_async(self, offsets: Offsets | None = None, on_commit: OnCommit | None = None) -> None:
+        """Commit and go on. ``on_commit(offsets, error)`` is called by a later ``poll``, ``commit`` or ``close``.
+
+        Not repeated after an error; without ``on_commit`` it is logged. Commits are made in the order of the calls.
+        Raises what ``commit`` raises before anything is sent.
+        """
+        self._group.commit_async(self._to_commit(offsets), on_commit)
+
+    def _to_commit(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        if offsets is None:
+            return self._assignment.consumed()
+        places = {}
+        for key, given in offsets.items():
+            place = OffsetAndMetadata(offset=given) if isinstance(given, int) else given
+            if place.offset < 0:
+                raise UsageError(f"offset {place.offset} of {TopicPartition(*key)}: offsets start at 0")
+            places[TopicPartition(*key)] = place
+        return places
+
+    @_in_use
+    def committed(self, partitions: Partitions) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed of these partitions; ``None`` where it has committed nothing."""
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        found = self._group.committed(wanted)
+        return {partition: found.get(partition) for partition in wanted}
+
+    @_in_use
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Who commits, for ``Producer.send_offsets_to_transaction``: it fences members that the group went on without.
+
+        Raises ``InvalidGroupIdError`` without a ``group.id``.
+        """
+        return self._group.metadata
+
+    @property
+    def _api_timeout_s(self) -> float:
+        return self._config.default_api_timeout_ms / 1000
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    @_in_use
     def poll(self, timeout_ms: int = 0, *, max_records: int | None = None) -> ConsumerRecords:
         """Return the next records, at most ``max_records`` (``max.poll.records``), waiting for the first of them.
 
-        Empty when there are none within ``timeout_ms``. While brokers are away it waits and tries again, and raises
-        ``BrokerUnavailableError`` after ``default.api.timeout.ms``. Raises ``OffsetOutOfRangeError`` with
-        ``auto.offset.reset=none``, ``UnknownTopicOrPartitionError``, ``CorruptBatchError``, ``ClientClosedError``.
+        Empty when there are none within ``timeout_ms``. Members of a group must poll every ``max.poll.interval.ms`` at
+        least; it is here that partitions change hands and listeners are called. While brokers are away it waits and
+        tries again, and raises ``BrokerUnavailableError`` after ``default.api.timeout.ms``. Raises
+        ``OffsetOutOfRangeError`` with ``auto.offset.reset=none``, ``UnknownTopicOrPartitionError``,
+        ``CorruptBatchError``, ``WakeupError``, ``FencedInstanceIdError`` and what else the group refuses for good.
         """
         by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
         left = self._config.max_poll_records if max_records is None else max_records
@@ -208,9 +349,10 @@ class Consumer:
                 left -= batch.num_rows
                 records = batch_to_records(reader.partition, batch, key_columns)
                 by_partition.setdefault(reader.partition, []).extend(records)
-        self._fetcher.send(self._states.values(), timeout_ms)
-        return ConsumerRecords(by_partition)
+        self._fetcher.send(self._assignment.states(), timeout_ms)
+        return self._interceptors.on_consume(ConsumerRecords(by_partition))
 
+    @_in_use
     def poll_table(
         self,
         timeout_ms: int = 0,
@@ -224,79 +366,121 @@ class Consumer:
         Everything that has been fetched is returned, or at most ``max_records``. The columns are those of the topic's
         newest schema (``key`` and ``value`` of an opaque topic), or ``columns`` of them, then those of ``metadata``:
         ``__topic``, ``__partition``, ``__offset``, ``__timestamp`` (``True`` for these), ``__headers``,
-        ``__tombstone``. Batches of older versions have nulls in newer columns.
+        ``__tombstone``. Batches of older versions have nulls in newer columns. A member that has no partitions yet
+        gets a table of the topics it is subscribed to by name, or one without columns.
 
-        Raises what ``poll`` does, and ``UsageError`` when the assigned topics have different schemas.
+        Raises what ``poll`` does, and ``UsageError`` when the topics have different schemas.
         """
-        shape = TableShape.of(self._topics(), columns, METADATA_COLUMNS[:4] if metadata is True else metadata or ())
+        beside = METADATA_COLUMNS[:4] if metadata is True else metadata or ()
+        if len(self._assignment):
+            TableShape.of(self._topics(), columns, beside)  # what is asked for is wrong before anything is waited for
+        ready = self._wait_for_data(timeout_ms)
+        topics = self._topics()
+        if not topics:
+            return pa.table({})
+        shape = TableShape.of(topics, columns, beside)
         batches: list[pa.RecordBatch] = []
-        left = _OFFSET_MAX if max_records is None else max_records
+        left = _ROWS_MAX if max_records is None else max_records
         size_bytes = 0
-        for reader in self._wait_for_data(timeout_ms):
+        for reader in ready:
             reader.read_columns(shape.columns_to_read)
             while left > 0 and size_bytes < _POLL_BYTES_MAX and (batch := reader.next(left)) is not None:
                 left -= batch.num_rows
                 size_bytes += batch.header.size_bytes
                 batches.append(batch_to_table(shape, reader.partition, batch))
-        self._fetcher.send(self._states.values(), timeout_ms)
+        self._fetcher.send(self._assignment.states(), timeout_ms)
         return pa.Table.from_batches(batches, schema=shape.schema)
 
     def _topics(self) -> list[Any]:
-        names = dict.fromkeys(partition.topic for partition in self._states)
-        if not names:
-            raise UsageError("no partitions are assigned: assign some first")
+        names = dict.fromkeys(partition.topic for partition in self._assignment.partitions())
+        if not names and self._group.subscription is not None:
+            return self._subscribed_topics(self._group.subscription)
         return [self._metadata.topic(name) for name in names]
 
-    def _wait_for_data(self, timeout_ms: int) -> list[_Reader]:
+    def _subscribed_topics(self, subscription: Subscription) -> list[Any]:
+        topics = []
+        for name in sorted(subscription.names):
+            try:
+                topics.append(self._metadata.topic(name))
+            except UnknownTopicOrPartitionError:
+                continue  # it may come
+        return topics
+
+    def _wait_for_data(self, timeout_ms: int) -> list[PartitionReader]:
         """The readers that have something, waiting for the first; in turns, so that none is starved."""
-        self._connections.check_open()
-        if not self._states:
-            raise UsageError("no partitions are assigned: assign some first")
+        if self._group.subscription is None and not len(self._assignment):
+            raise UsageError("no partitions are assigned: assign some first, or subscribe to topics")
         deadline = time.monotonic() + timeout_ms / 1000
         while True:
+            serial = self._signal.serial
+            self._signal.check()
+            self._group.poll()
             self._fetcher.take_in()
             self._raise_errors()
-            try:
-                self._find_positions(self._states.values())
-            except BrokerUnavailableError:
-                if time.monotonic() >= deadline:
-                    raise
-                continue
-            self._fetcher.send(self._states.values(), int((deadline - time.monotonic()) * 1000))
-            ready = [reader for reader in self._readers.values() if reader.has_data()]
-            if ready:
-                first = ready[0].partition
-                self._readers[first] = self._readers.pop(first)
+            retry_s = self._look_up_positions(deadline)
+            self._fetcher.send(self._assignment.states(), int((deadline - time.monotonic()) * 1000))
+            if ready := self._assignment.ready():
                 return ready
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return []
-            self._fetcher.wait(min(remaining, self._next_retry_s()))
+            self._signal.wait(serial, min(remaining, retry_s, self._next_retry_s()))
+
+    def _look_up_positions(self, deadline: float) -> float:
+        """Find positions that are missing; returns after how many seconds to try again what can't be found yet."""
+        left_ms = max(int((deadline - time.monotonic()) * 1000), 1000)
+        try:
+            self._find_positions(left_ms)
+        except BrokerUnavailableError:
+            if time.monotonic() >= deadline:
+                raise
+            return _RETRY_S
+        except _NOT_YET:
+            return _RETRY_S
+        return 3600.0
 
     def _next_retry_s(self) -> float:
-        """How long until a partition may be fetched again that is not being fetched."""
+        """How long until a partition may be fetched again that had an error."""
         now = time.monotonic()
-        waits = [state.retry_at - now for state in self._states.values() if not state.in_flight]
+        waits = [state.retry_at - now for state in self._assignment.states() if state.retry_at > now]
         return max(min(waits, default=1.0), 0.001)
 
     def _raise_errors(self) -> None:
-        for state in self._states.values():
+        for state in self._assignment.states():
             if state.error is not None:
                 error, state.error = state.error, None
                 state.unavailable_since = None
+                if isinstance(error, UnknownTopicOrPartitionError):
+                    self._group.look_at_topics()
                 raise error
 
-    # --- life ------------------------------------------------------------------------------------------------
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def wakeup(self) -> None:
+        """End the wait of a ``poll`` (or of any other call) with ``WakeupError``, now or next time. From any thread."""
+        self._signal.wakeup()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records without end, as they come."""
         while True:
             yield from self.poll(self._config.fetch_max_wait_ms)
 
-    def close(self) -> None:
-        """End the fetches and close the connections. May be called twice."""
-        self._fetcher.close()
-        self._connections.close()
+    def close(self, timeout_ms: int = 30_000) -> None:
+        """Commit (where that is automatic), leave the group, and close the connections. May be called twice.
+
+        Takes ``timeout_ms`` at most for what brokers must answer. Raises what the listener raises, when all is closed.
+        """
+        with self._signal.in_use():
+            if self._is_closed:
+                return
+            self._signal.ignore_wakeups()
+            try:
+                self._group.close(timeout_ms / 1000)
+            finally:
+                self._is_closed = True
+                self._fetcher.close()
+                self._connections.close()
+                self._interceptors.close()
 
     def __enter__(self) -> Self:
         return self
@@ -305,67 +489,3 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class _Reader:
-    """Takes the batches of one partition apart, as many rows at a time as are wanted."""
-
-    def __init__(self, state: PartitionState, schemas: SchemaCache, check_crcs: bool) -> None:
-        self.state = state
-        self.partition = state.partition
-        self._schemas = schemas
-        self._check_crcs = check_crcs
-        self._columns: Sequence[str] | None = None
-        self._batches: Iterator[DecodedBatch] | None = None
-        self._rest: DecodedBatch | None = None
-
-    def move_to(self, offset: int) -> None:
-        """Go on from ``offset``."""
-        self._batches = self._rest = None
-        self.state.move_to(offset)
-
-    def read_columns(self, columns: Sequence[str] | None) -> None:
-        """Read only these columns from now on; what is decoded already with others is decoded anew."""
-        if columns != self._columns:
-            self._columns = columns
-            self._batches = self._rest = None
-
-    def has_data(self) -> bool:
-        """Whether batches wait to be read (control batches alone may turn out to be nothing)."""
-        return bool(self.state.waiting)
-
-    def next(self, max_rows: int) -> DecodedBatch | None:
-        """The next rows of one batch, at most ``max_rows``; ``None`` when what was fetched is used up."""
-        batch = self._rest or self._next_batch()
-        if batch is None:
-            return None
-        offsets = batch.offsets()
-        if batch.num_rows > max_rows:
-            split = offsets[max_rows].as_py()
-            self._rest = batch.slice(split, _OFFSET_MAX)
-            batch = batch.slice(0, split)
-            self.state.position = split
-        else:
-            self._rest = None
-            self.state.position = offsets[-1].as_py() + 1
-        return batch
-
-    def _next_batch(self) -> DecodedBatch | None:
-        while self.state.waiting:
-            if self._batches is None:
-                start = self.state.position or 0
-                self._batches = decode_range(
-                    self.state.waiting[0].data,
-                    start,
-                    _OFFSET_MAX,
-                    self._schemas.schema_of,
-                    self._columns,
-                    verify=self._check_crcs,
-                )
-            batch = next(self._batches, None)
-            if batch is not None:
-                return batch
-            self._batches = None
-            # Past control batches and what compaction took out at the end.
-            self.state.position = max(self.state.position or 0, self.state.waiting.popleft().next_offset)
-        return None

@@ -26,7 +26,7 @@ from millrace.schemas import deserialize_schema
 class MetadataCache:
     """Topics by name and brokers by id, as one client sees them. Thread safe.
 
-    With ``may_create`` the broker creates topics that are asked for by name, if its ``auto.create.topics.enable`` is on.
+    With ``may_create`` topics that are asked for by name are created, if ``auto.create.topics.enable`` is on there.
     """
 
     def __init__(self, connections: Connections, *, may_create: bool = False) -> None:
@@ -107,6 +107,10 @@ class MetadataCache:
             self.forget(partition.topic)
             raise LeaderNotAvailableError(f"{partition} has no leader now: broker {leader} is not there")
         return address
+
+    def address_of(self, node_id: int) -> str | None:
+        """Where a broker listens, by its id, as far as is known."""
+        return self._addresses.get(node_id)
 
 
 def check_partition(topic: TopicDescription, partition: int) -> None:

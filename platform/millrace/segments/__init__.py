@@ -2,7 +2,7 @@
 
 ``names``     file and directory names
 ``indexes``   look-up in the sparse offset and time index
-``mapping``   a run of batches as a zero-copy buffer
+``mapping``   a run of batches as a zero-copy buffer; ``direct`` the same of a file that a broker named
 
 Writing belongs to the broker alone (``millrace_broker.log``).
 """

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import grpc
 
 from millrace.clients.connections import Connections, Request, Response
 from millrace.clients.consuming.signal import Signal
 from millrace.config.client import ClientConfig
+from millrace.protocol import millrace_pb2 as pb
 
 if TYPE_CHECKING:
     from millrace.protocol.millrace_pb2_grpc import BrokerStub
+
+_FETCH: Final = "/millrace.v1.Broker/Fetch"
 
 
 class ConsumerConnections(Connections):
@@ -22,6 +26,8 @@ class ConsumerConnections(Connections):
     def __init__(self, config: ClientConfig, signal: Signal) -> None:
         super().__init__(config)
         self._signal = signal
+        self._raw_lock = threading.Lock()
+        self._raw_fetches: dict[grpc.Channel, grpc.UnaryUnaryMultiCallable[pb.FetchRequest, bytes]] = {}
 
     def _send(
         self,
@@ -47,6 +53,17 @@ class ConsumerConnections(Connections):
         except grpc.FutureCancelledError:
             self.check_open()
             raise
+
+    def raw_fetch(self, address: str) -> grpc.UnaryUnaryMultiCallable[pb.FetchRequest, bytes]:
+        """The call Fetch whose response is left as it came: see ``fetch_response``."""
+        channel = self.channel(address)
+        with self._raw_lock:
+            method = self._raw_fetches.get(channel)
+            if method is None:
+                method = self._raw_fetches[channel] = channel.unary_unary(
+                    _FETCH, request_serializer=pb.FetchRequest.SerializeToString, response_deserializer=bytes
+                )
+            return method
 
     def wait(self, seconds: float) -> None:
         """Wait before a retry; raises ``ClientClosedError`` when closed meanwhile, ``WakeupError``."""

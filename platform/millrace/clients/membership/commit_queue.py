@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from millrace.clients.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from millrace.errors import MillraceError
+from millrace.errors import MillraceError, UnknownTopicOrPartitionError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,10 +54,14 @@ class CommitQueue:
         return replace(self, waiting=self.waiting[1:], under_way=first), first
 
     def answered(self, error: MillraceError | None, now: float) -> tuple[CommitQueue, bool]:
-        """The commit under way was answered; whether that is the end of it."""
+        """The commit under way was answered; whether that is the end of it.
+
+        A topic that is not there is not waited for, though it might come: offsets of it are worth nothing then.
+        """
         commit = self.under_way
         assert commit is not None, "an answer to no request"
-        if error is not None and error.retriable and commit.deadline is not None:
+        may_pass = error is not None and error.retriable and not isinstance(error, UnknownTopicOrPartitionError)
+        if may_pass and commit.deadline is not None:
             wait_s = min(self.backoff_s * (1 << min(self.attempts, 30)), self.backoff_max_s)
             if now + wait_s < commit.deadline:
                 again = (commit, *self.waiting)

@@ -272,7 +272,7 @@ class Member:
         except MillraceError as error:
             self._coordinator.notice(error)
             self._failed(request, error)
-        except Exception as error:  # noqa: BLE001 - an assignor's, or a fault of ours: the caller's poll raises it
+        except Exception as error:  # an assignor's, or a fault of ours: the caller's poll raises it
             logger.exception("group %s", self._coordinator.group_id)
             self._failed(request, MillraceError(f"{type(request).__name__} failed: {error!r}"))
         else:

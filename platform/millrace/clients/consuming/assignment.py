@@ -1,0 +1,76 @@
+"""The partitions that a consumer reads now, and how far it is in each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from millrace.clients.consuming.partition import PartitionState
+from millrace.clients.consuming.reader import PartitionReader
+from millrace.clients.model import OffsetAndMetadata, TopicPartition
+from millrace.clients.schema_cache import SchemaCache
+from millrace.config.client import ConsumerConfig
+from millrace.errors import UsageError
+
+
+class Assignment:
+    """Partition states with their readers, in the order in which they are read: the first is the next."""
+
+    def __init__(self, config: ConsumerConfig, schemas: SchemaCache) -> None:
+        self._config = config
+        self._schemas = schemas
+        self._readers: dict[TopicPartition, PartitionReader] = {}
+
+    def replace(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these and no others; those that were read already keep their positions."""
+        wanted = dict.fromkeys(partitions)
+        for partition in [each for each in self._readers if each not in wanted]:
+            self._readers.pop(partition).state.abandon()
+        self._readers = {partition: self._readers.get(partition) or self._new(partition) for partition in wanted}
+
+    def remove(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these no longer."""
+        for partition in partitions:
+            if (reader := self._readers.pop(partition, None)) is not None:
+                reader.state.abandon()
+
+    def _new(self, partition: TopicPartition) -> PartitionReader:
+        state = PartitionState(
+            partition,
+            reset_to=self._config.auto_offset_reset.value,
+            wants_committed=bool(self._config.group_id),
+        )
+        return PartitionReader(state, self._schemas, self._config.check_crcs)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def partitions(self) -> list[TopicPartition]:
+        """What is read."""
+        return list(self._readers)
+
+    def states(self) -> list[PartitionState]:
+        """How far it is read."""
+        return [reader.state for reader in self._readers.values()]
+
+    def reader(self, partition: TopicPartition | tuple[str, int]) -> PartitionReader:
+        """The reader of a partition; raises ``UsageError`` for one that is not assigned."""
+        reader = self._readers.get(TopicPartition(*partition))
+        if reader is None:
+            raise UsageError(f"{TopicPartition(*partition)} is not assigned to this consumer: assign it first")
+        return reader
+
+    def ready(self) -> list[PartitionReader]:
+        """The readers that have something; next time another one is first, so that none is starved."""
+        ready = [reader for reader in self._readers.values() if reader.has_data()]
+        if ready:
+            first = ready[0].partition
+            self._readers[first] = self._readers.pop(first)
+        return ready
+
+    def consumed(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What ``commit`` commits: after everything that has been handed out, of these partitions or of all."""
+        return {
+            partition: OffsetAndMetadata(offset=reader.state.position)
+            for partition, reader in self._readers.items()
+            if reader.state.position is not None and (partitions is None or partition in partitions)
+        }

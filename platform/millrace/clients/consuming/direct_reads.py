@@ -1,0 +1,140 @@
+"""Reading segments that are on this very machine without the broker in the way: its files, mapped.
+
+The leader names the files of what is readable (``LocateRange``: up to the high watermark or last stable offset, with
+the aborted transactions). Where they cannot be opened here, or are not what was meant, fetches go on over the network,
+and it is tried again after ``metadata.max.age.ms``. Only a partition with much to read is read so: for the newest
+records a fetch that waits for them is the better way.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import deque
+from typing import Any, Final
+
+import grpc
+
+from millrace.clients.consuming.connections import ConsumerConnections
+from millrace.clients.consuming.partition import Fetched, PartitionState
+from millrace.clients.consuming.signal import Signal
+from millrace.clients.model import LocatedExtent
+from millrace.clients.offsets import isolation_number
+from millrace.config.client import ConsumerConfig
+from millrace.protocol import millrace_pb2 as pb
+from millrace.records import AbortedTransaction
+from millrace.segments.direct import map_located
+
+logger = logging.getLogger(__name__)
+
+_EXTENT_BYTES: Final = 32 * 2**20
+"""How much is mapped at once."""
+_WORTH_BYTES: Final = 256 * 2**10
+"""With less to read than this a fetch brings it, and waits for more."""
+
+
+class DirectReader:
+    """Locates and maps segments. In the caller's thread, but for answers that grpc's threads put down."""
+
+    def __init__(self, config: ConsumerConfig, connections: ConsumerConnections, signal: Signal) -> None:
+        self._config = config
+        self._connections = connections
+        self._signal = signal
+        self._answers: deque[tuple[PartitionState, int, Any]] = deque()
+        self._calls: set[Any] = set()
+        self._topic_ids: dict[str, uuid.UUID] = {}
+
+    def may_read(self, state: PartitionState, now: float) -> bool:
+        """Whether to look for the partition's files before fetching."""
+        return state.may_be_here and now >= state.not_here_until
+
+    def locate(self, state: PartitionState, address: str) -> None:
+        """Ask the leader where the records from here on lie."""
+        request = pb.LocateRangeRequest(
+            topic=state.partition.topic,
+            partition=state.partition.partition,
+            start_offset=state.fetch_offset,
+            end_offset=-1,
+            split_bytes=_EXTENT_BYTES,
+            isolation_level=isolation_number(self._config.isolation_level),
+        )
+        call = self._connections.stub(address).LocateRange.future(
+            request, timeout=self._config.request_timeout_ms / 1000
+        )
+        state.in_flight = True
+        generation = state.generation
+        self._calls.add(call)
+        call.add_done_callback(lambda done: self._on_done(state, generation, done))
+
+    def _on_done(self, state: PartitionState, generation: int, call: grpc.Future[pb.LocateRangeResponse]) -> None:
+        self._calls.discard(call)
+        self._answers.append((state, generation, call))
+        self._signal.ring()
+
+    def take_in(self) -> None:
+        """Take what was located. After an error the fetch that follows says what is wrong."""
+        while self._answers:
+            state, generation, call = self._answers.popleft()
+            if state.generation != generation:
+                continue
+            state.in_flight = state.may_be_here = False
+            try:
+                response: pb.LocateRangeResponse = call.result()
+            except (grpc.RpcError, grpc.FutureCancelledError):
+                continue
+            state.high_watermark = response.high_watermark
+            state.last_stable_offset = response.last_stable_offset
+            state.log_start_offset = response.log_start_offset
+            size_bytes = sum(extent.end_position - extent.start_position for extent in response.extents)
+            if size_bytes < _WORTH_BYTES:
+                continue
+            self._topic_ids[state.partition.topic] = uuid.UUID(bytes=response.topic_id)
+            state.located_aborted = tuple(
+                AbortedTransaction(each.producer_id, each.first_offset, each.last_offset)
+                for each in response.aborted_transactions
+            )
+            state.located.extend(
+                LocatedExtent(
+                    segment_base_offset=extent.segment_base_offset,
+                    start_offset=extent.start_offset,
+                    end_offset=extent.end_offset,
+                    start_position=extent.start_position,
+                    end_position=extent.end_position,
+                    path=extent.path,
+                    uri=extent.uri,
+                )
+                for extent in response.extents
+            )
+            self.map_next(state)
+
+    def map_next(self, state: PartitionState) -> None:
+        """Map the next extent of a partition, or see that it must be fetched."""
+        extent = state.located.popleft()
+        mapped = map_located(
+            extent.path,
+            extent.start_position,
+            extent.end_position,
+            start_offset=extent.start_offset,
+            topic_id=self._topic_ids[state.partition.topic],
+        )
+        if isinstance(mapped, str):
+            logger.debug("%s is read over the network from offset %d: %s", state.partition, state.fetch_offset, mapped)
+            state.located.clear()
+            state.not_here_until = time.monotonic() + self._config.metadata_max_age_ms / 1000
+            return
+        state.fetch_offset = extent.end_offset
+        state.waiting.append(
+            Fetched(
+                data=mapped,
+                next_offset=extent.end_offset,
+                end_offset=extent.end_offset,
+                held_bytes=0,
+                aborted=state.located_aborted,
+            )
+        )
+
+    def close(self) -> None:
+        """Cancel what is under way."""
+        for call in list(self._calls):
+            call.cancel()

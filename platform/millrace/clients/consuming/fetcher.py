@@ -1,0 +1,274 @@
+"""Keeping data coming: fetch requests to the leaders of assigned partitions, ahead of what the caller has read.
+
+Invariants:
+
+- A partition is in at most one request at a time, and is asked for again when at most one response of it waits.
+- What waits, and what requests under way may bring, stays below ``fetch.buffer.bytes``; but one request is always
+  allowed, so that reading goes on whatever the bound is.
+- What a response brought is used only while the partition still stands where it was asked for: ``seek`` makes what
+  is under way worthless.
+- Responses arrive in threads of grpc's, which only put them down; everything else happens in the caller's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final
+
+import grpc
+import pyarrow as pa
+
+from millrace.clients.connections import backoff_s
+from millrace.clients.consuming.connections import ConsumerConnections
+from millrace.clients.consuming.direct_reads import DirectReader
+from millrace.clients.consuming.fetch_response import FetchedRecords, read_fetch_response
+from millrace.clients.consuming.partition import Fetched, PartitionState
+from millrace.clients.consuming.signal import Signal
+from millrace.clients.metadata import MetadataCache
+from millrace.clients.offsets import isolation_number
+from millrace.config.client import ConsumerConfig, DirectReads
+from millrace.errors import (
+    BrokerUnavailableError,
+    MillraceError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+    error_of,
+)
+from millrace.protocol import millrace_pb2 as pb
+from millrace.records import AbortedTransaction, scan_headers
+
+_LOOKUP_MS_MIN: Final = 100
+"""What finding a leader may take even in a poll that does not wait."""
+
+logger = logging.getLogger(__name__)
+_TIMEOUT_SLACK_S: Final = 5.0
+"""What a fetch may take beyond ``fetch.max.wait.ms`` before its connection is given up, at least."""
+
+_Asked = list[tuple[PartitionState, int]]
+
+
+class Fetcher:
+    """Sends fetches and takes their responses in."""
+
+    def __init__(
+        self, config: ConsumerConfig, connections: ConsumerConnections, metadata: MetadataCache, signal: Signal
+    ) -> None:
+        self._config = config
+        self._connections = connections
+        self._metadata = metadata
+        self._signal = signal
+        self._answers: deque[tuple[str, int, _Asked, list[FetchedRecords] | MillraceError]] = deque()
+        self._calls: set[Any] = set()
+        self._asked_bytes = 0
+        self._direct = (
+            DirectReader(config, connections, signal) if config.direct_reads is not DirectReads.NEVER else None
+        )
+
+    # --- asking ---------------------------------------------------------------------------------------------------
+
+    def send(self, states: Iterable[PartitionState], timeout_ms: int) -> None:
+        """Ask for what follows in every partition that has little left; finding leaders may take ``timeout_ms``."""
+        now = time.monotonic()
+        by_address: dict[str, _Asked] = {}
+        known = list(states)
+        for state in known:
+            if state.located and len(state.waiting) <= 1 and self._direct is not None:
+                self._direct.map_next(state)
+            if not self._is_due(state, now):
+                continue
+            try:
+                address = self._address(state, max(timeout_ms, _LOOKUP_MS_MIN), now)
+            except MillraceError as error:
+                self._retry_later(state, error)
+                continue
+            if self._direct is not None and self._direct.may_read(state, now):
+                self._direct.locate(state, address)
+            else:
+                by_address.setdefault(address, []).append((state, state.generation))
+        for address, asked in by_address.items():
+            self._fetch(address, asked, known)
+
+    def _is_due(self, state: PartitionState, now: float) -> bool:
+        return not (
+            state.in_flight
+            or state.position is None
+            or state.is_paused
+            or state.error
+            or state.located
+            or state.retry_at > now
+            or len(state.waiting) > 1
+        )
+
+    def _address(self, state: PartitionState, timeout_ms: int, now: float) -> str:
+        """The leader's address, or for a while that of the replica that the leader named (KIP-392)."""
+        if state.replica is not None:
+            address = self._metadata.address_of(state.replica) if now < state.replica_until else None
+            if address is not None:
+                return address
+            state.replica = None
+        return self._metadata.leader_address(state.partition, timeout_ms)
+
+    def _room_bytes(self, wanted_bytes: int, known: list[PartitionState]) -> int:
+        """How much may be asked for; 0: nothing, until some of what is under way has come, or been read."""
+        held_bytes = sum(state.held_bytes for state in known)
+        room_bytes = self._config.fetch_buffer_bytes - held_bytes - self._asked_bytes
+        if room_bytes < wanted_bytes:
+            # What waits in paused partitions must not keep the others waiting: it is fetched again when it is wanted.
+            for state in known:
+                if state.is_paused and state.waiting and state.position is not None:
+                    room_bytes += state.held_bytes
+                    state.move_to(state.position)
+        least_bytes = min(wanted_bytes, self._config.max_partition_fetch_bytes)
+        if room_bytes < least_bytes and (self._asked_bytes or any(state.held_bytes for state in known)):
+            return 0
+        return max(min(wanted_bytes, room_bytes), 1)
+
+    def _fetch(self, address: str, asked: _Asked, known: list[PartitionState]) -> None:
+        wanted_bytes = min(self._config.fetch_max_bytes, len(asked) * self._config.max_partition_fetch_bytes)
+        max_bytes = self._room_bytes(wanted_bytes, known)
+        if not max_bytes:
+            return
+        request = pb.FetchRequest(
+            replica_id=-1,
+            max_wait_ms=self._config.fetch_max_wait_ms,
+            min_bytes=self._config.fetch_min_bytes,
+            max_bytes=max_bytes,
+            isolation_level=isolation_number(self._config.isolation_level),
+            topics=self._topics(asked),
+            rack_id=self._config.client_rack,
+        )
+        wait_s = self._config.fetch_max_wait_ms / 1000
+        timeout_s = max(self._config.request_timeout_ms / 1000, wait_s + _TIMEOUT_SLACK_S)
+        call = self._connections.raw_fetch(address).future(request, timeout=timeout_s)
+        self._asked_bytes += max_bytes
+        self._calls.add(call)
+        call.add_done_callback(lambda done: self._on_done(address, max_bytes, asked, done))
+
+    def _topics(self, asked: _Asked) -> list[pb.FetchRequest.TopicFetch]:
+        topics: dict[str, pb.FetchRequest.TopicFetch] = {}
+        for state, _ in asked:
+            name = state.partition.topic
+            topic = topics.setdefault(name, pb.FetchRequest.TopicFetch(name=name))
+            topic.partitions.add(
+                partition=state.partition.partition,
+                fetch_offset=state.fetch_offset,
+                partition_max_bytes=self._config.max_partition_fetch_bytes,
+                current_leader_epoch=-1,
+            )
+            state.in_flight = True
+        return list(topics.values())
+
+    def _on_done(self, address: str, max_bytes: int, asked: _Asked, call: grpc.Future[bytes]) -> None:
+        answer: list[FetchedRecords] | MillraceError
+        try:
+            answer = list(read_fetch_response(call.result()))
+        except grpc.RpcError as error:
+            answer = self._connections.explain(error, address)
+        except (grpc.FutureCancelledError, grpc.FutureTimeoutError):
+            answer = BrokerUnavailableError(f"the fetch from {address} was cancelled")
+        except MillraceError as error:
+            answer = error
+        self._calls.discard(call)
+        self._answers.append((address, max_bytes, asked, answer))
+        self._signal.ring()
+
+    # --- taking in ------------------------------------------------------------------------------------------------
+
+    def take_in(self) -> None:
+        """Give the responses that have come to their partitions."""
+        if self._direct is not None:
+            self._direct.take_in()
+        while self._answers:
+            address, max_bytes, asked, answer = self._answers.popleft()
+            self._asked_bytes -= max_bytes
+            if isinstance(answer, MillraceError):
+                for state, generation in asked:
+                    if state.generation == generation:
+                        state.in_flight = False
+                        self._failed(state, answer)
+                continue
+            found = {(each.topic, each.result.partition): each for each in answer}
+            for state, generation in asked:
+                if state.generation == generation:
+                    state.in_flight = False
+                    self._take_records(state, found.get((state.partition.topic, state.partition.partition)), address)
+
+    def _take_records(self, state: PartitionState, found: FetchedRecords | None, address: str) -> None:
+        if found is None:
+            self._retry_later(state, MillraceError(f"the broker at {address} left out {state.partition}"))
+            return
+        result = found.result
+        if result.error.code:
+            self._failed(state, error_of(result.error.code, result.error.message))
+            return
+        state.attempts, state.unavailable_since = 0, None
+        state.high_watermark = result.high_watermark
+        state.last_stable_offset = result.last_stable_offset
+        state.log_start_offset = result.log_start_offset
+        if result.HasField("preferred_read_replica"):
+            state.replica = result.preferred_read_replica
+            state.replica_until = time.monotonic() + self._config.metadata_max_age_ms / 1000
+            return
+        aborted = tuple(
+            AbortedTransaction(each.producer_id, each.first_offset, each.last_offset)
+            for each in result.aborted_transactions
+        )
+        self._take_batches(state, found.records, aborted)
+
+    def _take_batches(self, state: PartitionState, data: pa.Buffer, aborted: tuple[AbortedTransaction, ...]) -> None:
+        end, last = 0, None
+        for position, header in scan_headers(data):
+            end, last = position + header.size_bytes, header
+        if last is None:
+            return
+        state.fetch_offset = last.next_offset
+        batches = data.slice(0, end)
+        state.waiting.append(Fetched(data=batches, next_offset=last.next_offset, held_bytes=data.size, aborted=aborted))
+        if self._direct is not None:
+            # There is more than a response holds: perhaps it can be read where it lies.
+            state.may_be_here = data.size >= self._config.max_partition_fetch_bytes // 2
+
+    # --- failures -------------------------------------------------------------------------------------------------
+
+    def _failed(self, state: PartitionState, error: MillraceError) -> None:
+        replica, state.replica = state.replica, None
+        if isinstance(error, OffsetOutOfRangeError):
+            if replica is None:  # a follower may lag behind: the leader knows
+                self._out_of_range(state, error)
+        elif error.retriable:
+            self._metadata.forget(state.partition.topic)
+            self._retry_later(state, error)
+        else:
+            state.error = error
+
+    def _out_of_range(self, state: PartitionState, error: OffsetOutOfRangeError) -> None:
+        policy = self._config.auto_offset_reset.value
+        if policy == "none":
+            state.error = OffsetOutOfRangeError(f"{error.message} (auto.offset.reset=none: seek, or choose another)")
+            return
+        logger.warning(
+            "%s: offset %s is out of range, going on from the %s one", state.partition, state.position, policy
+        )
+        state.reset(policy)
+
+    def _retry_later(self, state: PartitionState, error: MillraceError) -> None:
+        """Errors that may pass are raised only when they last for ``default.api.timeout.ms``."""
+        now = time.monotonic()
+        state.unavailable_since = state.unavailable_since or now
+        waited_too_long = (now - state.unavailable_since) * 1000 >= self._config.default_api_timeout_ms
+        # The metadata has been asked: the topic is gone.
+        if waited_too_long or isinstance(error, UnknownTopicOrPartitionError):
+            state.error = error
+            return
+        state.retry_at = now + backoff_s(self._config, state.attempts)
+        state.attempts += 1
+
+    def close(self) -> None:
+        """Cancel what is under way."""
+        for call in list(self._calls):
+            call.cancel()
+        if self._direct is not None:
+            self._direct.close()

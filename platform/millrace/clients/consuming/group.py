@@ -1,0 +1,264 @@
+"""A consumer's side of its group: membership, commits, and the listener, around the partitions that it reads.
+
+Invariants:
+
+- Offsets of partitions that are given up are committed (where that is automatic) before the listener hears of it, and
+  the partitions are read until the listener has returned.
+- Nothing of a partition is handed out before the listener was told that it is assigned.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from millrace.clients.assignors import find_assignor
+from millrace.clients.consuming.assignment import Assignment
+from millrace.clients.consuming.connections import ConsumerConnections
+from millrace.clients.consuming.interceptors import ConsumerInterceptors
+from millrace.clients.consuming.signal import Signal
+from millrace.clients.consuming.subscription import Subscription, fetch_topics
+from millrace.clients.membership.commit_queue import AutoCommit
+from millrace.clients.membership.commits import Commits, OnCommit, commit_failed
+from millrace.clients.membership.coordinator import Coordinator, check_group_id
+from millrace.clients.membership.listener import RebalanceListener
+from millrace.clients.membership.member import Member
+from millrace.clients.membership.requests import Changed, Prepare
+from millrace.clients.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from millrace.config.client import ConsumerConfig, Isolation
+from millrace.errors import MillraceError, RebalanceInProgressError, UnknownTopicOrPartitionError, WakeupError
+
+logger = logging.getLogger(__name__)
+
+_COMMIT_BEFORE_REBALANCE_S = 5.0
+"""How long a rebalance waits for an automatic commit."""
+
+
+class ConsumerGroup:
+    """What a consumer does as a member of its group, or as one that only commits. In the caller's thread."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        connections: ConsumerConnections,
+        assignment: Assignment,
+        signal: Signal,
+        interceptors: ConsumerInterceptors,
+    ) -> None:
+        self._config = config
+        self._connections = connections
+        self._assignment = assignment
+        self._signal = signal
+        self._interceptors = interceptors
+        self._coordinator = Coordinator(connections, config.group_id)
+        self._assignors = [
+            find_assignor(name.strip()) for name in config.partition_assignment_strategy.split(",") if name.strip()
+        ]
+        self._commits = Commits(connections, self._coordinator, signal, self._refused)
+        self._auto_commit = AutoCommit(
+            interval_s=config.auto_commit_interval_ms / 1000,
+            due_at=time.monotonic() + config.auto_commit_interval_ms / 1000,
+        )
+        self._member: Member | None = None
+        self._subscription: Subscription | None = None
+        self._to_begin: Subscription | None = None
+        self._listener = RebalanceListener()
+        self._listener_error: BaseException | None = None
+
+    # --- subscription ---------------------------------------------------------------------------------------------
+
+    @property
+    def subscription(self) -> Subscription | None:
+        """What is subscribed to, if anything is."""
+        return self._subscription
+
+    def subscribe(self, subscription: Subscription, listener: RebalanceListener | None) -> None:
+        """Join the group, at the next poll, or change what is wanted of it."""
+        check_group_id(self._config.group_id)
+        self._listener = listener or RebalanceListener()
+        self._subscription = self._to_begin = subscription
+
+    def unsubscribe(self, reason: str, timeout_s: float) -> None:
+        """Leave the group, and read nothing any more."""
+        member, self._member = self._member, None
+        self._subscription = self._to_begin = None
+        if member is None:
+            self._assignment.replace(())
+            return
+        self._member = member  # commits within the listener are still this member's
+        try:
+            member.leave(self, reason, timeout_s)
+        finally:
+            self._member = None
+            self._assignment.replace(())
+        self._raise_listener_error()
+
+    def rejoin(self, reason: str) -> None:
+        """Have the group rebalance (Kafka's ``enforceRebalance``)."""
+        if self._member is not None:
+            self._member.rejoin(reason)
+
+    def poll(self) -> None:
+        """Let partitions change hands, commits be called back and automatic ones be made.
+
+        Raises ``UnknownTopicOrPartitionError``, once, for topics that are subscribed to by name and are not there.
+        """
+        self._commits.call_back()
+        self._commit_automatically()
+        if self._to_begin is not None:
+            self._begin(self._to_begin)
+        if self._member is not None:
+            try:
+                self._member.poll(self)
+            finally:
+                self._raise_listener_error()
+
+    def _begin(self, subscription: Subscription) -> None:
+        found = () if subscription.pattern else fetch_topics(self._connections, subscription.names)
+        if self._member is None:
+            self._member = Member(self._connections, self._coordinator, self._signal, self._assignors)
+        self._member.subscribe(subscription)
+        self._to_begin = None
+        missing = sorted(subscription.names - {topic.name for topic in found})
+        if missing:
+            raise UnknownTopicOrPartitionError(
+                f"{', '.join(missing)}: no such topic: create it; the consumer that is polled again waits for it"
+            )
+
+    def look_at_topics(self) -> None:
+        """Something shows that topics have changed."""
+        if self._member is not None:
+            self._member.look_at_topics()
+
+    # --- partitions change hands (``Hands``) ----------------------------------------------------------------------
+
+    def give_up(self, prepare: Prepare) -> None:
+        """Tell the listener, then read these partitions no longer."""
+        if prepare.revoked:
+            self._commit_before(prepare.revoked)
+            self._tell(lambda: self._listener.on_partitions_revoked(sorted(prepare.revoked)))
+        if prepare.lost:
+            self._tell(lambda: self._listener.on_partitions_lost(sorted(prepare.lost)))
+        self._assignment.remove(prepare.revoked | prepare.lost)
+
+    def take(self, changed: Changed) -> None:
+        """Tell the listener, and read what is assigned now."""
+        if changed.revoked:
+            self._commit_before(changed.revoked)
+            self._tell(lambda: self._listener.on_partitions_revoked(sorted(changed.revoked)))
+        self._assignment.replace(sorted(changed.owned))
+        self._tell(lambda: self._listener.on_partitions_assigned(sorted(changed.added)))
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - raised by the poll, when partitions have changed hands
+            self._listener_error = self._listener_error or error
+
+    def _raise_listener_error(self) -> None:
+        error, self._listener_error = self._listener_error, None
+        if error is not None:
+            raise error
+
+    # --- commits --------------------------------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> ConsumerGroupMetadata:
+        """Who commits, for a producer's transactions."""
+        check_group_id(self._config.group_id)
+        if self._member is not None:
+            return self._member.metadata
+        return ConsumerGroupMetadata(group_id=self._config.group_id, group_instance_id=self._config.group_instance_id)
+
+    def _committing(self) -> ConsumerGroupMetadata:
+        if self._member is None:
+            return ConsumerGroupMetadata(group_id=self._config.group_id)
+        who = self._member.committing()
+        if who is None:
+            raise commit_failed("it is not a member now")
+        return who
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
+        """Commit and wait."""
+        check_group_id(self._config.group_id)
+        if offsets:
+            self._commits.commit(offsets, self._committing(), timeout_s)
+            self._interceptors.on_commit(offsets)
+
+    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], on_commit: OnCommit | None) -> None:
+        """Commit without waiting."""
+        check_group_id(self._config.group_id)
+
+        def done(committed: Mapping[TopicPartition, OffsetAndMetadata], error: MillraceError | None) -> None:
+            if error is None:
+                self._interceptors.on_commit(committed)
+            if on_commit is not None:
+                on_commit(committed, error)
+            elif error is not None:
+                logger.warning("group %s: offsets were not committed: %s", self._config.group_id, error.message)
+
+        self._commits.commit_async(offsets, self._committing(), done)
+
+    def committed(
+        self, partitions: Collection[TopicPartition], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed. While a transaction has offsets pending, readers of committed records wait."""
+        check_group_id(self._config.group_id)
+        return self._commits.committed(
+            partitions,
+            require_stable=self._config.isolation_level is Isolation.READ_COMMITTED,
+            timeout_ms=timeout_ms,
+        )
+
+    def _refused(self, error: MillraceError, who: ConsumerGroupMetadata) -> None:
+        if self._member is not None:
+            self._member.commit_refused(error, who)
+
+    @property
+    def commits_automatically(self) -> bool:
+        """Whether polls commit."""
+        return self._config.enable_auto_commit and bool(self._config.group_id)
+
+    def _commit_automatically(self) -> None:
+        if not self.commits_automatically or not len(self._assignment):
+            return
+        self._auto_commit, is_due = self._auto_commit.polled(time.monotonic())
+        if not is_due or not self._commits.is_idle:
+            return
+        offsets = self._assignment.consumed()
+        try:
+            if offsets:
+                self.commit_async(offsets, None)
+        except RebalanceInProgressError:
+            pass  # it is committed before the partitions go, or at the next poll
+        except MillraceError as error:
+            logger.warning("group %s: offsets were not committed: %s", self._config.group_id, error.message)
+
+    def _commit_before(self, partitions: Collection[TopicPartition]) -> None:
+        if self.commits_automatically:
+            self.commit_now(self._assignment.consumed(partitions), _COMMIT_BEFORE_REBALANCE_S)
+
+    def commit_now(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
+        """Commit as well as it can be done in some time; what fails is logged."""
+        try:
+            self.commit(offsets, timeout_s)
+        except WakeupError:
+            self._signal.wakeup()  # it is for the wait that comes next
+        except MillraceError as error:
+            logger.warning("group %s: offsets were not committed: %s", self._config.group_id, error.message)
+
+    def close(self, timeout_s: float) -> None:
+        """Commit, leave, and let the callbacks of commits be called."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            if self.commits_automatically and len(self._assignment) and self._member is None:
+                self.commit_now(self._assignment.consumed(), timeout_s)
+            self.unsubscribe("the consumer is closed", timeout_s)
+        finally:
+            while not self._commits.is_idle and time.monotonic() < deadline:
+                serial = self._signal.serial
+                if not self._commits.is_idle:
+                    self._signal.wait(serial, min(0.1, deadline - time.monotonic()))
+            self._commits.close()
+            self._commits.call_back()

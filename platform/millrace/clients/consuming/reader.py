@@ -1,0 +1,82 @@
+"""Taking the batches of one partition apart, as many rows at a time as are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from millrace.clients.consuming.partition import OFFSET_MAX, PartitionState
+from millrace.clients.schema_cache import SchemaCache
+from millrace.records import DecodedBatch, decode_range
+
+
+class PartitionReader:
+    """Reads what waits in a ``PartitionState``, and moves its position on."""
+
+    def __init__(self, state: PartitionState, schemas: SchemaCache, check_crcs: bool) -> None:
+        self.state = state
+        self.partition = state.partition
+        self._schemas = schemas
+        self._check_crcs = check_crcs
+        self._columns: Sequence[str] | None = None
+        self._batches: Iterator[DecodedBatch] | None = None
+        self._rest: DecodedBatch | None = None
+        self._generation = state.generation
+
+    def move_to(self, offset: int) -> None:
+        """Go on from ``offset``."""
+        self.state.move_to(offset)
+
+    def reset(self, where: str) -> None:
+        """Go on from the ``earliest`` or the ``latest`` record."""
+        self.state.reset(where)
+
+    def read_columns(self, columns: Sequence[str] | None) -> None:
+        """Read only these columns from now on; what is decoded already with others is decoded anew."""
+        if columns != self._columns:
+            self._columns = columns
+            self._batches = self._rest = None
+
+    def has_data(self) -> bool:
+        """Whether batches wait to be read (control batches alone may turn out to be nothing)."""
+        return bool(self.state.waiting) and not self.state.is_paused
+
+    def next(self, max_rows: int) -> DecodedBatch | None:
+        """The next rows of one batch, at most ``max_rows``; ``None`` when what was fetched is used up."""
+        if self._generation != self.state.generation:
+            self._generation = self.state.generation
+            self._batches = self._rest = None
+        batch = self._rest or self._next_batch()
+        if batch is None:
+            return None
+        if batch.num_rows > max_rows:
+            split = batch.offsets()[max_rows].as_py()
+            self._rest = batch.slice(split, OFFSET_MAX)
+            batch = batch.slice(0, split)
+            self.state.position = split
+        else:
+            self._rest = None
+            # What compaction took out at a batch's end is passed over too; what is not ours yet is not.
+            self.state.position = min(batch.header.next_offset, self.state.waiting[0].end_offset)
+        return batch
+
+    def _next_batch(self) -> DecodedBatch | None:
+        while self.state.waiting:
+            fetched = self.state.waiting[0]
+            if self._batches is None:
+                self._batches = decode_range(
+                    fetched.data,
+                    self.state.position or 0,
+                    fetched.end_offset,
+                    self._schemas.schema_of,
+                    self._columns,
+                    verify=self._check_crcs,
+                    aborted=fetched.aborted,
+                )
+            batch = next(self._batches, None)
+            if batch is not None:
+                return batch
+            self._batches = None
+            # Past control batches, aborted ones, and what compaction took out at the end.
+            self.state.position = max(self.state.position or 0, fetched.next_offset)
+            self.state.waiting.popleft()
+        return None

@@ -1,0 +1,37 @@
+"""What a poll returns: the records, partition by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import overload
+
+from millrace.clients.model import ConsumerRecord, TopicPartition
+
+
+class ConsumerRecords(Sequence[ConsumerRecord]):
+    """The records of one poll, partition by partition, each partition's in the order of its offsets."""
+
+    def __init__(self, by_partition: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
+        self._by_partition: dict[TopicPartition, list[ConsumerRecord]] = dict(by_partition)
+        self._all = [record for records in self._by_partition.values() for record in records]
+
+    def partitions(self) -> list[TopicPartition]:
+        """Partitions that there are records of."""
+        return list(self._by_partition)
+
+    def records(self, partition: TopicPartition) -> list[ConsumerRecord]:
+        """The records of one partition."""
+        return self._by_partition.get(TopicPartition(*partition), [])
+
+    @overload
+    def __getitem__(self, index: int) -> ConsumerRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ConsumerRecord]: ...
+    def __getitem__(self, index: int | slice) -> ConsumerRecord | list[ConsumerRecord]:
+        return self._all[index]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __repr__(self) -> str:
+        return f"ConsumerRecords({len(self)} records of {', '.join(map(str, self._by_partition))})"

@@ -1,0 +1,71 @@
+"""Reading a segment file that a broker named, if it is here and is what the broker meant.
+
+A file is mapped when it exists here, its directory holds the partition of the very topic (by its id), and it is as long
+as the extent. So the choice needs no configuration: whoever has no such file reads over the network.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from functools import lru_cache
+from pathlib import Path
+
+import pyarrow as pa
+
+from millrace.errors import CorruptBatchError, OffsetsLostError, StorageError
+from millrace.ids import parse_id
+from millrace.records import HEADER_BYTES, read_header
+from millrace.segments.mapping import map_extent
+
+
+def map_located(
+    path: str, start_position: int, end_position: int, *, start_offset: int, topic_id: uuid.UUID
+) -> pa.Buffer | str:
+    """Map an extent that begins with the batch of ``start_offset``; a text says why it cannot be."""
+    obstacle = _obstacle(path, end_position, topic_id)
+    if obstacle is not None:
+        return obstacle
+    try:
+        mapped = map_extent(path, start_position, end_position)
+    except (OffsetsLostError, StorageError) as error:
+        return error.message
+    return _replacement(mapped, path, start_offset) or mapped
+
+
+def _obstacle(path: str, end_position: int, topic_id: uuid.UUID) -> str | None:
+    """Why an extent cannot be mapped; None when it can."""
+    if not path:
+        return "the broker does not name its files"
+    try:
+        size_bytes = os.stat(path).st_size
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if size_bytes < end_position:
+        return f"{path} has {size_bytes} bytes here, the extent ends at {end_position}"
+    if _topic_id_of(Path(path).parent) != topic_id:
+        return f"{Path(path).parent} holds another topic"
+    return None
+
+
+def _replacement(mapped: pa.Buffer, path: str, start_offset: int) -> str | None:
+    """Say that the file is not the one that was located; None when it is.
+
+    Compaction puts a file with fewer batches under the same name: what begins at the position then is a later batch.
+    """
+    try:
+        is_later = mapped.size >= HEADER_BYTES and read_header(mapped).base_offset > start_offset
+    except CorruptBatchError:
+        return None  # decoding says what is wrong
+    return f"{path} has been replaced since it was located" if is_later else None
+
+
+@lru_cache(maxsize=1024)
+def _topic_id_of(directory: Path) -> uuid.UUID | None:
+    """The topic whose partition a directory holds, from ``partition.metadata``. It never changes for a directory."""
+    try:
+        text = (directory / "partition.metadata").read_text()
+        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        return parse_id(fields["topic_id"].strip())
+    except (OSError, KeyError, ValueError):
+        return None
