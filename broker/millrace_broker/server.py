@@ -83,6 +83,7 @@ class BrokerServer:
         self._is_started = False
         self.broker.arrivals.close()
         self.broker.appends.close()
+        self.broker.groups.release()
         await self._server.stop(_GRACE_S)
         await self.broker.close()
         _logger.info("broker %d has stopped", self._config.broker_id)

@@ -61,6 +61,11 @@ class GroupCoordinator:
         self._shards.start()
         self._expiring = asyncio.create_task(self._expire(), name="millrace-expire-offsets")
 
+    def release(self) -> None:
+        """Answer all who wait, now that the broker is about to stop."""
+        for shard in self._shards.all():
+            shard.release()
+
     async def close(self) -> None:
         """Answer all who wait, and finish what is being written."""
         if self._expiring is not None:

@@ -110,11 +110,15 @@ class GroupShard:
         group = Group.restore(group_id, self._settings, loaded.stored, self._now_ms())
         return Entry(group, loaded.offsets, group.state, loaded.state_since_ms)
 
-    def deactivate(self) -> None:
-        """Answer all who wait, stop all timers."""
+    def release(self) -> None:
+        """Answer all who wait, stop all timers, let nobody in any more. What is being written is finished."""
         for entry in self._entries.values():
             entry.group.close()
             self._carry_out(entry)
+
+    def deactivate(self) -> None:
+        """The same, and forget everything."""
+        self.release()
         self._entries.clear()
 
     # --- views ---------------------------------------------------------------------------------------------

@@ -1,0 +1,497 @@
+"""One group's machine: what it answers to what, in which state."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.coordinator_records import ConsumerProtocolSubscription, write_versioned
+from millrace.errors import (
+    CoordinatorNotAvailableError,
+    FencedInstanceIdError,
+    GroupMaxSizeReachedError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+    InvalidSessionTimeoutError,
+    RebalanceInProgressError,
+    StorageError,
+    UnknownMemberError,
+)
+from millrace_broker.groups.base import NEW_MEMBER_JOIN_TIMEOUT_MS
+from millrace_broker.groups.group import Group
+from millrace_broker.groups.model import (
+    GroupSettings,
+    GroupState,
+    Identity,
+    JoinAnswer,
+    MemberIdGiven,
+    StoredGroup,
+    StoredMember,
+)
+
+from .world import REBALANCE_MS, SESSION_MS, SETTINGS, World
+
+NOBODY = Identity(member_id="")
+
+
+def other(identity: Identity, **changes: object) -> Identity:
+    fields = {
+        "member_id": identity.member_id,
+        "group_instance_id": identity.group_instance_id,
+        "generation_id": identity.generation_id,
+    }
+    return Identity(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def subscription(*topics: str, owned: int = -1) -> bytes:
+    return write_versioned(ConsumerProtocolSubscription(topics=topics, user_data=None, generation_id=owned), 3)
+
+
+# --- joining ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_first_join_is_given_a_member_id() -> None:
+    world = World()
+    answer = world.answers[world.join()]
+    assert isinstance(answer, MemberIdGiven)
+    assert world.group.state is GroupState.EMPTY
+
+
+def test_a_member_id_that_nobody_joins_with_is_forgotten_after_a_session() -> None:
+    world = World()
+    member_id = world.new_member_id()
+    world.pass_time(SESSION_MS)
+    assert not world.group.pending
+    assert isinstance(world.answers[world.join(member_id)], UnknownMemberError)
+
+
+def test_the_first_rebalance_waits_for_more_members() -> None:
+    world = World()
+    first = world.join(world.new_member_id())
+    world.pass_time(2000)
+    second = world.join(world.new_member_id())
+    world.pass_time(2000)  # the second came within the delay, which begins anew
+    assert world.parked == {first, second}
+    world.pass_time(2000)
+    answers = [world.answers[first], world.answers[second]]
+    assert [answer.generation_id for answer in answers] == [1, 1]
+    assert [len(answer.members) for answer in answers] == [2, 0]
+    assert answers[1].leader == answers[0].member_id
+
+
+def test_the_first_rebalance_is_not_drawn_out_beyond_its_timeout() -> None:
+    world = World()
+    calls = [world.join(world.new_member_id())]
+    for _ in range(9):
+        world.pass_time(2500)
+        calls.append(world.join(world.new_member_id()))
+    early = calls[: REBALANCE_MS // 2500]
+    assert not world.parked & set(early)
+
+
+def test_later_rebalances_end_when_all_have_joined() -> None:
+    world = World()
+    members = world.stable("a", "b")
+    new = world.join(world.new_member_id())
+    assert world.refusal("heartbeat", members["a"]) is RebalanceInProgressError
+    calls = [world.join(members[name].member_id) for name in "ab"]
+    assert world.answers[new].generation_id == members["a"].generation_id + 1
+    assert not world.parked
+    assert all(call in world.answers for call in calls)
+
+
+def test_who_does_not_join_again_in_time_is_no_member_any_more() -> None:
+    world = World()
+    members = world.stable("a", "b")
+    call = world.join(members["a"].member_id)
+    for _ in range(4):
+        world.pass_time(REBALANCE_MS // 4)
+        world.refusal("heartbeat", members["b"])  # it lives, but does not join
+    assert [member.member_id for member in world.answers[call].members] == [members["a"].member_id]
+    assert world.refusal("heartbeat", members["b"]) is UnknownMemberError
+
+
+def test_a_static_member_keeps_its_place_when_it_does_not_join_again_in_time() -> None:
+    world = World()
+    members = world.stable("a", "s*")
+    call = world.join(members["a"].member_id)
+    for _ in range(4):
+        world.pass_time(REBALANCE_MS // 4)
+        world.refusal("heartbeat", members["s*"])
+    assert len(world.answers[call].members) == 2
+
+
+def test_without_any_joined_member_a_rebalance_goes_on_until_sessions_end() -> None:
+    world = World()
+    members = world.stable("s*", "t*", session_timeout_ms=60_000)
+    abandoned = world.join(members["s*"].member_id, group_instance_id="s*", protocols=(("range", b"new"),))
+    world.abandon(abandoned)
+    world.pass_time(REBALANCE_MS)
+    assert world.group.state is GroupState.PREPARING_REBALANCE
+    world.pass_time(60_000)
+    assert world.group.state is GroupState.EMPTY
+
+
+@pytest.mark.parametrize("session_ms", [5999, 60_001])
+def test_sessions_are_within_the_brokers_limits(session_ms: int) -> None:
+    world = World()
+    call = world.join(session_timeout_ms=session_ms)
+    assert isinstance(world.answers[call], InvalidSessionTimeoutError)
+
+
+def test_members_must_have_an_assignor_in_common() -> None:
+    world = World()
+    assert isinstance(world.answers[world.join(protocols=())], InconsistentGroupProtocolError)
+    assert isinstance(world.answers[world.join(protocol_type="")], InconsistentGroupProtocolError)
+    world.stable("a", protocols=(("range", b""), ("sticky", b"")))
+    assert isinstance(world.answers[world.join(protocols=(("other", b""),))], InconsistentGroupProtocolError)
+    assert isinstance(world.answers[world.join(protocol_type="connect")], InconsistentGroupProtocolError)
+    assert isinstance(world.answers[world.join(protocols=(("sticky", b""),))], MemberIdGiven)
+
+
+def test_members_vote_for_the_assignor() -> None:
+    world = World()
+    votes = (("range", "sticky"), ("sticky", "range"), ("sticky", "other", "range"))
+    calls = [
+        world.join(world.new_member_id(), protocols=tuple((name, name.encode()) for name in names)) for names in votes
+    ]
+    world.pass_time(REBALANCE_MS // 2)
+    answer: JoinAnswer = world.answers[calls[0]]
+    assert answer.protocol_name == "sticky"
+    assert [member.metadata for member in answer.members] == [b"sticky"] * 3
+
+
+def test_a_group_takes_no_more_members_than_allowed() -> None:
+    world = World(GroupSettings(initial_rebalance_delay_ms=0, max_size=2))
+    world.stable("a", "b")
+    assert isinstance(world.answers[world.join()], GroupMaxSizeReachedError)
+
+
+def test_of_too_many_members_those_that_join_again_last_are_refused() -> None:
+    stored = StoredGroup(
+        protocol_type="consumer",
+        generation_id=4,
+        protocol_name="range",
+        leader="m0",
+        members=tuple(stored_member(f"m{number}") for number in range(3)),
+    )
+    settings = GroupSettings(max_size=2)
+    world = World(settings, Group.restore("g", settings, stored, 1_000_000))
+    assert world.group.state is GroupState.PREPARING_REBALANCE
+    calls = [world.join(f"m{number}") for number in range(3)]
+    assert isinstance(world.answers[calls[2]], GroupMaxSizeReachedError)
+    assert [world.answers[call].generation_id for call in calls[:2]] == [5, 5]
+
+
+def test_a_follower_that_joins_again_unchanged_disturbs_nobody() -> None:
+    world = World()
+    members = world.stable("a", "b")
+    answer = world.answers[world.join(members["b"].member_id)]
+    assert answer.generation_id == members["b"].generation_id
+    assert world.group.state is GroupState.STABLE
+
+
+def test_a_leader_that_joins_again_begins_a_rebalance() -> None:
+    world = World()
+    members = world.stable("a", "b")
+    world.join(members["a"].member_id)
+    assert world.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_a_changed_subscription_begins_a_rebalance() -> None:
+    world = World()
+    members = world.stable("a", "b")
+    world.join(members["b"].member_id, protocols=(("range", b"changed"),))
+    assert world.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_a_lost_answer_to_a_join_is_given_again() -> None:
+    world = World()
+    call = world.join(world.new_member_id())
+    world.pass_time(3000)
+    answer = world.answers[call]
+    assert world.answers[world.join(answer.member_id)] == answer
+
+
+def test_a_member_that_asks_twice_is_answered_at_the_second_place() -> None:
+    world = World()
+    member_id = world.new_member_id()
+    first, second = world.join(member_id), world.join(member_id)
+    assert isinstance(world.answers[first], RebalanceInProgressError)
+    assert second in world.parked
+
+
+def test_a_joining_member_whose_caller_has_gone_is_not_waited_for_longer_than_its_session() -> None:
+    world = World()
+    members = world.stable("a", "b", "c")
+    joined = world.join(members["a"].member_id)
+    world.abandon(world.join(members["b"].member_id))
+    last = world.join(members["c"].member_id)
+    assert world.parked == {joined, last}
+    world.pass_time(SESSION_MS)
+    assert world.answers[joined].generation_id == members["a"].generation_id + 1
+    assert len(world.answers[joined].members) == 2
+
+
+def test_a_first_join_is_parked_for_a_limited_time() -> None:
+    world = World()
+    members = world.stable("a", rebalance_timeout_ms=2 * NEW_MEMBER_JOIN_TIMEOUT_MS)
+    new = world.join(world.new_member_id())
+    while world.now_ms < 1_000_000 + NEW_MEMBER_JOIN_TIMEOUT_MS + REBALANCE_MS:
+        world.pass_time(5000)
+        world.refusal("heartbeat", members["a"])
+    assert isinstance(world.answers[new], UnknownMemberError)
+
+
+# --- static members --------------------------------------------------------------------------------------------------
+
+
+def test_a_static_member_comes_back_without_a_rebalance() -> None:
+    world = World()
+    members = world.stable("a", "s*")
+    call = world.join(group_instance_id="s*")
+    assert call in world.parked  # the new member id is written down first
+    world.stores_done()
+    answer = world.answers[call]
+    assert answer.generation_id == members["s*"].generation_id
+    assert answer.member_id != members["s*"].member_id
+    assert (answer.skip_assignment, answer.members) == (False, ())
+    assert world.group.state is GroupState.STABLE
+    synced = world.sync(other(members["s*"], member_id=answer.member_id))
+    assert world.answers[synced].assignment == b"s*"
+    assert world.refusal("heartbeat", members["s*"]) is FencedInstanceIdError
+    assert world.refusal("heartbeat", other(members["s*"], group_instance_id=None)) is UnknownMemberError
+
+
+def test_a_static_leader_that_comes_back_need_not_assign_again() -> None:
+    world = World()
+    world.stable("s*", "a")
+    call = world.join(group_instance_id="s*")
+    world.stores_done()
+    answer = world.answers[call]
+    assert answer.leader == answer.member_id
+    assert answer.skip_assignment
+    assert len(answer.members) == 2
+
+
+def test_a_static_member_with_other_topics_begins_a_rebalance() -> None:
+    world = World()
+    world.stable("a", "s*", protocols=(("range", subscription("t")),))
+    world.join(group_instance_id="s*", protocols=(("range", subscription("t", "u")),))
+    assert world.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_what_a_static_member_had_before_does_not_count_as_a_change() -> None:
+    world = World()
+    world.stable("a", "s*", protocols=(("range", subscription("t")),))
+    world.join(group_instance_id="s*", protocols=(("range", subscription("t", owned=7)),))
+    assert world.group.state is GroupState.STABLE
+
+
+def test_a_static_member_that_cannot_be_written_down_is_the_one_it_was() -> None:
+    world = World()
+    members = world.stable("a", "s*")
+    call = world.join(group_instance_id="s*")
+    world.fail_store()
+    assert isinstance(world.answers[call], StorageError)
+    assert world.refusal("heartbeat", members["s*"]) is None
+
+
+def test_a_static_member_that_comes_back_while_assigning_begins_anew() -> None:
+    world = World()
+    calls = {name: world.join(group_instance_id=name) for name in ("s*", "t*")}
+    world.pass_time(REBALANCE_MS // 2)
+    answer = world.answers[calls["t*"]]
+    waiting = world.sync(Identity(member_id=answer.member_id, generation_id=1, group_instance_id="t*"))
+    world.join(group_instance_id="t*")
+    assert isinstance(world.answers[waiting], FencedInstanceIdError)
+    assert world.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_static_members_leave_by_their_instance() -> None:
+    world = World()
+    world.stable("s*")
+    assert world.refusal("leave", Identity(member_id="", group_instance_id="t*")) is UnknownMemberError
+    assert world.refusal("leave", Identity(member_id="", group_instance_id="s*")) is None
+    assert world.group.state is GroupState.EMPTY
+
+
+# --- sync, heartbeat, leave ------------------------------------------------------------------------------------------
+
+
+def test_followers_wait_for_the_leaders_assignment_to_be_written_down() -> None:
+    world = World()
+    calls = {name: world.join(world.new_member_id()) for name in "ab"}
+    world.pass_time(REBALANCE_MS // 2)
+    ids = {name: Identity(member_id=world.answers[call].member_id, generation_id=1) for name, call in calls.items()}
+    follower = world.sync(ids["b"])
+    leader = world.sync(ids["a"], {ids["b"].member_id: b"all"})
+    assert world.parked == {follower, leader}
+    assert [member.assignment for member in world.stores[0].group.members] == [b"", b"all"]
+    world.stores_done()
+    assert [world.answers[call].assignment for call in (leader, follower)] == [b"", b"all"]
+    assert world.group.state is GroupState.STABLE
+
+
+def test_an_assignment_that_cannot_be_written_down_is_nobodys() -> None:
+    world = World()
+    call = world.join(world.new_member_id())
+    world.pass_time(3000)
+    identity = Identity(member_id=world.answers[call].member_id, generation_id=1)
+    synced = world.sync(identity, {identity.member_id: b"x"})
+    world.fail_store()
+    assert isinstance(world.answers[synced], StorageError)
+    assert world.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_members_that_do_not_ask_for_their_assignment_are_gone() -> None:
+    world = World()
+    calls = {name: world.join(world.new_member_id()) for name in "ab"}
+    world.pass_time(REBALANCE_MS // 2)
+    ids = {name: Identity(member_id=world.answers[call].member_id, generation_id=1) for name, call in calls.items()}
+    world.sync(ids["a"])
+    world.stores_done()
+    for _ in range(4):
+        world.pass_time(REBALANCE_MS // 4)
+        world.refusal("heartbeat", ids["a"])
+        world.refusal("heartbeat", ids["b"])  # it lives, but does not sync
+    assert world.refusal("heartbeat", ids["b"]) is UnknownMemberError
+    assert world.refusal("heartbeat", ids["a"]) is RebalanceInProgressError
+
+
+def test_a_silent_member_is_gone_after_its_session() -> None:
+    world = World()
+    members = world.stable("a", "b")
+    world.pass_time(SESSION_MS - 1)
+    assert world.refusal("heartbeat", members["a"]) is None
+    world.pass_time(1)
+    assert world.refusal("heartbeat", members["b"]) is UnknownMemberError
+    assert world.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_the_last_member_leaves_an_empty_group_behind() -> None:
+    world = World()
+    members = world.stable("a")
+    world.refusal("leave", members["a"])
+    assert world.group.state is GroupState.EMPTY
+    assert world.stores[-1].group.generation_id == 2
+    assert world.stores[-1].group.members == ()
+
+
+@pytest.mark.parametrize("request_name", ["heartbeat", "sync", "commit"])
+def test_who_is_not_this_generations_member_is_refused(request_name: str) -> None:
+    world = World()
+    members = world.stable("a", "s*")
+    a, s = members["a"], members["s*"]
+
+    def refusal(identity: Identity) -> type[Exception] | None:
+        if request_name == "sync":
+            answer = world.answers[world.sync(identity)]
+            return type(answer) if isinstance(answer, Exception) else None
+        return world.refusal({"commit": "check_commit"}.get(request_name, request_name), identity)
+
+    assert refusal(a) is None
+    assert refusal(other(a, member_id="unknown")) is UnknownMemberError
+    assert refusal(other(a, generation_id=a.generation_id - 1)) is IllegalGenerationError
+    assert refusal(other(a, generation_id=a.generation_id + 1)) is IllegalGenerationError
+    assert refusal(other(s, member_id=a.member_id)) is FencedInstanceIdError
+    assert refusal(other(a, group_instance_id="nobody's")) is UnknownMemberError
+
+
+def test_a_sync_names_the_protocol_that_was_chosen() -> None:
+    world = World()
+    a = world.stable("a")["a"]
+    wrong = world.sync(a, protocol_name="sticky")
+    assert isinstance(world.answers[wrong], InconsistentGroupProtocolError)
+    wrong = world.sync(a, protocol_type="connect")
+    assert isinstance(world.answers[wrong], InconsistentGroupProtocolError)
+    right = world.sync(a, protocol_type="consumer", protocol_name="range")
+    assert world.answers[right].assignment == b"a"
+
+
+# --- commits ---------------------------------------------------------------------------------------------------------
+
+
+def test_only_members_commit_while_there_are_some() -> None:
+    world = World()
+    assert world.refusal("check_commit", NOBODY) is None
+    a = world.stable("a")["a"]
+    assert world.refusal("check_commit", NOBODY) is UnknownMemberError
+    assert world.refusal("check_commit", a) is None
+    assert world.refusal("check_commit", NOBODY, is_transactional=True) is None
+    assert world.refusal("check_commit", other(a, generation_id=9), is_transactional=True) is IllegalGenerationError
+    world.refusal("leave", a)
+    assert world.refusal("check_commit", NOBODY) is None
+    assert world.refusal("check_commit", a) is UnknownMemberError
+
+
+def test_the_last_generation_commits_until_the_next_one_begins() -> None:
+    world = World()
+    members = world.stable("a", "b")
+    world.join(members["a"].member_id)
+    assert world.refusal("check_commit", members["b"]) is None
+    world.join(members["b"].member_id)
+    assert world.group.state is GroupState.COMPLETING_REBALANCE
+    assert world.refusal("check_commit", members["b"]) is IllegalGenerationError
+    now = other(members["b"], generation_id=world.group.generation_id)
+    assert world.refusal("check_commit", now) is RebalanceInProgressError
+    assert world.refusal("check_commit", now, is_transactional=True) is None
+    assert world.refusal("heartbeat", now) is None
+
+
+def test_a_commit_is_a_sign_of_life() -> None:
+    world = World()
+    a = world.stable("a")["a"]
+    for _ in range(3):
+        world.pass_time(SESSION_MS - 1)
+        assert world.refusal("check_commit", a) is None
+
+
+# --- the end, and the beginning --------------------------------------------------------------------------------------
+
+
+def test_a_closed_group_sends_everybody_away() -> None:
+    world = World()
+    members = world.stable("a", "b")
+    call = world.join(members["a"].member_id)
+    world.group.close()
+    world.settle()
+    assert isinstance(world.answers[call], CoordinatorNotAvailableError)
+    assert not world.timers
+    assert world.refusal("heartbeat", members["a"]) is CoordinatorNotAvailableError
+    assert isinstance(world.answers[world.join()], CoordinatorNotAvailableError)
+
+
+def stored_member(member_id: str) -> StoredMember:
+    return StoredMember(
+        member_id=member_id,
+        group_instance_id=None,
+        client_id="c",
+        client_host="/h",
+        session_timeout_ms=SESSION_MS,
+        rebalance_timeout_ms=REBALANCE_MS,
+        subscription=subscription("t"),
+        assignment=b"mine",
+    )
+
+
+def test_a_group_that_was_read_goes_on_where_it_was() -> None:
+    world = World()
+    members = world.stable("a", "b")
+    stored = world.group._as_stored({member.member_id: member.assignment for member in world.group.roster})
+    again = World(SETTINGS, Group.restore("g", SETTINGS, stored, 1_000_000))
+    assert again.group.state is GroupState.STABLE
+    assert again.group.roster.leader == world.group.roster.leader
+    assert again.answers[again.sync(members["b"])].assignment == b"b"
+    assert again.refusal("heartbeat", members["a"]) is None
+    again.pass_time(SESSION_MS)
+    assert again.group.state is GroupState.EMPTY
+
+
+def test_the_topics_of_a_group_are_those_of_its_members() -> None:
+    world = World()
+    assert world.group.subscribed_topics() is None
+    world.stable("a", "b", protocols=(("range", subscription("t", "u")),))
+    assert world.group.subscribed_topics() == {"t", "u"}
+    world = World()
+    world.stable("a", protocols=(("range", b"no subscription"),))
+    assert world.group.subscribed_topics() is None
