@@ -517,6 +517,12 @@ class BufferExhaustedError(MillraceError):
     retriable = True
 
 
+class TransactionAbortedError(MillraceError):
+    """A record was not sent, or does not count, because its transaction was aborted."""
+
+    code = 1013
+
+
 class UnknownOutcomeError(MillraceError):
     """The connection broke after a request was sent: the records may or may not be in the log."""
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.clients.partitioner import murmur2, murmur2_array, partition_for_key, partitions_for_keys
+from millrace.clients.producing.partitioner import murmur2, murmur2_array, partition_for_key, partitions_for_keys
 
 _ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[1] / "oracles")
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.clients import Admin, Consumer, Producer, TopicPartition
-from millrace.clients.partitioner import partition_for_key
+from millrace.clients.producing.partitioner import partition_for_key
 from millrace.errors import (
     ClientClosedError,
     InvalidConfigError,

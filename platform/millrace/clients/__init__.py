@@ -3,18 +3,15 @@
 * ``model``         what clients take and give
 * ``connections``   channels, deadlines and retries; ``metadata`` and ``schema_cache`` what is remembered of the cluster
 * ``admin``         topics, schemas, configuration; finding and reading ranges
-* ``producer``      what callers see; ``record_buffer`` gathers single records, ``batching`` makes batches of tables,
-                    ``sender`` sends them in order and without duplicates, ``wire`` writes requests without copying
-* ``partitioner``   Kafka's murmur2
+* ``producer``      what callers see of sending; ``producing`` is what it is made of
 * ``consumer``      topics to records or Arrow tables; ``consuming`` is what it is made of
-* ``membership``    being a member of a group, and committing offsets; ``assignors`` who of a group reads which partitions
+* ``membership``    being a member of a group, and committing offsets; ``assignors`` who of a group reads what
 """
 
 from millrace.clients.admin import Admin
 from millrace.clients.consumer import Consumer
 from millrace.clients.consuming.interceptors import ConsumerInterceptor
 from millrace.clients.consuming.records import ConsumerRecords
-from millrace.clients.futures import SendFuture
 from millrace.clients.membership.listener import RebalanceListener
 from millrace.clients.model import (
     BatchMetadata,
@@ -28,12 +25,17 @@ from millrace.clients.model import (
     OffsetAndMetadata,
     OffsetAndTimestamp,
     PartitionInfo,
+    PreparedTransaction,
+    ProducerRecord,
     RecordMetadata,
     TopicDescription,
     TopicPartition,
     TopicSchema,
 )
 from millrace.clients.producer import Producer
+from millrace.clients.producing.futures import SendFuture
+from millrace.clients.producing.interceptors import ProducerInterceptor
+from millrace.clients.producing.partitioning import Partitioner, RoundRobinPartitioner
 from millrace.clients.schema_cache import SchemaCache
 
 __all__ = [
@@ -52,9 +54,14 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "PartitionInfo",
+    "Partitioner",
+    "PreparedTransaction",
     "Producer",
+    "ProducerInterceptor",
+    "ProducerRecord",
     "RebalanceListener",
     "RecordMetadata",
+    "RoundRobinPartitioner",
     "SchemaCache",
     "SendFuture",
     "TopicDescription",

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import grpc
 
 from millrace.config.client import ClientConfig, ConsumerConfig
-from millrace.errors import BrokerUnavailableError, ClientClosedError, MillraceError, UnknownOutcomeError
+from millrace.errors import (
+    BrokerUnavailableError,
+    ClientClosedError,
+    MillraceError,
+    NotCoordinatorError,
+    NotLeaderError,
+    UnknownOutcomeError,
+)
 from millrace.protocol.millrace_pb2_grpc import BrokerStub
 from millrace.protocol.status import error_from_rpc
 
@@ -125,7 +132,8 @@ class Connections:
             except MillraceError as error:
                 until = give_up if isinstance(error, BrokerUnavailableError) else deadline
                 wait_s = backoff_s(self._config, attempt)
-                if not error.retriable or time.monotonic() + wait_s > until or self.is_closed:
+                is_elsewhere = address is not None and isinstance(error, (NotCoordinatorError, NotLeaderError))
+                if not error.retriable or is_elsewhere or time.monotonic() + wait_s > until or self.is_closed:
                     raise
                 if changes and not _was_not_sent(error):
                     raise UnknownOutcomeError(
@@ -134,6 +142,17 @@ class Connections:
                     ) from error
             attempt += 1
             self.wait(wait_s)
+
+    def once(
+        self,
+        method: Callable[[BrokerStub], Method[Request, Response]],
+        request: Request,
+        *,
+        address: str,
+        timeout_ms: int,
+    ) -> Response:
+        """Make a call without repeating it; raises the broker's error, ``BrokerUnavailableError``."""
+        return self._once(method, request, address, time.monotonic() + timeout_ms / 1000)
 
     def _once(
         self, method: Callable[[BrokerStub], Method[Request, Response]], request: Request, target: str, deadline: float

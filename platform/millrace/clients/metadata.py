@@ -42,11 +42,15 @@ class MetadataCache:
         Fetching it may take ``timeout_ms``, by default ``default.api.timeout.ms``. Raises
         ``UnknownTopicOrPartitionError`` with the remedy when there is none of that name.
         """
+        known = None if fresh else self.known(name)
+        return self.fetch([name], timeout_ms)[0] if known is None else known
+
+    def known(self, name: str) -> TopicDescription | None:
+        """A topic as it is in memory, ``None`` when it is not or is older than ``metadata.max.age.ms``."""
         known = self._topics.get(name)
-        max_age_s = self._connections.config.metadata_max_age_ms / 1000
-        if known is not None and not fresh and time.monotonic() - known[0] < max_age_s:
-            return known[1]
-        return self.fetch([name], timeout_ms)[0]
+        if known is None or time.monotonic() - known[0] >= self._connections.config.metadata_max_age_ms / 1000:
+            return None
+        return known[1]
 
     def fetch(self, names: Sequence[str] = (), timeout_ms: int | None = None) -> list[TopicDescription]:
         """Fetch topics anew, all of them when no names are given; raises the first topic's error."""

@@ -152,6 +152,29 @@ class ConsumerGroupMetadata:
     group_instance_id: str = ""
 
 
+class ProducerRecord(NamedTuple):
+    """A record to be sent, as interceptors and partitioners see it. ``partition`` is ``None`` where none is named.
+
+    ``timestamp_ms`` ``None`` is the present time.
+    """
+
+    topic: str
+    value: Any
+    key: bytes | str | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int | None = None
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedTransaction:
+    """A transaction whose records are all in their partitions: what ``Admin.commit_transactions`` commits or aborts."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
 class RecordMetadata(NamedTuple):
     """Where a record landed. ``offset`` is -1 with ``acks=0``; ``timestamp_ms`` is the broker's where it sets them."""
 

@@ -1,61 +1,109 @@
-"""Sending records and tables to topics."""
+"""Sending records and tables to topics, in transactions or without."""
 
 from __future__ import annotations
 
-import random
+import contextlib
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from millrace.clients.batching import PARTITION, BuiltBatch, Fitted, RefusedRow, build_batches, divide, fit_table
 from millrace.clients.connections import Connections
-from millrace.clients.futures import SendFuture
-from millrace.clients.memory import BufferMemory
 from millrace.clients.metadata import MetadataCache, check_partition
-from millrace.clients.model import BatchMetadata, RecordMetadata, TopicDescription
-from millrace.clients.record_buffer import Chunk, Headers, RecordBuffer
-from millrace.clients.sender import Completion, Sender
+from millrace.clients.model import (
+    BatchMetadata,
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    PreparedTransaction,
+    ProducerRecord,
+    RecordMetadata,
+    TopicDescription,
+    TopicPartition,
+)
+from millrace.clients.producing.accumulator import Accumulator
+from millrace.clients.producing.batch_making import BatchMaker
+from millrace.clients.producing.batch_sending import ManyFuture, gather
+from millrace.clients.producing.batching import fit_table
+from millrace.clients.producing.chunk import Headers, OnDelivery
+from millrace.clients.producing.futures import SendFuture
+from millrace.clients.producing.interceptors import Interceptors, ProducerInterceptor
+from millrace.clients.producing.memory import BufferMemory
+from millrace.clients.producing.partitioning import Partitioner, check_choice, instances
+from millrace.clients.producing.record_buffer import RecordBuffer
+from millrace.clients.producing.record_checks import as_headers, check_timestamp
+from millrace.clients.producing.sender import Sender
+from millrace.clients.producing.table_sending import TableSender
+from millrace.clients.producing.transactions import Transactions, offsets_of
 from millrace.config.client import ProducerConfig
-from millrace.errors import BufferExhaustedError, MillraceError, RequestTimedOutError, SchemaMismatchError
-from millrace.records import Compression
+from millrace.errors import (
+    AbortableTransactionError,
+    BufferExhaustedError,
+    ClientClosedError,
+    InvalidTxnStateError,
+    MillraceError,
+    RequestTimedOutError,
+    TransactionAbortedError,
+    UnknownTopicOrPartitionError,
+)
 from millrace.schemas import to_table
 
-_DIVIDED_BYTES_MAX: Final = 32 * 2**20
-"""Most bytes that are divided among partitions at once."""
-_CHUNK_BATCHES_MAX: Final = 4
-"""Single records are gathered to at most so many batches' worth."""
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+logger = logging.getLogger(__name__)
+_ABORT_ON_CLOSE_S: Final = 10.0
+"""How long closing waits for an open transaction to be aborted, where it has no time-out of its own."""
 
 
 class Producer:
-    """Sends records one by one (``send``) or as tables (``send_table``). Thread safe.
+    """Sends records one by one (``send``), many at once (``send_batch``) or as tables (``send_table``). Thread safe.
 
     ``config`` is ``bootstrap.servers`` or a mapping of ``ProducerConfig``'s options. Records of one thread to one
-    partition keep their order; with ``enable.idempotence`` (the default) retries do not duplicate them. Close it, or
-    use it in ``with``: what has not been sent is lost when the process ends.
+    partition keep their order; with ``enable.idempotence`` (the default) retries do not duplicate them. With
+    ``transactional.id`` it sends in transactions only: ``init_transactions`` first, then ``with transaction():``. Close
+    it, or use it in ``with``: what has not been sent is lost when the process ends.
     """
 
     def __init__(self, config: str | Mapping[str, Any]) -> None:
-        self._config = ProducerConfig.of(config)
-        self._compression = Compression.parse(self._config.compression_type.value)
-        self._connections = Connections(self._config)
-        self._metadata = MetadataCache(self._connections)
-        self._memory = BufferMemory(self._config.buffer_memory)
-        self._buffers: dict[str, RecordBuffer] = {}
-        self._turns: dict[str, int] = {}
+        self._open(ProducerConfig.of(config), drains_inline=True)
+
+    def _open(self, config: ProducerConfig, *, drains_inline: bool) -> None:
+        self._config = config
+        options = config.model_dump(by_alias=True)
+        given = () if config.partitioner_class is None else (config.partitioner_class,)
+        partitioners = instances("partitioner.class", given, Partitioner, options)
+        self._partitioner: Partitioner | None = partitioners[0] if partitioners else None
+        self._interceptors = Interceptors(
+            instances("interceptor.classes", config.interceptor_classes, ProducerInterceptor, options)
+        )
+        self._connections = Connections(config)
+        self._metadata = MetadataCache(self._connections, may_create=True)
         self._closing = threading.Lock()
         # Shared by all futures and the sender.
         self._condition = threading.Condition()
-        self._sender = Sender(self._config, self._connections, self._metadata, self._condition, self._drain_due)
+        self._transactions = Transactions(config, self._connections) if config.transactional_id else None
+        self._sender = Sender(config, self._connections, self._metadata, self._condition, self._transactions)
+        self._memory = BufferMemory(config.buffer_memory, on_wait=self._sender.wake)
+        maker = BatchMaker(config, self._partitioner)
+        self._records = Accumulator(
+            config,
+            self._metadata,
+            self._memory,
+            self._condition,
+            maker,
+            self._sender,
+            check_can_send=self._check_can_drain,
+            drains_inline=drains_inline,
+        )
+        self._tables = TableSender(
+            config, self._connections, self._memory, self._condition, maker, self._sender, self._interceptors
+        )
+        # Topics whose plain values take the short way: empty wherever a record needs to be looked at more closely.
+        self._plain: dict[str, RecordBuffer] = {}
+        self._sender.start(self._records.drain_due)
 
-    # --- single records --------------------------------------------------------------------------------------
+    # --- records -------------------------------------------------------------------------------------------------
 
     def send(
         self,
@@ -66,134 +114,96 @@ class Producer:
         headers: Headers | Mapping[str, bytes | None] | None = None,
         timestamp_ms: int | None = None,
         partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> SendFuture[RecordMetadata]:
         """Send a record: bytes or text to an opaque topic (``None`` is a tombstone), a dict of columns to a typed one.
 
-        Returns at once, unless ``buffer.memory`` is full. Without ``partition`` the key decides, and without a key the
-        records take turns, a batch each. The future has the record's offset or its error.
+        Returns at once, unless ``buffer.memory`` is full. Without ``partition`` the ``partitioner.class`` decides, by
+        default the key, and without a key about a batch goes to each partition in turn. The future has the record's
+        place or its error; ``on_delivery(metadata, error)`` is told the same, in the order of each partition's records,
+        in a thread of the producer's: it must not block.
 
         Raises ``SchemaMismatchError`` naming the column, ``UnknownTopicOrPartitionError``, ``BufferExhaustedError``
-        after ``max.block.ms``, ``ClientClosedError``.
+        after ``max.block.ms``, ``ClientClosedError``; in transactions ``InvalidTxnStateError`` outside of one,
+        ``AbortableTransactionError`` once a part of it has failed, ``ProducerFencedError``.
         """
-        self._connections.check_open()
-        buffer = self._buffers.get(topic) or self._open_buffer(topic)
-        if partition is not None:
-            check_partition(self._metadata.topic(topic), partition)
-        if buffer.size_bytes >= buffer.limit_bytes:
-            self._drain(buffer, wait=True)
-        future: SendFuture[RecordMetadata] = SendFuture(self._condition)
-        items: Headers = ()
-        if headers:
-            items = tuple(headers.items() if isinstance(headers, Mapping) else headers)
-        stamp = _now_ms() if timestamp_ms is None else timestamp_ms
-        if buffer.append(future, key, value, items, stamp, partition):
-            self._sender.wake()
+        is_plain = key is None and headers is None and timestamp_ms is None and partition is None
+        if is_plain and on_delivery is None and type(value) is bytes:
+            buffer = self._plain.get(topic)
+            if buffer is not None:
+                return buffer.append_value(value)
+        record = ProducerRecord(topic, value, key, as_headers(headers), timestamp_ms, partition)
+        return self._send(record, on_delivery)
+
+    def _send(self, record: ProducerRecord, on_delivery: OnDelivery | None) -> SendFuture[RecordMetadata]:
+        self._check_can_send()
+        if self._interceptors:
+            record = self._interceptors.on_send(record)
+            on_delivery = self._acknowledged(on_delivery)
+        if record.timestamp_ms is not None:
+            check_timestamp(record.timestamp_ms)
+        topic = self._topic(record.topic)
+        buffer = self._records.buffer(topic)
+        partition = self._place(record)
+        if buffer.is_opaque and self._partitioner is None and not self._interceptors:
+            self._plain[topic.name] = buffer
+            if not self._may_send:  # the transaction ended, or the producer was closed, meanwhile
+                self._plain.clear()
+        return buffer.append(record.key, record.value, record.headers, record.timestamp_ms, partition, on_delivery)
+
+    def _acknowledged(self, on_delivery: OnDelivery | None) -> OnDelivery:
+        def tell(metadata: RecordMetadata | None, error: MillraceError | None) -> None:
+            self._interceptors.on_acknowledgement(metadata, error)
+            if on_delivery is not None:
+                on_delivery(metadata, error)
+
+        return tell
+
+    def _place(self, record: ProducerRecord) -> int:
+        """The partition that a record names, or that the partitioner chooses; -1 where the key or the producer does."""
+        if record.partition is not None:
+            self._topic_with(record.topic, record.partition)
+            return record.partition
+        if self._partitioner is None:
+            return -1
+        topic = self._topic(record.topic)
+        return check_choice(self._partitioner, topic, int(self._partitioner.partition(record, topic)))
+
+    def send_batch(
+        self, topic: str, records: Iterable[Any], *, partition: int | None = None
+    ) -> SendFuture[list[RecordMetadata]]:
+        """Send many records, faster than one by one. All are checked before the first is sent.
+
+        To an opaque topic each is a value (bytes, text or ``None``), a tuple of key and value, or a dict with some of
+        ``value``, ``key``, ``headers``, ``timestamp_ms`` and ``partition``; to a typed topic a dict of its columns; to
+        both a ``ProducerRecord``. The future has the place of each record, in the order given, or the first error.
+
+        Raises what ``send`` raises, naming the record's number.
+        """
+        self._check_can_send()
+        if self._interceptors:
+            records = self._interceptors.on_send_table(topic, list(records))
+        description = self._topic(topic)
+        buffer = self._records.buffer(description)
+        limit_bytes = self._records.limit_bytes(description)
+        chunks = gather(
+            description, records, self._condition, partition=partition, place=self._place, chunk_bytes=limit_bytes
+        )
+        future = ManyFuture(chunks, self._condition)
+        for number, chunk in enumerate(chunks):
+            if self._interceptors:
+                for row in range(chunk.num_rows):
+                    chunk.add_callback(row, self._interceptors.on_acknowledgement)
+            try:
+                self._memory.acquire(chunk.reserved_bytes, self._config.max_block_ms / 1000)
+            except BufferExhaustedError as error:
+                for unsent in chunks[number:]:
+                    unsent.refuse_rest(error)
+                raise BufferExhaustedError(f"{error.message} (earlier records of the list are on their way)") from None
+            self._records.send_chunk(buffer, chunk)
         return future
 
-    def _open_buffer(self, name: str) -> RecordBuffer:
-        topic = self._topic(name)
-        batches = min(topic.num_partitions, _CHUNK_BATCHES_MAX)
-        limit_bytes = min(self._config.batch_size * batches, self._config.buffer_memory // 2)
-        return self._buffers.setdefault(name, RecordBuffer(topic, limit_bytes))
-
-    def _drain_due(self) -> float | None:
-        """Drain buffers whose records have waited for ``linger.ms``; the seconds until the next one is due."""
-        linger_s = self._config.linger_ms / 1000
-        waits = []
-        for buffer in list(self._buffers.values()):
-            age_s = buffer.age_s
-            if age_s is None:
-                continue
-            if age_s < linger_s:
-                waits.append(linger_s - age_s)
-            elif not self._sender.is_busy(buffer.name):  # else the answer under way wakes the sender again
-                self._drain(buffer, wait=False)
-        return min(waits) if waits else None
-
-    def _drain(self, buffer: RecordBuffer, *, wait: bool) -> None:
-        """Make batches of what a buffer holds; the sender never waits, neither for memory nor for another drain."""
-        if not buffer.drain_lock.acquire(blocking=wait):
-            return
-        try:
-            size_bytes = buffer.size_bytes
-            if wait:
-                self._memory.acquire(size_bytes, self._config.max_block_ms / 1000)
-            chunk = buffer.take()
-            try:
-                if chunk is not None:
-                    self._encode(buffer, chunk)
-            finally:
-                if wait:
-                    self._memory.release(size_bytes)
-        finally:
-            buffer.drain_lock.release()
-
-    def _encode(self, buffer: RecordBuffer, chunk: Chunk) -> None:
-        try:
-            topic = self._metadata.topic(buffer.name)
-            buffer.use(topic)
-            fitted = fit_table(topic, chunk.table(topic), now_ms=_now_ms())
-            for partition, part, numbers in divide(
-                fitted, self._turn(topic), self._config.batch_size, number_rows=True
-            ):
-                for batch in self._build(partition, part, numbers):
-                    rows = [] if batch.rows is None else batch.rows.tolist()
-                    if isinstance(batch, RefusedRow):
-                        self._settle(chunk, rows, error=batch.error)
-                    else:
-                        self._memory.take(len(batch.records))
-                        self._sender.enqueue(topic.name, batch, self._record_completion(chunk, batch, rows))
-        except SchemaMismatchError as error:
-            self._refuse_misfits(buffer, chunk, error)
-        except MillraceError as error:
-            self._settle(chunk, range(len(chunk.rows)), error=error)
-
-    def _refuse_misfits(self, buffer: RecordBuffer, chunk: Chunk, error: SchemaMismatchError) -> None:
-        """Something in a chunk does not fit: find out which records, and send the others."""
-        good = Chunk(chunk.created)
-        topic = self._metadata.topic(buffer.name)
-        for number, row in enumerate(chunk.rows):
-            try:
-                fit_table(topic, Chunk(chunk.created, [row]).table(topic), now_ms=0)
-            except SchemaMismatchError as misfit:
-                self._settle(chunk, [number], error=misfit)
-            else:
-                good.rows.append(row)
-        if len(good.rows) == len(chunk.rows):  # each fits alone: then it is not the records
-            self._settle(chunk, range(len(chunk.rows)), error=error)
-        elif good.rows:
-            self._encode(buffer, good)
-
-    def _record_completion(self, chunk: Chunk, batch: BuiltBatch, rows: list[int]) -> Completion:
-        def complete(metadata: BatchMetadata | None, append_time_ms: int, error: MillraceError | None) -> None:
-            self._memory.release(len(batch.records))
-            self._settle(chunk, rows, metadata, append_time_ms, error)
-
-        return complete
-
-    def _settle(
-        self,
-        chunk: Chunk,
-        rows: list[int] | range,
-        metadata: BatchMetadata | None = None,
-        append_time_ms: int = -1,
-        error: MillraceError | None = None,
-    ) -> None:
-        callbacks = []
-        with self._condition:
-            for position, number in enumerate(rows):
-                row, result = chunk.rows[number], None
-                if metadata is not None:
-                    offset = metadata.base_offset + position if metadata.base_offset >= 0 else -1
-                    stamp = append_time_ms if append_time_ms >= 0 else row.timestamp_ms
-                    result = RecordMetadata(metadata.topic, metadata.partition, offset, stamp)
-                if (callback := row.future.complete(result, error)) is not None:
-                    callbacks.append(callback)
-            self._condition.notify_all()
-        for callback in callbacks:
-            callback()
-
-    # --- tables ----------------------------------------------------------------------------------------------
+    # --- tables --------------------------------------------------------------------------------------------------
 
     def send_table(
         self,
@@ -210,32 +220,27 @@ class Producer:
         ``headers``, ``timestamp``, ``partition``.
 
         ``timestamps`` are one for all in ms, the name of a column, or an array; otherwise the present time.
-        ``partition`` is a number, the name of a column, or an array; otherwise keys decide, and rows without a key take
-        turns, a batch each. All rows are checked before the first is sent. Blocks while ``buffer.memory`` is full.
-        The future has the batches in the order in which they were made.
+        ``partition`` is a number, the name of a column, or an array; otherwise the ``partitioner.class`` decides, by
+        default the keys, and of rows without a key about a batch goes to each partition in turn. All rows are checked
+        before the first is sent. Blocks while ``buffer.memory`` is full. The future has the batches in the order in
+        which they were made.
 
         Raises ``SchemaMismatchError`` naming column and row, ``UnknownTopicOrPartitionError``,
-        ``MessageTooLargeError``, ``BufferExhaustedError``, ``ClientClosedError``.
+        ``MessageTooLargeError``, ``BufferExhaustedError``, ``ClientClosedError``; in transactions what ``send`` raises.
         """
-        self._connections.check_open()
+        self._check_can_send()
+        if self._interceptors:
+            table = self._interceptors.on_send_table(topic, table)
         rows = to_table(table)
         description = self._topic_for(topic, rows)
-        if (buffer := self._buffers.get(topic)) is not None:
-            self._drain(buffer, wait=True)
-        fitted = fit_table(description, rows, now_ms=_now_ms(), timestamps=timestamps, partition=partition)
-        sending = _TableSend(self._condition, self._memory)
+        self._records.drain(topic)
+        now_ms = time.time_ns() // 1_000_000
         try:
-            for chunk in self._chunks(fitted):
-                for target, part, _ in divide(
-                    chunk, self._turn(description), self._config.batch_size, number_rows=False
-                ):
-                    for batch in self._build(target, part, None):
-                        self._send_batch(topic, batch, sending)
-        except BaseException as error:
-            sending.seal(error if isinstance(error, MillraceError) else None)
-            raise
-        sending.seal()
-        return sending.future
+            fitted = fit_table(description, rows, now_ms=now_ms, timestamps=timestamps, partition=partition)
+        except UnknownTopicOrPartitionError:  # a partition that was added since, perhaps
+            description = self._metadata.topic(topic, fresh=True)
+            fitted = fit_table(description, rows, now_ms=now_ms, timestamps=timestamps, partition=partition)
+        return self._tables.send(fitted)
 
     def _topic_for(self, name: str, table: pa.Table) -> TopicDescription:
         """Describe a topic, anew when the table has columns that its known schema lacks: it may have been evolved."""
@@ -244,56 +249,27 @@ class Producer:
             topic = self._metadata.topic(name, fresh=True)
         return topic
 
-    def _chunks(self, fitted: Fitted) -> Iterator[Fitted]:
-        """Slices that give every partition about a batch, where rows are divided by key; else of one batch."""
-        if not fitted.num_rows:
-            return
-        chunk_bytes = self._config.batch_size
-        is_divided = (
-            bool(fitted.topic.key_columns) or "key" in fitted.columns.column_names or PARTITION in fitted.beside
-        )
-        if fitted.partition is None and is_divided:
-            limit = min(_DIVIDED_BYTES_MAX, self._config.buffer_memory // 2)
-            chunk_bytes = max(min(chunk_bytes * fitted.topic.num_partitions, limit), chunk_bytes)
-        row_bytes = max(fitted.columns.nbytes / fitted.num_rows, 1)
-        length = max(int(chunk_bytes / row_bytes), 1)
-        for start in range(0, fitted.num_rows, length):
-            yield fitted.slice(start, min(length, fitted.num_rows - start))
-
-    def _build(self, partition: int, part: Fitted, numbers: Any) -> Iterator[BuiltBatch | RefusedRow]:
-        return build_batches(
-            partition, part, numbers, compression=self._compression, max_bytes=self._config.max_request_size
-        )
-
-    def _send_batch(self, topic: str, batch: BuiltBatch | RefusedRow, sending: _TableSend) -> None:
-        if sending.error is not None:
-            raise sending.error
-        if isinstance(batch, RefusedRow):
-            raise batch.error
-        self._connections.check_open()
-        try:
-            self._memory.acquire(len(batch.records), self._config.max_block_ms / 1000)
-        except BufferExhaustedError as error:
-            raise BufferExhaustedError(f"{error.message} (earlier rows of the table are on their way)") from None
-        try:
-            self._sender.enqueue(topic, batch, sending.completion(batch))
-        except MillraceError:
-            sending.withdraw(batch)
-            raise
-
-    # --- common ----------------------------------------------------------------------------------------------
+    # --- topics --------------------------------------------------------------------------------------------------
 
     def _topic(self, name: str) -> TopicDescription:
         self._connections.check_open()
-        return self._metadata.topic(name)
+        known = self._metadata.known(name)
+        if known is not None:
+            return known
+        if not self._config.max_block_ms:
+            self._sender.look_up(name)
+            raise RequestTimedOutError(
+                f"topic {name} is not known yet, and max.block.ms=0 forbids waiting: it is being asked for, try again"
+            )
+        return self._metadata.topic(name, timeout_ms=self._config.max_block_ms)
 
-    def _turn(self, topic: TopicDescription) -> int:
-        """Where rows without a key begin to take turns: at a random partition first, so that producers differ."""
-        turn = self._turns.get(topic.name)
-        if turn is None:
-            turn = random.randrange(topic.num_partitions)
-        self._turns[topic.name] = turn + 1
-        return turn
+    def _topic_with(self, name: str, partition: int) -> TopicDescription:
+        """Describe a topic that has a partition, anew when it does not: it may have been added since."""
+        topic = self._topic(name)
+        if not 0 <= partition < topic.num_partitions:
+            topic = self._metadata.topic(name, fresh=True, timeout_ms=max(self._config.max_block_ms, 1))
+            check_partition(topic, partition)
+        return topic
 
     def describe_topic(self, topic: str) -> TopicDescription:
         """Describe a topic as this producer knows it; raises ``UnknownTopicOrPartitionError``."""
@@ -303,14 +279,163 @@ class Producer:
         """How many partitions a topic has."""
         return self._topic(topic).num_partitions
 
+    # --- transactions (KIP-98, KIP-890) ----------------------------------------------------------------------------
+
+    def init_transactions(self) -> None:
+        """Get ready for transactions; an earlier producer of the same ``transactional.id`` is fenced off.
+
+        What it left open is aborted. Call it once, before all else; after an error that may pass, again. Raises
+        ``InvalidTxnStateError`` without a ``transactional.id``, ``InvalidTransactionTimeoutError``,
+        ``RequestTimedOutError`` after ``max.block.ms``.
+        """
+        transactions = self._needed_transactions()
+        with transactions.operation:
+            transactions.initialize()
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: what is sent from now on is committed or aborted together.
+
+        Raises ``InvalidTxnStateError`` when one is open, ``ProducerFencedError``.
+        """
+        transactions = self._needed_transactions()
+        with transactions.operation:
+            transactions.begin()
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group_metadata: ConsumerGroupMetadata | str,
+    ) -> None:
+        """Commit a consumer group's offsets with the transaction: those of the next records to read.
+
+        ``group_metadata`` is ``Consumer.group_metadata()``, by which members that are none any more are fenced, or just
+        the group's id. After an error the transaction can only be aborted. Raises ``CommitFailedError`` when the group
+        has rebalanced, ``InvalidTxnStateError`` outside a transaction.
+        """
+        transactions = self._needed_transactions()
+        group = ConsumerGroupMetadata(group_id=group_metadata) if isinstance(group_metadata, str) else group_metadata
+        with transactions.operation:
+            transactions.send_offsets(offsets_of(offsets), group)
+
+    def commit_transaction(self) -> None:
+        """Send what is left and commit; when this returns, readers of committed records will see all of it.
+
+        Raises ``AbortableTransactionError`` naming what failed: abort, and begin anew; ``ProducerFencedError``: close;
+        ``RequestTimedOutError`` after ``max.block.ms``: call it again, for it is not known whether it happened.
+        """
+        transactions = self._needed_transactions()
+        with transactions.operation:
+            deadline = time.monotonic() + transactions.max_block_s
+            transactions.begin_commit()
+            self._plain.clear()
+            self._flush_transaction(transactions, deadline)
+            transactions.end(committed=True, timeout_s=deadline - time.monotonic())
+
+    def abort_transaction(self) -> None:
+        """Drop what was not sent, and abort: readers of committed records will see none of it.
+
+        The futures of records that were not sent fail with ``TransactionAbortedError``. Raises
+        ``InvalidTxnStateError`` when none is open, ``ProducerFencedError``, ``RequestTimedOutError``.
+        """
+        transactions = self._needed_transactions()
+        with transactions.operation:
+            self._abort(transactions, transactions.max_block_s)
+
+    def _abort(self, transactions: Transactions, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        transactions.begin_abort()
+        self._plain.clear()
+        name = self._config.transactional_id
+        self._records.abandon(TransactionAbortedError(f"the transaction of {name} was aborted before this was sent"))
+        self._sender.wake()
+        if not self._sender.wait_until_sent(max(deadline - time.monotonic(), 0)):
+            raise RequestTimedOutError(f"records of {name} are still under way: call abort_transaction() again")
+        transactions.end(committed=False, timeout_s=deadline - time.monotonic())
+
+    def _flush_transaction(self, transactions: Transactions, deadline: float) -> None:
+        """Wait for all records of a transaction; raises when it can only be aborted."""
+        self._records.drain_all()
+        if not self._sender.wait_until_sent(max(deadline - time.monotonic(), 0)):
+            raise RequestTimedOutError(
+                f"not all records of {self._config.transactional_id} were acknowledged within max.block.ms="
+                f"{self._config.max_block_ms}: call it again"
+            )
+        if (error := transactions.sending_error()) is not None:
+            raise error
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """Begin a transaction and commit it, or abort it when the block (or the commit) fails.
+
+        Raises what the block, ``begin_transaction`` and ``commit_transaction`` raise.
+        """
+        transactions = self._needed_transactions()
+        self.begin_transaction()
+        try:
+            yield self
+        except BaseException:
+            self._abort_after_failure(transactions)
+            raise
+        try:
+            self.commit_transaction()
+        except AbortableTransactionError:
+            self._abort_after_failure(transactions)
+            raise
+
+    def _abort_after_failure(self, transactions: Transactions) -> None:
+        """Abort without hiding the error that led here; what cannot be aborted now times out at the broker."""
+        if not transactions.state.is_open:
+            return
+        try:
+            self.abort_transaction()
+        except MillraceError as error:
+            logger.warning("the transaction of %s could not be aborted: %s", self._config.transactional_id, error)
+
+    def prepared_transaction(self) -> PreparedTransaction:
+        """Send all of the open transaction and return what ``Admin.commit_transactions`` needs to commit it.
+
+        After that nothing more can be sent, and closing the producer does not abort it; ``transaction.timeout.ms``
+        still does. Raises ``AbortableTransactionError`` when a part has failed.
+        """
+        transactions = self._needed_transactions()
+        with transactions.operation:
+            prepared = transactions.prepare()
+            self._plain.clear()
+            self._flush_transaction(transactions, time.monotonic() + transactions.max_block_s)
+            return prepared
+
+    def _needed_transactions(self) -> Transactions:
+        self._connections.check_open()
+        if self._transactions is None:
+            raise InvalidTxnStateError("this producer has no transactions: set transactional.id")
+        return self._transactions
+
+    @property
+    def _may_send(self) -> bool:
+        try:
+            self._check_can_send()
+        except MillraceError:
+            return False
+        return True
+
+    def _check_can_send(self) -> None:
+        self._connections.check_open()
+        if self._transactions is not None:
+            self._transactions.check_can_send()
+
+    def _check_can_drain(self) -> None:
+        if self._transactions is not None:
+            self._transactions.check_can_drain()
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
     def flush(self, timeout: float | None = None) -> None:
         """Send everything and wait until it is acknowledged or has failed; failures are in the futures.
 
-        Raises ``RequestTimedOutError`` when that takes longer than ``timeout`` seconds.
+        Callbacks have been called then. Raises ``RequestTimedOutError`` when it takes longer than ``timeout`` seconds.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        for buffer in list(self._buffers.values()):
-            self._drain(buffer, wait=True)
+        self._records.drain_all()
         remaining = None if deadline is None else max(deadline - time.monotonic(), 0)
         if not self._sender.wait_until_sent(remaining):
             raise RequestTimedOutError(
@@ -318,18 +443,38 @@ class Producer:
             )
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is left, at most for ``timeout`` seconds, and end; what is left then fails. May be called twice."""
+        """Send what is left, at most for ``timeout`` seconds, and end; what is left then fails. May be called twice.
+
+        With 0 nothing is waited for. A transaction that is open is aborted, unless it is prepared.
+        """
         with self._closing:
             if self._connections.is_closed:
                 return
             try:
-                self.flush(timeout)
-            except (RequestTimedOutError, BufferExhaustedError):
+                self._end_sending(timeout)
+            except RequestTimedOutError:
                 # Asked for by the caller, who learns from the futures what was not sent.
                 pass
             finally:
                 self._sender.stop()
                 self._connections.close()
+                self._plain.clear()
+                self._records.close(ClientClosedError("the producer was closed before these records were sent"))
+                self._interceptors.close()
+                if self._partitioner is not None:
+                    self._partitioner.close()
+
+    def _end_sending(self, timeout: float | None) -> None:
+        transactions = self._transactions
+        if transactions is None or not transactions.state.is_open:
+            self.flush(timeout)
+            return
+        try:
+            self._abort(transactions, _ABORT_ON_CLOSE_S if timeout is None else timeout)
+        except MillraceError as error:
+            logger.warning(
+                "the transaction of %s is left to its time-out: %s", self._config.transactional_id, error.message
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -338,51 +483,3 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class _TableSend:
-    """Gathers what becomes of a table's batches into one future."""
-
-    def __init__(self, condition: threading.Condition, memory: BufferMemory) -> None:
-        self.future: SendFuture[list[BatchMetadata]] = SendFuture(condition)
-        self.error: MillraceError | None = None
-        self._condition = condition
-        self._memory = memory
-        self._results: list[BatchMetadata | None] = []
-        self._left = 1  # the table itself, until sealed
-
-    def completion(self, batch: BuiltBatch) -> Completion:
-        """What the sender calls for a batch, whose place among the results is taken now."""
-        with self._condition:
-            position = len(self._results)
-            self._results.append(None)
-            self._left += 1
-
-        def complete(metadata: BatchMetadata | None, append_time_ms: int, error: MillraceError | None) -> None:
-            self._memory.release(len(batch.records))
-            with self._condition:
-                self._results[position] = metadata
-            self._finish_one(error)
-
-        return complete
-
-    def withdraw(self, batch: BuiltBatch) -> None:
-        """A batch whose completion will never be called."""
-        self._memory.release(len(batch.records))
-        self._finish_one(None)
-
-    def seal(self, error: MillraceError | None = None) -> None:
-        """No more batches come."""
-        self._finish_one(error)
-
-    def _finish_one(self, error: MillraceError | None) -> None:
-        callback: Callable[[], None] | None = None
-        with self._condition:
-            self._left -= 1
-            self.error = self.error or error
-            if not self._left:
-                results = [result for result in self._results if result is not None]
-                callback = self.future.complete(results, self.error)
-                self._condition.notify_all()
-        if callback is not None:
-            callback()

@@ -52,6 +52,12 @@ def _join_list(value: Any) -> Any:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
+def _class_names(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
 class Acks(StrEnum):
     """Which replicas must have a record before it is acknowledged."""
 
@@ -162,11 +168,39 @@ class ProducerConfig(ClientConfig):
     delivery_timeout_ms: PositiveInt32 = Field(
         120_000, description="Time for a record to be acknowledged, with retries."
     )
+    partitioner_class: Any = Field(
+        None, description="Object or class, or module:Class, that decides on partitions; the key does, without one."
+    )
+    partitioner_ignore_keys: bool = Field(
+        False, description="Whether records with a key are spread like those without one."
+    )
+    interceptor_classes: tuple[Any, ...] = Field(
+        (), description="Objects or classes, or module:Class, that see what is sent and acknowledged."
+    )
+    transactional_id: str = Field(
+        "", description="Name of this producer through restarts; with one it sends in transactions only."
+    )
+    transaction_timeout_ms: PositiveInt32 = Field(
+        60_000, description="Time after which the broker aborts a transaction that is still open."
+    )
+    # Kafka has none: there the transactional id alone decides which broker coordinates.
+    coordinator_key: str = Field(
+        "", description="What producers have in common whose transactions are committed together; usually nothing."
+    )
+
+    @field_validator("interceptor_classes", mode="before")
+    @classmethod
+    def _split_classes(cls, value: Any) -> Any:
+        return _class_names(value)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.enable_idempotence and self.acks is not Acks.ALL:
             raise ValueError("enable.idempotence=true needs acks=all: set enable.idempotence=false for fewer acks")
+        if self.transactional_id and not self.enable_idempotence:
+            raise ValueError("transactional.id needs enable.idempotence=true")
+        if self.coordinator_key and not self.transactional_id:
+            raise ValueError("coordinator.key is for transactions: set transactional.id too")
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
             raise ValueError("delivery.timeout.ms must be at least linger.ms + request.timeout.ms")
         if self.batch_size > self.max_request_size:
@@ -217,9 +251,7 @@ class ConsumerConfig(ClientConfig):
     @field_validator("interceptor_classes", mode="before")
     @classmethod
     def _split_classes(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return tuple(value)
+        return _class_names(value)
 
     @model_validator(mode="after")
     def _check_times(self) -> Self:

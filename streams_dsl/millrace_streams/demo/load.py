@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.clients import Admin, Producer, TopicPartition
-from millrace.clients.partitioner import partitions_of
+from millrace.clients.producing.partitioner import partitions_of
 from millrace.errors import TopicExistsError, UsageError
 from millrace.schemas import parse_schema
 from millrace_streams.demo.datasets import Dataset

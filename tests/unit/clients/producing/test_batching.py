@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.clients.batching import BuiltBatch, RefusedRow, build_batches, divide, fit_table
 from millrace.clients.model import PartitionInfo, TopicDescription
-from millrace.clients.partitioner import partition_for_key
+from millrace.clients.producing.batching import BuiltBatch, RefusedRow, build_batches, divide, fit_table
+from millrace.clients.producing.partitioner import partition_for_key
+from millrace.clients.producing.partitioning import StickyPartition
 from millrace.errors import MessageTooLargeError, SchemaMismatchError, UnknownTopicOrPartitionError
 from millrace.records import Compression, decode_range
 from millrace.schemas import parse_schema
@@ -35,7 +36,7 @@ def _batches(topic: TopicDescription, table: pa.Table, batch_bytes: int = 10**6,
     fitted = fit_table(topic, table, now_ms=1, **options)
     built = [
         batch
-        for partition, part, numbers in divide(fitted, 0, batch_bytes, number_rows=True)
+        for partition, part, numbers in divide(fitted, StickyPartition(batch_bytes, 0), batch_bytes, number_rows=True)
         for batch in build_batches(partition, part, numbers, compression=Compression.NONE, max_bytes=10**6)
     ]
     assert not [batch for batch in built if isinstance(batch, RefusedRow)]
@@ -103,7 +104,7 @@ def test_batches_above_the_limit_are_halved_and_single_rows_refused() -> None:
     topic = _topic(1)
     table = pa.table({"value": [b"x" * size for size in (10, 10, 3000, 10)]})
     fitted = fit_table(topic, table, now_ms=1)
-    ((partition, part, numbers),) = divide(fitted, 0, 10**6, number_rows=True)
+    ((partition, part, numbers),) = divide(fitted, StickyPartition(10**6, 0), 10**6, number_rows=True)
     built = list(build_batches(partition, part, numbers, compression=Compression.NONE, max_bytes=1000))
     refused = [batch for batch in built if isinstance(batch, RefusedRow)]
     assert [row.rows.tolist() for row in refused if row.rows is not None] == [[2]]

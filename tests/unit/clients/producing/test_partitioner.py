@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.clients.partitioner import murmur2, murmur2_array, partition_for_key, partitions_for_keys
+from millrace.clients.producing.partitioner import murmur2, murmur2_array, partition_for_key, partitions_for_keys
 
 _keys = st.lists(st.binary(max_size=40), max_size=50)
 

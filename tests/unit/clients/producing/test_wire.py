@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.clients.wire import ProducerStamp, encode_produce_request, stamped_parts
+from millrace.clients.producing.wire import ProducerStamp, encode_produce_request, stamped_parts
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import build_columnar_batch, read_header, verify_crc
 

@@ -6,8 +6,11 @@ Invariants:
   the queue whatever is repeated, with or without idempotence.
 - A batch gets its sequence number when it is first sent, and keeps it through all repetitions. A sequence number is
   used again only when the broker has refused the batch that had it. When that is not known, the producer takes a
-  new id: the old one's numbers are of no further use.
-- Every batch that was queued is completed exactly once, with its place in the log or with an error.
+  new id: the old one's numbers are of no further use. A transactional producer keeps its id, and its transaction can
+  only be aborted then: the next one has another epoch, and its numbers begin anew.
+- Of a transaction nothing is sent to a partition before the coordinator knows that it belongs to it.
+- Every batch that was queued is completed exactly once, with its place in the log or with an error; those of a
+  partition in the order of the queue, each before the next is sent.
 """
 
 from __future__ import annotations
@@ -22,15 +25,17 @@ from typing import Final
 
 import grpc
 
-from millrace.clients.batching import BuiltBatch
 from millrace.clients.connections import Connections, backoff_s
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import BatchMetadata, TopicPartition
-from millrace.clients.wire import ProducerStamp, encode_produce_request, stamped_parts
+from millrace.clients.producing.batching import BuiltBatch
+from millrace.clients.producing.transactions import Transactions
+from millrace.clients.producing.wire import ProducerStamp, encode_produce_request, stamped_parts
 from millrace.config.client import Acks, ProducerConfig
 from millrace.errors import (
     BrokerUnavailableError,
     ClientClosedError,
+    ConcurrentTransactionsError,
     DuplicateSequenceError,
     MillraceError,
     OutOfOrderSequenceError,
@@ -45,6 +50,8 @@ _PRODUCE: Final = "/millrace.v1.Broker/Produce"
 _REQUEST_BYTES: Final = 4 * 2**20
 """Size up to which batches of several partitions share a request."""
 _SEQUENCE_MAX: Final = 2**31 - 1
+_CONCURRENT_WAIT_S: Final = 0.02
+"""The transaction before is ended within milliseconds."""
 
 Completion = Callable[[BatchMetadata | None, int, MillraceError | None], None]
 """Called once with where the batch lies, the broker's timestamp (-1: the producer's own stand), or an error."""
@@ -70,10 +77,7 @@ class _Queue:
 
 
 class Sender:
-    """Queues of batches and the thread that empties them. ``work`` is called by that thread before each look at them.
-
-    ``work`` returns the seconds after which it wants to be called again, ``None`` if it does not.
-    """
+    """Queues of batches and the thread that empties them."""
 
     def __init__(
         self,
@@ -81,22 +85,31 @@ class Sender:
         connections: Connections,
         metadata: MetadataCache,
         condition: threading.Condition,
-        work: Callable[[], float | None],
+        transactions: Transactions | None,
     ) -> None:
         self._config = config
         self._connections = connections
         self._metadata = metadata
         self._condition = condition
-        self._work = work
+        self._transactions = transactions
+        self._work: Callable[[], float | None] = lambda: None
         self._queues: dict[TopicPartition, _Queue] = {}
         self._outstanding = 0
         self._requests_in_flight: dict[str, int] = {}
         self._producer: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = {}
         self._producers: dict[str, grpc.UnaryUnaryMultiCallable[bytes, pb.ProduceResponse]] = {}
+        self._wanted_topics: set[str] = set()
         self._woken = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="millrace-producer", daemon=True)
+
+    def start(self, work: Callable[[], float | None]) -> None:
+        """Start the thread, which calls ``work`` before each look at the queues.
+
+        ``work`` returns the seconds after which it wants to be called again, ``None`` if it does not.
+        """
+        self._work = work
         self._thread.start()
 
     # --- called by the producer ------------------------------------------------------------------------------
@@ -129,6 +142,18 @@ class Sender:
                 if partition.topic == topic
             )
 
+    def look_up(self, topic: str) -> None:
+        """Have the thread ask what a topic is, so that somebody who must not wait finds it known later."""
+        with self._condition:
+            self._wanted_topics.add(topic)
+            self._woken = True
+            self._condition.notify_all()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is this sender's thread, in which nothing may wait for what is to be sent."""
+        return threading.current_thread() is self._thread
+
     def wait_until_sent(self, timeout_s: float | None) -> bool:
         """Wait until every batch queued so far is completed; false when that takes longer than ``timeout_s``."""
         with self._condition:
@@ -148,8 +173,10 @@ class Sender:
     def _run(self) -> None:
         while True:
             try:
+                self._look_up_wanted()
                 next_work_s = self._work()
                 self._expire()
+                self._drop_lost()
                 for address, batches in self._take_ready().items():
                     self._send(address, batches)
             except Exception as error:
@@ -172,6 +199,15 @@ class Sender:
                 times.append(min(max(queue.retry_at, now + 0.001), queue.waiting[0].deadline))
         return max(min(times) - now, 0.0) if times else None
 
+    def _look_up_wanted(self) -> None:
+        with self._condition:
+            wanted, self._wanted_topics = self._wanted_topics, set()
+        for topic in wanted:
+            try:
+                self._metadata.topic(topic, timeout_ms=self._config.request_timeout_ms)
+            except MillraceError as error:
+                logger.info("topic %s is not known yet: %s", topic, error.message)
+
     def _expire(self) -> None:
         now = time.monotonic()
         expired: list[_Outgoing] = []
@@ -181,6 +217,12 @@ class Sender:
                     expired.append(queue.waiting.popleft())
         for outgoing in expired:
             self._give_up(outgoing)
+
+    def _drop_lost(self) -> None:
+        """Fail what waits for a transaction that is being aborted, or can only be."""
+        error = self._transactions.sending_error() if self._transactions is not None else None
+        if error is not None:
+            self._fail_all(error, spare_in_flight=True)
 
     def _give_up(self, outgoing: _Outgoing) -> None:
         """Fail a batch whose time is over, with the reason why it could not be delivered."""
@@ -206,19 +248,13 @@ class Sender:
             ]
         taken: dict[str, list[_Outgoing]] = {}
         sizes: dict[str, int] = {}
-        for partition in ready:
-            try:
-                timeout_ms = self._lookup_timeout_ms()
-                address = self._metadata.leader_address(partition, timeout_ms)
-                if self._config.enable_idempotence and self._producer is None:
-                    self._producer = self._new_producer(timeout_ms)
-            except MillraceError as error:
-                self._postpone(partition, error)
-                continue
+        for partition, address in self._sendable(ready):
             if self._requests_in_flight.get(address, 0) >= self._config.max_in_flight_requests_per_connection:
                 continue
             with self._condition:
                 queue = self._queues[partition]
+                if not queue.waiting:
+                    continue
                 size_bytes = len(queue.waiting[0].batch.records)
                 if taken.get(address) and sizes[address] + size_bytes > _REQUEST_BYTES:
                     self._woken = True  # what is left goes into the next request
@@ -230,14 +266,52 @@ class Sender:
                 self._queues[partition] = self._queues.pop(partition)
         return taken
 
+    def _sendable(self, ready: list[TopicPartition]) -> list[tuple[TopicPartition, str]]:
+        """Those partitions whose leader and whose producer id are known, and which are in the transaction."""
+        found = []
+        for partition in ready:
+            try:
+                timeout_ms = self._lookup_timeout_ms()
+                found.append((partition, self._metadata.leader_address(partition, timeout_ms)))
+                self._identify(timeout_ms)
+            except MillraceError as error:
+                found = [entry for entry in found if entry[0] != partition]
+                self._postpone(partition, error)
+        if self._transactions is None or not found:
+            return found
+        try:
+            self._transactions.add_partitions((partition for partition, _ in found), self._lookup_timeout_ms())
+        except MillraceError as error:
+            for partition, _ in found:
+                self._postpone(partition, error)
+            return []
+        return found
+
+    def _identify(self, timeout_ms: int) -> None:
+        """See to it that there is a producer id. Sequence numbers begin anew with each id or epoch."""
+        if self._transactions is not None:
+            identity = self._transactions.identity
+        elif self._config.enable_idempotence:
+            identity = self._producer or self._new_producer(timeout_ms)
+        else:
+            return
+        if identity != self._producer:
+            self._sequences.clear()
+            self._producer = identity
+
     def _postpone(self, partition: TopicPartition, error: MillraceError) -> None:
         """No leader or no producer id: try again later, or fail all when that is of no use."""
         with self._condition:
             queue = self._queues[partition]
+            if not queue.waiting:
+                return
             head = queue.waiting[0]
             head.last_error = error
             head.attempts += 1
-            queue.retry_at = time.monotonic() + backoff_s(self._config, head.attempts)
+            wait_s = backoff_s(self._config, head.attempts)
+            if isinstance(error, ConcurrentTransactionsError):
+                wait_s = _CONCURRENT_WAIT_S
+            queue.retry_at = time.monotonic() + wait_s
             hopeless = [] if error.retriable and error.code != 3 else list(queue.waiting)
             if hopeless:
                 queue.waiting.clear()
@@ -254,13 +328,12 @@ class Sender:
     def _new_producer(self, timeout_ms: int) -> tuple[int, int]:
         request = pb.InitProducerIdRequest(producer_id=-1, producer_epoch=-1)
         response = self._connections.call(lambda stub: stub.InitProducerId, request, timeout_ms=timeout_ms)
-        self._sequences.clear()
         return response.producer_id, response.producer_epoch
 
     def _stamp(self, outgoing: _Outgoing) -> ProducerStamp | None:
         if outgoing.stamp is None and self._producer is not None:
             sequence = self._sequences.get(outgoing.partition, 0)
-            outgoing.stamp = ProducerStamp(*self._producer, sequence)
+            outgoing.stamp = ProducerStamp(*self._producer, sequence, self._transactions is not None)
             self._sequences[outgoing.partition] = (sequence + outgoing.batch.num_rows) & _SEQUENCE_MAX
         return outgoing.stamp
 
@@ -285,7 +358,13 @@ class Sender:
             pieces = stamped_parts(outgoing.batch.records, self._stamp(outgoing))
             topics.setdefault(outgoing.partition.topic, []).append((outgoing.partition.partition, pieces))
         timeout_ms = self._config.request_timeout_ms
-        request = encode_produce_request(self._config.acks.number, timeout_ms, topics.items())
+        request = encode_produce_request(
+            self._config.acks.number,
+            timeout_ms,
+            topics.items(),
+            transactional_id=self._config.transactional_id,
+            coordinator_key=self._config.coordinator_key,
+        )
         return self._produce(address).future(request, timeout=timeout_ms / 1000)
 
     def _produce(self, address: str) -> grpc.UnaryUnaryMultiCallable[bytes, pb.ProduceResponse]:
@@ -340,15 +419,13 @@ class Sender:
         self.wake()
 
     def _succeeded(self, outgoing: _Outgoing, base_offset: int, append_time_ms: int) -> None:
-        with self._condition:
-            self._queues[outgoing.partition].in_flight = False
         metadata = BatchMetadata(
             topic=outgoing.partition.topic,
             partition=outgoing.partition.partition,
             base_offset=base_offset,
             num_records=outgoing.batch.num_rows,
         )
-        self._complete(outgoing, metadata, append_time_ms)
+        self._complete(outgoing, metadata, append_time_ms, was_in_flight=True)
 
     def _failed(self, outgoing: _Outgoing, error: MillraceError) -> None:
         if isinstance(error, DuplicateSequenceError):
@@ -361,10 +438,8 @@ class Sender:
             self._metadata.forget(outgoing.partition.topic)
             self._requeue(outgoing)
             return
-        with self._condition:
-            self._queues[outgoing.partition].in_flight = False
         self._forget_sequence(outgoing, was_refused=not outgoing.outcome_unknown)
-        self._complete(outgoing, error=error)
+        self._complete(outgoing, error=error, was_in_flight=True)
 
     def _requeue(self, outgoing: _Outgoing) -> None:
         with self._condition:
@@ -376,6 +451,8 @@ class Sender:
     def _forget_sequence(self, outgoing: _Outgoing, *, was_refused: bool) -> None:
         """A batch is given up: its sequence numbers are free again, or the producer id is of no more use."""
         stamp = outgoing.stamp
+        if self._transactions is not None:
+            return  # the transaction is aborted, and the next one has another epoch
         if stamp is None or self._producer != (stamp.producer_id, stamp.producer_epoch):
             return
         if was_refused and not isinstance(outgoing.last_error, OutOfOrderSequenceError):
@@ -389,19 +466,28 @@ class Sender:
         metadata: BatchMetadata | None = None,
         append_time_ms: int = -1,
         error: MillraceError | None = None,
+        *,
+        was_in_flight: bool = False,
     ) -> None:
+        if error is not None and self._transactions is not None:
+            self._transactions.batch_failed(error)
         try:
             outgoing.completion(metadata, append_time_ms, error)
         finally:
             with self._condition:
+                if was_in_flight:
+                    self._queues[outgoing.partition].in_flight = False
                 self._outstanding -= 1
                 self._condition.notify_all()
 
-    def _fail_all(self, error: MillraceError) -> None:
+    def _fail_all(self, error: MillraceError, *, spare_in_flight: bool = False) -> None:
+        """Fail what waits, but for partitions of which something is under way, whose callbacks come first."""
+        left: list[_Outgoing] = []
         with self._condition:
-            left = [outgoing for queue in self._queues.values() for outgoing in queue.waiting]
             for queue in self._queues.values():
-                queue.waiting.clear()
+                if not (spare_in_flight and queue.in_flight):
+                    left += queue.waiting
+                    queue.waiting.clear()
         for outgoing in left:
             self._complete(outgoing, error=error)
 

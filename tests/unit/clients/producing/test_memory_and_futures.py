@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from millrace.clients.futures import SendFuture
-from millrace.clients.memory import BufferMemory
+from millrace.clients.producing.futures import ValueFuture
+from millrace.clients.producing.memory import BufferMemory
 from millrace.errors import BufferExhaustedError, MessageTooLargeError, RequestTimedOutError
 
 
@@ -39,26 +39,21 @@ def test_what_is_larger_than_all_memory_passes_alone() -> None:
 
 def test_only_the_first_outcome_counts() -> None:
     condition = threading.Condition()
-    future: SendFuture[int] = SendFuture(condition)
+    future: ValueFuture[int] = ValueFuture(condition)
     called: list[int] = []
     future.add_done_callback(lambda done: called.append(done.result()))
-    with condition:
-        callback = future.complete(1)
-        assert future.complete(2) is None
-        assert future.complete(error=MessageTooLargeError("late")) is None
-    assert callback is not None
-    callback()
+    future.complete(1)
+    future.complete(2)
+    future.complete(error=MessageTooLargeError("late"))
     assert (future.result(), future.exception(), called) == (1, None, [1])
 
 
 def test_errors_are_raised_and_waiting_ends() -> None:
     condition = threading.Condition()
-    future: SendFuture[int] = SendFuture(condition)
+    future: ValueFuture[int] = ValueFuture(condition)
     with pytest.raises(RequestTimedOutError, match=r"within 0\.01 s"):
         future.result(0.01)
-    with condition:
-        future.complete(error=MessageTooLargeError("too large"))
-        condition.notify_all()
+    future.complete(error=MessageTooLargeError("too large"))
     assert future.done()
     with pytest.raises(MessageTooLargeError):
         future.result()

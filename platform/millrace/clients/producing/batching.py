@@ -7,7 +7,7 @@ one its schema's, and beside them ``__timestamp``, ``__headers``, ``__partition`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,7 +19,8 @@ import pyarrow.types as pat
 
 from millrace.clients.metadata import check_partition
 from millrace.clients.model import TopicDescription
-from millrace.clients.partitioner import partitions_for_keys
+from millrace.clients.producing.partitioner import partitions_for_keys
+from millrace.clients.producing.partitioning import StickyPartition
 from millrace.errors import MessageTooLargeError, MillraceError, SchemaMismatchError
 from millrace.records import HEADERS_TYPE, OPAQUE_SCHEMA, Compression, build_columnar_batch
 from millrace.schemas import conform, encode_keys
@@ -48,6 +49,11 @@ class Fitted:
     def num_rows(self) -> int:
         """How many rows there are."""
         return int(self.columns.num_rows)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that the rows take in memory."""
+        return int(self.columns.nbytes + sum(column.nbytes for column in self.beside.values()))
 
     def slice(self, offset: int, length: int) -> Fitted:
         """Some rows, without copying."""
@@ -202,29 +208,29 @@ def _check_partitions(topic: TopicDescription, partitions: pa.ChunkedArray) -> N
 
 
 def divide(
-    fitted: Fitted, next_partition: int, batch_bytes: int, *, number_rows: bool
+    fitted: Fitted, sticky: StickyPartition, batch_bytes: int, *, number_rows: bool, ignore_keys: bool = False
 ) -> Iterator[tuple[int, Fitted, Rows | None]]:
     """Divide rows among partitions and cut them to about ``batch_bytes``: partition, rows, and their numbers.
 
-    Rows that name a partition go there, rows with a key where its hash says, the others in turn, a whole batch each,
-    from ``next_partition`` on.
+    Rows that name a partition go there, rows with a key where its hash says (not with ``ignore_keys``), the others
+    where ``sticky`` puts them, about a batch to each partition in turn.
     """
-    partitions = _partitions(fitted)
+    partitions = _partitions(fitted, ignore_keys=ignore_keys)
     if isinstance(partitions, int):
-        for start, count in _cuts(fitted, batch_bytes):
-            target = partitions if partitions >= 0 else next_partition % fitted.topic.num_partitions
-            next_partition += 1
-            numbers = np.arange(start, start + count) if number_rows else None
-            yield target, fitted.slice(start, count), numbers
-        return
-    for partition, part, numbers in _parts(fitted, partitions, number_rows):
+        parts: Iterable[tuple[int, Fitted, Rows | None]] = [
+            (partitions, fitted, np.arange(fitted.num_rows) if number_rows else None)
+        ]
+    else:
+        parts = _parts(fitted, partitions, number_rows)
+    for partition, part, numbers in parts:
         for start, count in _cuts(part, batch_bytes):
-            target = partition if partition >= 0 else next_partition % fitted.topic.num_partitions
-            next_partition += partition < 0
+            target = partition
+            if target < 0:
+                target = sticky.place(part.size_bytes * count // part.num_rows, fitted.topic)
             yield target, part.slice(start, count), None if numbers is None else numbers[start : start + count]
 
 
-def _partitions(fitted: Fitted) -> npt.NDArray[np.int32] | int:
+def _partitions(fitted: Fitted, *, ignore_keys: bool) -> npt.NDArray[np.int32] | int:
     """Each row's partition; one number where it is the same for all; -1 for any."""
     topic = fitted.topic
     if fitted.partition is not None:
@@ -233,7 +239,9 @@ def _partitions(fitted: Fitted) -> npt.NDArray[np.int32] | int:
     if topic.num_partitions == 1:
         return 0
     keys = None
-    if topic.schema is not None and topic.key_columns:
+    if ignore_keys:
+        pass
+    elif topic.schema is not None and topic.key_columns:
         keys = encode_keys(fitted.columns, topic.key_columns)
     elif topic.schema is None and "key" in fitted.columns.column_names:
         keys = encode_keys(fitted.columns, ["key"])
@@ -276,8 +284,7 @@ def _cuts(fitted: Fitted, batch_bytes: int) -> Iterator[tuple[int, int]]:
     """Start and length of slices of about ``batch_bytes``, all of the same length."""
     if not fitted.num_rows:
         return
-    size_bytes = fitted.columns.nbytes + sum(column.nbytes for column in fitted.beside.values())
-    count = min(max(round(size_bytes / batch_bytes), 1), fitted.num_rows)
+    count = min(max(round(fitted.size_bytes / batch_bytes), 1), fitted.num_rows)
     length = -(-fitted.num_rows // count)
     for start in range(0, fitted.num_rows, length):
         yield start, min(length, fitted.num_rows - start)

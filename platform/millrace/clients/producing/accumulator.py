@@ -1,0 +1,220 @@
+"""Single records on their way to the sender: gathered by topic, made into batches when it is time.
+
+Invariants: every record that was accepted meets its fate, also when making a batch of it fails; a topic's records
+become batches in the order in which they were appended; a record's bytes are counted in ``buffer.memory`` from before
+it is appended until its batch is acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from millrace.clients.metadata import MetadataCache
+from millrace.clients.model import BatchMetadata, TopicDescription
+from millrace.clients.producing.batch_making import BatchMaker
+from millrace.clients.producing.batching import BuiltBatch, Fitted, RefusedRow, fit_table
+from millrace.clients.producing.chunk import Chunk, Rows
+from millrace.clients.producing.memory import BufferMemory
+from millrace.clients.producing.record_buffer import RecordBuffer
+from millrace.clients.producing.sender import Completion, Sender
+from millrace.config.client import ProducerConfig
+from millrace.errors import ClientClosedError, MillraceError, SchemaMismatchError, UnknownServerError
+
+logger = logging.getLogger(__name__)
+_CHUNK_BATCHES_MAX: Final = 4
+"""Single records are gathered to at most so many batches' worth."""
+_BLOCK_BYTES_MAX: Final = 64 * 2**10
+"""What an open chunk asks of the memory at a time."""
+
+
+class Accumulator:
+    """The open chunks of all topics, and how they become batches. Thread safe.
+
+    ``check_can_send`` raises what every record that becomes a batch now must fail with, if anything. Chunks that are
+    full become batches in the thread that sends, unless it must not be kept (``drains_inline`` false).
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        metadata: MetadataCache,
+        memory: BufferMemory,
+        condition: threading.Condition,
+        maker: BatchMaker,
+        sender: Sender,
+        *,
+        check_can_send: Callable[[], None],
+        drains_inline: bool,
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._memory = memory
+        self._condition = condition
+        self._maker = maker
+        self._sender = sender
+        self._check_can_send = check_can_send
+        self._drains_inline = drains_inline
+        self._buffers: dict[str, RecordBuffer] = {}
+        self._opening = threading.Lock()
+        self._is_closed = False
+
+    def buffer(self, topic: TopicDescription) -> RecordBuffer:
+        """Where a topic's records are appended."""
+        buffer = self._buffers.get(topic.name)
+        if buffer is not None:
+            return buffer
+        config = self._config
+        block_bytes = max(min(_BLOCK_BYTES_MAX, config.buffer_memory // 8), 1)
+        made = RecordBuffer(
+            topic,
+            self._condition,
+            limit_bytes=self.limit_bytes(topic),
+            block_bytes=block_bytes,
+            reserve=lambda size_bytes: self._memory.acquire(size_bytes, config.max_block_ms / 1000),
+            on_first=self._sender.wake,
+            on_full=self._on_full,
+        )
+        with self._opening:
+            if self._is_closed:
+                raise ClientClosedError("the producer is closed: make a new one")
+            return self._buffers.setdefault(topic.name, made)
+
+    def limit_bytes(self, topic: TopicDescription) -> int:
+        """Size from which gathered records become batches whatever ``linger.ms`` says."""
+        batches = min(topic.num_partitions, _CHUNK_BATCHES_MAX)
+        return min(self._config.batch_size * batches, self._config.buffer_memory // 2)
+
+    def _on_full(self, buffer: RecordBuffer) -> None:
+        if self._drains_inline:
+            self._drain(buffer, wait=True)
+        else:
+            self._sender.wake()
+
+    # --- when ----------------------------------------------------------------------------------------------------
+
+    def drain_due(self) -> float | None:
+        """Drain what has waited for ``linger.ms``, is full or keeps others waiting; the seconds until the next is due.
+
+        For the sender's thread, which never waits: neither for memory nor for another drain.
+        """
+        linger_s = self._config.linger_ms / 1000
+        waits = []
+        for buffer in list(self._buffers.values()):
+            age_s = buffer.age_s
+            if self._memory.is_exhausted or buffer.is_full:
+                if not buffer.is_empty:
+                    self._drain(buffer, wait=False)
+            elif age_s is not None and age_s < linger_s:
+                waits.append(linger_s - age_s)
+            elif age_s is not None and not self._sender.is_busy(buffer.name):
+                self._drain(buffer, wait=False)  # else the answer under way wakes the sender again
+        return min(waits) if waits else None
+
+    def drain(self, topic: str) -> None:
+        """Make batches of all that a topic's records wait for."""
+        if (buffer := self._buffers.get(topic)) is not None:
+            self._drain(buffer, wait=True)
+
+    def drain_all(self) -> None:
+        """The same for all topics."""
+        for buffer in list(self._buffers.values()):
+            self._drain(buffer, wait=True)
+
+    def close(self, error: MillraceError) -> None:
+        """Take no more records, and fail those that are not in batches yet."""
+        with self._opening:
+            self._is_closed = True
+        self.abandon(error)
+
+    def abandon(self, error: MillraceError) -> None:
+        """Fail all records that are not in batches yet."""
+        for buffer in list(self._buffers.values()):
+            with buffer.drain_lock:
+                chunk = buffer.take(for_good=self._is_closed)
+                self._memory.release(chunk.reserved_bytes)
+                chunk.refuse_rest(error)
+                chunk.drop_records()
+
+    def send_chunk(self, buffer: RecordBuffer, chunk: Chunk) -> None:
+        """Send records that were gathered elsewhere, after those that wait; they are counted in the memory."""
+        with buffer.drain_lock:
+            self._encode(buffer, buffer.take())
+            self._encode(buffer, chunk)
+
+    def _drain(self, buffer: RecordBuffer, *, wait: bool) -> None:
+        if not buffer.drain_lock.acquire(blocking=wait):
+            return
+        try:
+            self._encode(buffer, buffer.take())
+        finally:
+            buffer.drain_lock.release()
+
+    # --- how -----------------------------------------------------------------------------------------------------
+
+    def _encode(self, buffer: RecordBuffer, chunk: Chunk) -> None:
+        """Make batches of a chunk's records; what it had reserved is given back, for batches are counted themselves."""
+        try:
+            if chunk.num_rows:
+                self._check_can_send()
+                topic = self._metadata.topic(buffer.name)
+                buffer.use(topic)
+                try:
+                    fitted, rows = fit_table(topic, chunk.table(topic), now_ms=0), None
+                except SchemaMismatchError as error:
+                    rows = self._refuse_misfits(topic, chunk, error)
+                    fitted = fit_table(topic, chunk.table(topic, rows), now_ms=0)
+                self._send_rows(fitted, chunk, rows)
+        except MillraceError as error:
+            chunk.refuse_rest(error)
+        except Exception as error:
+            # A defect of ours: these records have an outcome all the same.
+            logger.exception("records for %s could not be made into batches", buffer.name)
+            chunk.refuse_rest(UnknownServerError(f"the producer failed: {error!r}"))
+        except BaseException:
+            chunk.refuse_rest(ClientClosedError("the producer was interrupted before these records were sent"))
+            raise
+        finally:
+            self._memory.release(chunk.reserved_bytes)
+            chunk.drop_records()
+
+    def _refuse_misfits(self, topic: TopicDescription, chunk: Chunk, error: SchemaMismatchError) -> Rows:
+        """Something in a chunk does not fit: find out which records, and return the others."""
+        fitting = []
+        for row in range(chunk.num_rows):
+            only = np.array([row])
+            try:
+                fit_table(topic, chunk.table(topic, only), now_ms=0)
+            except SchemaMismatchError as misfit:
+                chunk.refuse(only, misfit)
+            else:
+                fitting.append(row)
+        if len(fitting) == chunk.num_rows:  # each fits alone: then it is not the records
+            raise error
+        return np.array(fitting, np.int64)
+
+    def _send_rows(self, fitted: Fitted, chunk: Chunk, rows: Rows | None) -> None:
+        """Send the batches of fitted records; ``rows`` are their numbers in the chunk, unless they are all of it."""
+        for batch in self._maker.batches(fitted, number_rows=True):
+            assert batch.rows is not None
+            numbers = batch.rows if rows is None else rows[batch.rows]
+            if isinstance(batch, RefusedRow):
+                chunk.refuse(numbers, batch.error)
+                continue
+            self._memory.take(len(batch.records))
+            completion = self._completion(chunk, chunk.assign(numbers), numbers, batch)
+            try:
+                self._sender.enqueue(fitted.topic.name, batch, completion)
+            except MillraceError as error:
+                completion(None, -1, error)
+
+    def _completion(self, chunk: Chunk, number: int, rows: Rows, batch: BuiltBatch) -> Completion:
+        def complete(metadata: BatchMetadata | None, append_time_ms: int, error: MillraceError | None) -> None:
+            self._memory.release(len(batch.records))
+            chunk.settle(number, rows, metadata, append_time_ms, error)
+
+        return complete

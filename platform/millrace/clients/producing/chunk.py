@@ -1,0 +1,290 @@
+"""Records gathered one by one into the columns of a table, and then what became of each of them.
+
+A chunk lives twice: while it is open, records are appended (by ``RecordBuffer``, under its lock); once it is taken, it
+is cut into batches, and each batch's fate is that of its rows. Invariants: a row belongs to at most one batch; a fate,
+once set, stays; callbacks of a row are called once, after its fate is set, in the order of the rows of a batch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millrace.clients.model import BatchMetadata, RecordMetadata, TopicDescription
+from millrace.clients.producing.batching import HEADERS, PARTITION, TIMESTAMP
+from millrace.clients.producing.futures import SendFuture, call_safely
+from millrace.errors import MillraceError, SchemaMismatchError
+from millrace.records.arrays import binary_array, headers_array, int32_array
+
+Headers = Sequence[tuple[str, bytes | None]]
+Rows = npt.NDArray[np.int64]
+OnDelivery = Callable[[RecordMetadata | None, MillraceError | None], Any]
+"""Told where a record landed, or why it did not."""
+
+_NO_BATCH: Final = -1
+
+
+class _Fate(NamedTuple):
+    metadata: BatchMetadata | None
+    append_time_ms: int
+    error: MillraceError | None
+
+
+class Chunk:
+    """Records of one topic in the order in which they were sent, a list for each column.
+
+    Columns that hardly any record has are there only from the first record on that has one (``keys``, ``headers``,
+    ``partitions``). Timestamps are runs: records ``stamp_rows[n]`` up to the next run's have ``stamps_ms[n]``.
+    """
+
+    __slots__ = (
+        "_batch_of",
+        "_callbacks",
+        "_condition",
+        "_fates",
+        "_position_of",
+        "_unsettled_rows",
+        "_when_settled",
+        "created",
+        "headers",
+        "is_plain",
+        "keys",
+        "partitions",
+        "reserved_bytes",
+        "size_bytes",
+        "stamp_rows",
+        "stamp_until",
+        "stamps_ms",
+        "timestamps_ms",
+        "values",
+    )
+
+    def __init__(self, condition: threading.Condition) -> None:
+        self.values: list[Any] = []
+        self.keys: list[Any] | None = None
+        self.headers: list[Headers] | None = None
+        self.partitions: list[int] | None = None
+        self.is_plain = True
+        self.stamp_rows: list[int] = []
+        self.stamps_ms: list[int] = []
+        self.stamp_until = 0.0
+        self.size_bytes = 0
+        self.reserved_bytes = 0
+        self.created = 0.0
+        self.timestamps_ms: npt.NDArray[np.int64] | None = None
+        self._condition = condition
+        self._callbacks: dict[int, list[OnDelivery]] = {}
+        self._batch_of: npt.NDArray[np.int32] | None = None
+        self._position_of: npt.NDArray[np.int32] | None = None
+        self._fates: list[_Fate | None] = []
+        self._unsettled_rows = 0
+        self._when_settled: Callable[[], None] | None = None
+
+    # --- while it is open ----------------------------------------------------------------------------------------
+
+    def stamp_now(self, row: int, now_s: float) -> None:
+        """Records from ``row`` on have the present time, until the next millisecond."""
+        if not row:
+            self.created = time.monotonic()
+        now_ms = int(now_s * 1000)
+        self.stamp_until = (now_ms + 1) / 1000
+        self.stamp_rows.append(row)
+        self.stamps_ms.append(now_ms)
+
+    def stamp(self, row: int, timestamp_ms: int) -> None:
+        """The record ``row`` has a timestamp of its own."""
+        if not row:
+            self.created = time.monotonic()
+        self.stamp_until = 0.0
+        self.stamp_rows.append(row)
+        self.stamps_ms.append(timestamp_ms)
+
+    def set_beside(self, row: int, key: Any, headers: Headers, partition: int) -> None:
+        """What stands beside the value of the record ``row``, which is appended next.
+
+        Columns are cut at ``row`` first: an interrupt may have left one longer than the values.
+        """
+        if key is not None or self.keys is not None:
+            self.keys = self._column(self.keys, row, None)
+            self.keys.append(key)
+        if headers or self.headers is not None:
+            self.headers = self._column(self.headers, row, ())
+            self.headers.append(headers)
+        if partition >= 0 or self.partitions is not None:
+            self.partitions = self._column(self.partitions, row, -1)
+            self.partitions.append(partition)
+
+    def _column(self, column: list[Any] | None, row: int, absent: Any) -> list[Any]:
+        self.is_plain = False
+        if column is None:
+            return [absent] * row
+        del column[row:]
+        return column
+
+    def add_callback(self, row: int, callback: OnDelivery) -> bool:
+        """Have ``callback`` called when the fate of a record is known; false when it is known already."""
+        with self._condition:
+            if self.is_done(row):
+                return False
+            self._callbacks.setdefault(row, []).append(callback)
+            return True
+
+    def when_settled(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called when the fates of all records are known; before it is sent."""
+        self._when_settled = callback
+
+    # --- becoming batches ----------------------------------------------------------------------------------------
+
+    @property
+    def num_rows(self) -> int:
+        """How many records there are."""
+        return len(self.values) if self.timestamps_ms is None else len(self.timestamps_ms)
+
+    def close(self) -> None:
+        """No more records come."""
+        count = len(self.values)
+        runs = np.array([*self.stamp_rows, count], np.int64)
+        self.timestamps_ms = np.repeat(np.array(self.stamps_ms, np.int64), np.diff(runs))
+        self._batch_of = np.full(count, _NO_BATCH, np.int32)
+        self._position_of = np.zeros(count, np.int32)
+        self._unsettled_rows = count
+
+    def table(self, topic: TopicDescription, rows: Rows | None = None) -> pa.Table:
+        """The records, or some of them, as a table that ``fit_table`` takes; raises ``SchemaMismatchError``."""
+        typed = topic.schema is not None
+        timestamp_name, headers_name, partition_name = (
+            (TIMESTAMP, HEADERS, PARTITION) if typed else ("timestamp", "headers", "partition")
+        )
+        values = _pick(self.values, rows)
+        try:
+            if typed:
+                columns = pa.Table.from_pylist(values, schema=topic.schema)
+                names, arrays = columns.column_names, columns.columns
+            else:
+                names, arrays = ["value"], [binary_array(values)]
+                if self.keys is not None:
+                    names.append("key")
+                    arrays.append(binary_array(_pick(self.keys, rows)))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise SchemaMismatchError(f"a record does not fit topic {topic.name}: {error}") from error
+        assert self.timestamps_ms is not None
+        names.append(timestamp_name)
+        stamps = self.timestamps_ms if rows is None else self.timestamps_ms[rows]
+        arrays.append(pa.Array.from_buffers(pa.int64(), len(stamps), [None, pa.py_buffer(stamps)]))
+        if self.headers is not None:
+            names.append(headers_name)
+            arrays.append(headers_array(_pick(self.headers, rows)))
+        if self.partitions is not None:
+            names.append(partition_name)
+            arrays.append(int32_array(_pick(self.partitions, rows)))
+        return pa.Table.from_arrays(arrays, names=names)
+
+    def drop_records(self) -> None:
+        """The records have become batches, and are held no longer."""
+        self.values, self.keys, self.headers, self.partitions = [], None, None, None
+
+    def assign(self, rows: Rows) -> int:
+        """Some rows have become a batch; returns its number, for ``settle``."""
+        assert self._batch_of is not None
+        assert self._position_of is not None
+        number = len(self._fates)
+        self._fates.append(None)
+        self._position_of[rows] = np.arange(len(rows))
+        self._batch_of[rows] = number
+        return number
+
+    # --- fates ---------------------------------------------------------------------------------------------------
+
+    def settle(
+        self,
+        number: int,
+        rows: Rows,
+        metadata: BatchMetadata | None = None,
+        append_time_ms: int = -1,
+        error: MillraceError | None = None,
+    ) -> None:
+        """A batch is acknowledged or has failed: wake who waits, and call the callbacks of its rows."""
+        with self._condition:
+            self._fates[number] = _Fate(metadata, append_time_ms, error)
+            self._unsettled_rows -= len(rows)
+            is_settled = not self._unsettled_rows
+            callbacks = []
+            if self._callbacks:
+                callbacks = [(row, self._callbacks.pop(row)) for row in rows.tolist() if row in self._callbacks]
+            self._condition.notify_all()
+        for row, wanted in callbacks:
+            for callback in wanted:
+                call_safely(callback, *self.fate(row))
+        if is_settled and self._when_settled is not None:
+            self._when_settled()
+
+    def refuse(self, rows: Rows, error: MillraceError) -> None:
+        """Rows that fail before they are in any batch."""
+        self.settle(self.assign(rows), rows, error=error)
+
+    def refuse_rest(self, error: MillraceError) -> None:
+        """All rows fail that are in no batch yet."""
+        assert self._batch_of is not None
+        if len(rows := np.flatnonzero(self._batch_of == _NO_BATCH)):
+            self.refuse(rows, error)
+
+    def is_done(self, row: int) -> bool:
+        """Whether the fate of a record is known."""
+        if self._batch_of is None:
+            return False
+        number = self._batch_of[row]
+        return number != _NO_BATCH and self._fates[number] is not None
+
+    def fate(self, row: int) -> tuple[RecordMetadata | None, MillraceError | None]:
+        """Where a record landed, or why it did not, once that is known."""
+        assert self._batch_of is not None
+        assert self._position_of is not None
+        assert self.timestamps_ms is not None
+        fate = self._fates[self._batch_of[row]]
+        assert fate is not None
+        batch = fate.metadata
+        if batch is None:
+            return None, fate.error
+        offset = batch.base_offset + int(self._position_of[row]) if batch.base_offset >= 0 else -1
+        stamp = fate.append_time_ms if fate.append_time_ms >= 0 else int(self.timestamps_ms[row])
+        return RecordMetadata(batch.topic, batch.partition, offset, stamp), None
+
+    @property
+    def condition(self) -> threading.Condition:
+        """What is notified when fates become known."""
+        return self._condition
+
+
+class RecordFuture(SendFuture[RecordMetadata]):
+    """The outcome of one record's send: its place in its chunk, and nothing else."""
+
+    __slots__ = ("_chunk", "_row")
+
+    def __init__(self, chunk: Chunk, row: int) -> None:
+        self._chunk = chunk
+        self._row = row
+
+    def done(self) -> bool:
+        """Whether there is a result or an error."""
+        return self._chunk.is_done(self._row)
+
+    def add_done_callback(self, callback: Callable[[Self], Any]) -> None:
+        """Call ``callback`` with this future once it is done, in the producer's own thread, or now if it is done."""
+        if not self._chunk.add_callback(self._row, lambda metadata, error: callback(self)):
+            call_safely(callback, self)
+
+    def _get_condition(self) -> threading.Condition:
+        return self._chunk.condition
+
+    def _outcome(self) -> tuple[Any, Exception | None]:
+        return self._chunk.fate(self._row)
+
+
+def _pick(column: list[Any], rows: Rows | None) -> list[Any]:
+    return column if rows is None else [column[row] for row in rows.tolist()]

@@ -1,0 +1,123 @@
+"""What sending gives back: results that arrive when the broker has answered.
+
+Lighter than ``concurrent.futures.Future``, of which each has a lock of its own: all futures of a producer share one
+condition, and that of a record is no more than its place in the chunk of records that it was gathered in.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeVar, cast
+
+from millrace.errors import RequestTimedOutError
+
+Result = TypeVar("Result")
+logger = logging.getLogger(__name__)
+_UNSET: Any = object()
+
+
+def call_safely(callback: Callable[..., Any], *arguments: Any) -> None:
+    """Call what belongs to the caller: its failure is logged, for it must not stop the sender."""
+    try:
+        callback(*arguments)
+    except Exception:
+        logger.exception("a callback of a producer failed")
+
+
+class SendFuture(Generic[Result]):
+    """The outcome of a send. Thread safe."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether there is a result or an error."""
+
+    @abstractmethod
+    def add_done_callback(self, callback: Callable[[Self], Any]) -> None:
+        """Call ``callback`` with this future once it is done, in the producer's own thread, or now if it is done.
+
+        Callbacks of records of one partition come in the order of the records. They must not block: nothing more is
+        sent to the partition until they return. What they raise is logged.
+        """
+
+    @abstractmethod
+    def _get_condition(self) -> threading.Condition:
+        """What is notified when futures are done."""
+
+    @abstractmethod
+    def _outcome(self) -> tuple[Any, Exception | None]:
+        """Result and error of a future that is done."""
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for the result and return it; raises the error of the send.
+
+        Raises ``RequestTimedOutError`` when nothing is known after ``timeout`` seconds; the send goes on.
+        """
+        self._wait(timeout)
+        result, error = self._outcome()
+        if error is not None:
+            raise error
+        return cast(Result, result)
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """Wait for the outcome and return its error, ``None`` if it succeeded."""
+        self._wait(timeout)
+        return self._outcome()[1]
+
+    def _wait(self, timeout: float | None) -> None:
+        if self.done():
+            return
+        condition = self._get_condition()
+        with condition:
+            if not condition.wait_for(self.done, timeout):
+                raise RequestTimedOutError(
+                    f"the broker has not answered within {timeout} s; the records are still on their way"
+                )
+
+
+class ValueFuture(SendFuture[Result]):
+    """A future whose outcome is set: that of a table, or of many records. The first outcome counts."""
+
+    __slots__ = ("_callbacks", "_condition", "_error", "_result")
+
+    def __init__(self, condition: threading.Condition) -> None:
+        self._condition = condition
+        self._result: Any = _UNSET
+        self._error: Exception | None = None
+        self._callbacks: list[Callable[[Any], Any]] = []
+
+    def done(self) -> bool:
+        """Whether there is a result or an error."""
+        return self._result is not _UNSET or self._error is not None
+
+    def add_done_callback(self, callback: Callable[[Self], Any]) -> None:
+        """Call ``callback`` with this future once it is done, in the producer's own thread, or now if it is done."""
+        with self._condition:
+            if not self.done():
+                self._callbacks.append(callback)
+                return
+        call_safely(callback, self)
+
+    def complete(self, result: Result | None = None, error: Exception | None = None) -> None:
+        """Set the outcome, wake who waits for it and call the callbacks."""
+        with self._condition:
+            if self.done():
+                return
+            if error is not None:
+                self._error = error
+            else:
+                self._result = result
+            callbacks, self._callbacks = self._callbacks, []
+            self._condition.notify_all()
+        for callback in callbacks:
+            call_safely(callback, self)
+
+    def _get_condition(self) -> threading.Condition:
+        return self._condition
+
+    def _outcome(self) -> tuple[Any, Exception | None]:
+        return self._result, self._error

@@ -1,0 +1,142 @@
+"""Who decides on the partition of a record that names none: its key, the producer in turn, or a class of one's own.
+
+Without ``partitioner.class`` Kafka's default holds: keys decide by murmur2 (``partitioner``), and records without a key
+stick to a partition until about ``batch.size`` bytes have gone there (KIP-480, KIP-794).
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millrace.clients.model import ProducerRecord, TopicDescription
+from millrace.errors import InvalidConfigError, UnknownTopicOrPartitionError
+
+
+class StickyPartition:
+    """Where records of one topic go that have neither partition nor key. Thread safe.
+
+    One partition gets about ``batch_bytes``, then the next one that has a leader, so that all get the same: Kafka draws
+    the next one by lot. The first is drawn, so that producers differ.
+    """
+
+    def __init__(self, batch_bytes: int, first: int | None = None) -> None:
+        self._batch_bytes = batch_bytes
+        self._partition = random.randrange(2**31) if first is None else first
+        self._placed_bytes = 0
+        self._lock = threading.Lock()
+
+    def place(self, size_bytes: int, topic: TopicDescription) -> int:
+        """The partition for so many bytes of records."""
+        with self._lock:
+            partition = self._available(topic)
+            self._placed_bytes += size_bytes
+            # Half a batch too early or too late is the nearest to a whole one that there is.
+            if self._placed_bytes + size_bytes // 2 >= self._batch_bytes:
+                self._partition = partition + 1
+                self._placed_bytes = 0
+            return partition
+
+    def _available(self, topic: TopicDescription) -> int:
+        count = topic.num_partitions
+        for number in range(self._partition, self._partition + count):
+            if topic.partitions[number % count].leader >= 0:
+                break
+        else:
+            number = self._partition
+        if number != self._partition:
+            self._partition, self._placed_bytes = number, 0
+        return number % count
+
+
+class Partitioner:
+    """Base of what ``partitioner.class`` may name: an object, a class without arguments, or ``module:Class``.
+
+    It is asked for records that name no partition, possibly by several threads at once.
+    """
+
+    def configure(self, configs: Mapping[str, Any]) -> None:
+        """Told the producer's options before it is first asked."""
+
+    def partition(self, record: ProducerRecord, topic: TopicDescription) -> int:
+        """The partition of a record; -1 leaves it to the producer, as if the record had no key."""
+        raise NotImplementedError(f"{type(self).__name__} has no partition()")
+
+    def partition_table(self, rows: pa.Table, topic: TopicDescription) -> npt.NDArray[np.int32]:
+        """The partition of each row of a table, -1 where the producer may choose; override it to be fast.
+
+        This one makes a record of each row: of an opaque topic from its columns key and value, of a typed one a dict.
+        """
+        columns = rows.to_pylist()
+        if topic.schema is None:
+            records = [ProducerRecord(topic.name, row.get("value"), key=row.get("key")) for row in columns]
+        else:
+            records = [ProducerRecord(topic.name, row) for row in columns]
+        return np.array([self.partition(record, topic) for record in records], np.int32)
+
+    def close(self) -> None:
+        """The producer is closed."""
+
+
+class RoundRobinPartitioner(Partitioner):
+    """Each record to the next partition, whatever its key (Kafka's class of this name)."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next: dict[str, int] = {}
+
+    def partition(self, record: ProducerRecord, topic: TopicDescription) -> int:
+        """The next partition."""
+        return self._take(topic, 1) % topic.num_partitions
+
+    def partition_table(self, rows: pa.Table, topic: TopicDescription) -> npt.NDArray[np.int32]:
+        """The next partitions."""
+        first = self._take(topic, rows.num_rows)
+        return ((first + np.arange(rows.num_rows)) % topic.num_partitions).astype(np.int32)
+
+    def _take(self, topic: TopicDescription, count: int) -> int:
+        with self._lock:
+            first = self._next.get(topic.name, 0)
+            self._next[topic.name] = (first + count) % topic.num_partitions
+            return first
+
+
+def check_choice(partitioner: Partitioner, topic: TopicDescription, partition: int) -> int:
+    """What a partitioner chose, -1 or a partition of the topic; raises ``UnknownTopicOrPartitionError``."""
+    if not -1 <= partition < topic.num_partitions:
+        raise UnknownTopicOrPartitionError(
+            f"{type(partitioner).__name__} chose partition {partition} of {topic.name}: its partitions are 0 to "
+            f"{topic.num_partitions - 1}"
+        )
+    return partition
+
+
+def instances(option: str, given: Any, base: type[Any], configs: Mapping[str, Any]) -> list[Any]:
+    """Objects of what an option lists: objects, classes, or ``module:Class``; they are configured.
+
+    Raises ``InvalidConfigError`` naming what cannot be found or is none.
+    """
+    made = []
+    for item in given:
+        found = _import(option, item) if isinstance(item, str) else item
+        instance = found() if isinstance(found, type) else found
+        if not isinstance(instance, base):
+            raise InvalidConfigError(f"{option}: {item!r} is no {base.__module__}.{base.__name__}")
+        instance.configure(configs)
+        made.append(instance)
+    return made
+
+
+def _import(option: str, name: str) -> Any:
+    module, _, attribute = name.replace(":", ".").rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidConfigError(f"{option}: {name} cannot be imported ({error}): give module:Class") from None

@@ -1,0 +1,128 @@
+"""Sending tables: cut to batches piece by piece, each piece when there is room for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+from millrace.clients.connections import Connections
+from millrace.clients.model import BatchMetadata
+from millrace.clients.producing.batch_making import BatchMaker
+from millrace.clients.producing.batching import BuiltBatch, Fitted, RefusedRow
+from millrace.clients.producing.futures import ValueFuture
+from millrace.clients.producing.interceptors import Interceptors
+from millrace.clients.producing.memory import BufferMemory
+from millrace.clients.producing.sender import Completion, Sender
+from millrace.config.client import ProducerConfig
+from millrace.errors import BufferExhaustedError, MillraceError
+
+_DIVIDED_BYTES_MAX: Final = 32 * 2**20
+"""Most bytes that are divided among partitions at once."""
+
+
+class TableSender:
+    """Sends fitted tables. Thread safe."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        connections: Connections,
+        memory: BufferMemory,
+        condition: threading.Condition,
+        maker: BatchMaker,
+        sender: Sender,
+        interceptors: Interceptors,
+    ) -> None:
+        self._config = config
+        self._connections = connections
+        self._memory = memory
+        self._condition = condition
+        self._maker = maker
+        self._sender = sender
+        self._interceptors = interceptors
+
+    def send(self, fitted: Fitted) -> ValueFuture[list[BatchMetadata]]:
+        """Make batches and queue them, waiting for room; raises what stops that, and then so does the future."""
+        sending = _TableSend(self._condition, self._memory, self._interceptors)
+        try:
+            for chunk in self._chunks(self._maker.choose(fitted)):
+                for batch in self._maker.batches(chunk, number_rows=False):
+                    self._send_batch(fitted.topic.name, batch, sending)
+        except BaseException as error:
+            sending.seal(error if isinstance(error, MillraceError) else None)
+            raise
+        sending.seal()
+        return sending.future
+
+    def _chunks(self, fitted: Fitted) -> Iterator[Fitted]:
+        """Slices that give every partition about a batch, where rows are divided by key; else of one batch."""
+        if not fitted.num_rows:
+            return
+        chunk_bytes = self._config.batch_size
+        if self._maker.is_divided(fitted):
+            limit = min(_DIVIDED_BYTES_MAX, self._config.buffer_memory // 2)
+            chunk_bytes = max(min(chunk_bytes * fitted.topic.num_partitions, limit), chunk_bytes)
+        row_bytes = max(fitted.columns.nbytes / fitted.num_rows, 1)
+        length = max(int(chunk_bytes / row_bytes), 1)
+        for start in range(0, fitted.num_rows, length):
+            yield fitted.slice(start, min(length, fitted.num_rows - start))
+
+    def _send_batch(self, topic: str, batch: BuiltBatch | RefusedRow, sending: _TableSend) -> None:
+        if sending.error is not None:
+            raise sending.error
+        if isinstance(batch, RefusedRow):
+            raise batch.error
+        self._connections.check_open()
+        try:
+            self._memory.acquire(len(batch.records), self._config.max_block_ms / 1000)
+        except BufferExhaustedError as error:
+            raise BufferExhaustedError(f"{error.message} (earlier rows of the table are on their way)") from None
+        completion = sending.completion(batch)
+        try:
+            self._sender.enqueue(topic, batch, completion)
+        except MillraceError as error:
+            completion(None, -1, error)
+            raise
+
+
+class _TableSend:
+    """Gathers what becomes of a table's batches into one future."""
+
+    def __init__(self, condition: threading.Condition, memory: BufferMemory, interceptors: Interceptors) -> None:
+        self.future: ValueFuture[list[BatchMetadata]] = ValueFuture(condition)
+        self.error: MillraceError | None = None
+        self._condition = condition
+        self._memory = memory
+        self._interceptors = interceptors
+        self._results: list[BatchMetadata | None] = []
+        self._left = 1  # the table itself, until sealed
+
+    def completion(self, batch: BuiltBatch) -> Completion:
+        """What the sender calls for a batch, whose place among the results is taken now."""
+        with self._condition:
+            position = len(self._results)
+            self._results.append(None)
+            self._left += 1
+
+        def complete(metadata: BatchMetadata | None, append_time_ms: int, error: MillraceError | None) -> None:
+            self._memory.release(len(batch.records))
+            if self._interceptors:
+                self._interceptors.on_acknowledgement(metadata, error)
+            with self._condition:
+                self._results[position] = metadata
+            self._finish_one(error)
+
+        return complete
+
+    def seal(self, error: MillraceError | None = None) -> None:
+        """No more batches come."""
+        self._finish_one(error)
+
+    def _finish_one(self, error: MillraceError | None) -> None:
+        with self._condition:
+            self._left -= 1
+            self.error = self.error or error
+            is_last = not self._left
+        if is_last:
+            self.future.complete([result for result in self._results if result is not None], self.error)

@@ -1,0 +1,190 @@
+"""The states of a transactional producer, as a pure machine: Kafka's ``TransactionManager`` without its queues.
+
+Nothing here calls a broker or knows a clock: each event gives the next value, or raises ``InvalidTxnStateError`` when
+it cannot happen in this state. Invariants: in ``FATAL_ERROR`` nothing is possible any more; a transaction ends only by
+``ended``, and then the epoch is the coordinator's newest (KIP-890: raised at every end, so that no late batch of a
+former transaction is taken for one of the next); a partition's records are sent only after the coordinator knows of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from millrace.clients.model import TopicPartition
+from millrace.errors import (
+    AbortableTransactionError,
+    InvalidTxnStateError,
+    MillraceError,
+    TransactionAbortedError,
+)
+
+
+class TransactionPhase(StrEnum):
+    """Where a transactional producer stands (Kafka's ``TransactionManager.State``)."""
+
+    UNINITIALIZED = "uninitialized"
+    INITIALIZING = "initializing"
+    READY = "ready"
+    IN_TRANSACTION = "in transaction"
+    PREPARED = "prepared"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    ABORTABLE_ERROR = "abortable error"
+    FATAL_ERROR = "fatal error"
+
+
+class CoordinatorView(StrEnum):
+    """Whether the coordinator has anything of the present transaction that must be ended."""
+
+    NOTHING = "nothing"
+    PERHAPS = "perhaps"
+    """A call that adds to the transaction was made, and its answer is not known."""
+    OPEN = "open"
+
+
+_Phase = TransactionPhase
+_SOURCES: Final[dict[TransactionPhase, frozenset[TransactionPhase]]] = {
+    _Phase.INITIALIZING: frozenset({_Phase.UNINITIALIZED, _Phase.INITIALIZING}),
+    _Phase.READY: frozenset({_Phase.INITIALIZING, _Phase.COMMITTING, _Phase.ABORTING}),
+    _Phase.IN_TRANSACTION: frozenset({_Phase.READY}),
+    _Phase.PREPARED: frozenset({_Phase.IN_TRANSACTION, _Phase.PREPARED}),
+    _Phase.COMMITTING: frozenset({_Phase.IN_TRANSACTION, _Phase.COMMITTING}),
+    _Phase.ABORTING: frozenset({_Phase.IN_TRANSACTION, _Phase.PREPARED, _Phase.ABORTABLE_ERROR, _Phase.ABORTING}),
+    _Phase.ABORTABLE_ERROR: frozenset(
+        {_Phase.IN_TRANSACTION, _Phase.PREPARED, _Phase.COMMITTING, _Phase.ABORTABLE_ERROR}
+    ),
+}
+"""From which phases each one can be reached; ``FATAL_ERROR`` from all."""
+
+_REMEDIES: Final = {
+    _Phase.UNINITIALIZED: "call init_transactions() first",
+    _Phase.INITIALIZING: "init_transactions() has not succeeded: call it again",
+    _Phase.READY: "call begin_transaction() first",
+    _Phase.IN_TRANSACTION: "commit or abort the transaction that is open first",
+    _Phase.PREPARED: "the transaction is prepared: commit it with Admin.commit_transactions, or abort it",
+    _Phase.COMMITTING: "the transaction is being committed: call commit_transaction() again",
+    _Phase.ABORTING: "the transaction is being aborted: call abort_transaction() again",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionState:
+    """A transactional producer at one moment. ``epoch`` -1 is none yet."""
+
+    transactional_id: str
+    phase: TransactionPhase = TransactionPhase.UNINITIALIZED
+    producer_id: int = -1
+    epoch: int = -1
+    added: frozenset[TopicPartition] = frozenset()
+    coordinator: CoordinatorView = CoordinatorView.NOTHING
+    error: MillraceError | None = None
+
+    # --- the application's events --------------------------------------------------------------------------------
+
+    def initializing(self) -> TransactionState:
+        """``init_transactions`` was called."""
+        return self._to(_Phase.INITIALIZING)
+
+    def initialized(self, producer_id: int, epoch: int) -> TransactionState:
+        """The coordinator has given an id and an epoch; what was open under the former epoch is aborted."""
+        return replace(self._to(_Phase.READY), producer_id=producer_id, epoch=epoch)
+
+    def begun(self) -> TransactionState:
+        """``begin_transaction`` was called."""
+        return self._to(_Phase.IN_TRANSACTION)
+
+    def prepared(self) -> TransactionState:
+        """Everything is sent, and who commits is somebody else."""
+        return self._to(_Phase.PREPARED)
+
+    def committing(self) -> TransactionState:
+        """``commit_transaction`` was called; raises ``AbortableTransactionError`` when it can only be aborted."""
+        return self._to(_Phase.COMMITTING)
+
+    def aborting(self) -> TransactionState:
+        """``abort_transaction`` was called."""
+        return self._to(_Phase.ABORTING)
+
+    def ended(self, producer_id: int, epoch: int) -> TransactionState:
+        """The coordinator has committed or aborted the transaction; the next one has this id and epoch."""
+        return replace(
+            self._to(_Phase.READY),
+            producer_id=producer_id,
+            epoch=epoch,
+            added=frozenset(),
+            coordinator=CoordinatorView.NOTHING,
+            error=None,
+        )
+
+    # --- what happens to the transaction ---------------------------------------------------------------------------
+
+    def adding(self) -> TransactionState:
+        """A call that adds partitions or offsets to the transaction is about to be made."""
+        if self.coordinator is CoordinatorView.OPEN:
+            return self
+        return replace(self, coordinator=CoordinatorView.PERHAPS)
+
+    def added_to(self, partitions: frozenset[TopicPartition]) -> TransactionState:
+        """The coordinator knows of partitions, or of a group's offsets (then of no partition of ours)."""
+        return replace(self, added=self.added | partitions, coordinator=CoordinatorView.OPEN)
+
+    def failed(self, error: MillraceError) -> TransactionState:
+        """Something of the transaction is lost: it can only be aborted. The first error stays.
+
+        Where no transaction can be spoiled (it is being aborted already, or none is open) nothing changes.
+        """
+        if self.phase not in _SOURCES[_Phase.ABORTABLE_ERROR] or self.phase is _Phase.ABORTABLE_ERROR:
+            return self
+        return replace(self, phase=_Phase.ABORTABLE_ERROR, error=error)
+
+    def broken(self, error: MillraceError) -> TransactionState:
+        """The producer can do nothing any more: it is fenced, say. The first fatal error stays."""
+        if self.phase is _Phase.FATAL_ERROR:
+            return self
+        return replace(self, phase=_Phase.FATAL_ERROR, error=error)
+
+    # --- questions -------------------------------------------------------------------------------------------------
+
+    def check_can_send(self) -> None:
+        """Raise what sending a record must fail with now, if anything."""
+        if self.phase is not _Phase.IN_TRANSACTION:
+            raise self._refusal("send")
+
+    def sending_error(self) -> MillraceError | None:
+        """What batches that wait to be sent must fail with now, if anything."""
+        if self.phase is _Phase.ABORTING:
+            return TransactionAbortedError(
+                f"the transaction of {self.transactional_id} was aborted before this was sent"
+            )
+        if self.phase in (_Phase.ABORTABLE_ERROR, _Phase.FATAL_ERROR):
+            return self._refusal("send")
+        return None
+
+    def missing(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """Those that must be added to the transaction before records are sent to them."""
+        return partitions - self.added
+
+    @property
+    def must_be_ended(self) -> bool:
+        """Whether the coordinator has to be told the end; a transaction without records just ends."""
+        return self.coordinator is not CoordinatorView.NOTHING
+
+    @property
+    def is_open(self) -> bool:
+        """Whether closing the producer leaves something that should be aborted."""
+        return self.phase in (_Phase.IN_TRANSACTION, _Phase.ABORTABLE_ERROR)
+
+    def _to(self, phase: TransactionPhase) -> TransactionState:
+        if self.phase not in _SOURCES[phase]:
+            raise self._refusal(f"go to {phase.value!r}")
+        return replace(self, phase=phase)
+
+    def _refusal(self, what: str) -> MillraceError:
+        name = f"transactional.id={self.transactional_id}"
+        if self.phase is _Phase.FATAL_ERROR and self.error is not None:
+            return type(self.error)(f"{name}: {self.error.message}; close this producer and make a new one")
+        if self.phase is _Phase.ABORTABLE_ERROR and self.error is not None:
+            return AbortableTransactionError(f"{name}: abort the transaction, for a part failed: {self.error.message}")
+        return InvalidTxnStateError(f"{name} cannot {what}: it is {self.phase.value!r}; {_REMEDIES[self.phase]}")

@@ -1,0 +1,368 @@
+"""The state of a transactional producer in motion: calls to the coordinator, repeated while that may help.
+
+The application's calls (init, begin, commit, abort, offsets) come one at a time, whatever threads they come from; the
+sender asks in between whether it may send, and reports what failed. No lock is held while a call is under way.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from millrace.clients.connections import Connections, backoff_s
+from millrace.clients.membership.coordinator import Coordinator, check_topic_errors
+from millrace.clients.model import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
+from millrace.clients.producing.transaction_state import CoordinatorView, TransactionPhase, TransactionState
+from millrace.config.client import ProducerConfig
+from millrace.errors import (
+    AuthorizationError,
+    BrokerUnavailableError,
+    ClientClosedError,
+    CommitFailedError,
+    ConcurrentTransactionsError,
+    FencedInstanceIdError,
+    IllegalGenerationError,
+    InvalidGroupIdError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    MillraceError,
+    ProducerFencedError,
+    RequestTimedOutError,
+    UnknownMemberError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+    UsageError,
+)
+from millrace.protocol import millrace_pb2 as pb
+
+if TYPE_CHECKING:
+    import grpc
+
+    from millrace.protocol.millrace_pb2_grpc import BrokerStub
+
+    Method = grpc.UnaryUnaryMultiCallable
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+_CONCURRENT_WAIT_S: Final = 0.02
+"""The transaction before is ended within milliseconds: Kafka, too, waits less for that than ``retry.backoff.ms``."""
+_FATAL: Final = (
+    AuthorizationError,
+    InvalidProducerIdMappingError,
+    InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    UnsupportedVersionError,
+    UsageError,
+)
+"""What a coordinator says after which a producer is of no more use."""
+_LEFT_GROUP: Final = (FencedInstanceIdError, IllegalGenerationError, UnknownMemberError)
+
+
+class Transactions:
+    """The transactions of one producer. Thread safe."""
+
+    def __init__(self, config: ProducerConfig, connections: Connections) -> None:
+        self._config = config
+        self._connections = connections
+        self._id = config.transactional_id
+        self._coordinator = Coordinator(connections, config.coordinator_key or self._id, pb.TRANSACTION)
+        self._lock = threading.Lock()
+        self._state = TransactionState(transactional_id=self._id)
+        self.operation: Final = threading.RLock()
+        """Held for as long as one of the application's calls lasts."""
+
+    @property
+    def state(self) -> TransactionState:
+        """Where the producer stands now."""
+        return self._state
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Producer id and epoch that batches are stamped with now."""
+        state = self._state
+        return state.producer_id, state.epoch
+
+    @property
+    def max_block_s(self) -> float:
+        """How long the application's calls may take."""
+        return self._config.max_block_ms / 1000
+
+    def check_can_send(self) -> None:
+        """Raise what a record that is sent now must fail with, if anything."""
+        self._state.check_can_send()
+
+    # --- the application's calls -----------------------------------------------------------------------------------
+
+    def initialize(self) -> None:
+        """Get id and epoch; whoever had the same transactional id is fenced, and what it left open is aborted."""
+        self._change(TransactionState.initializing)
+        request = pb.InitProducerIdRequest(
+            transactional_id=self._id,
+            transaction_timeout_ms=self._config.transaction_timeout_ms,
+            producer_id=-1,
+            producer_epoch=-1,
+            coordinator_key=self._config.coordinator_key,
+        )
+        answer = self._call("init_transactions", lambda stub: stub.InitProducerId, request, self.max_block_s)
+        self._change(lambda state: state.initialized(answer.producer_id, answer.producer_epoch))
+
+    def begin(self) -> None:
+        """Records that are sent from now on belong to a new transaction."""
+        self._change(TransactionState.begun)
+
+    def begin_commit(self) -> None:
+        """Take no more records; raises ``AbortableTransactionError``."""
+        self._change(TransactionState.committing)
+
+    def begin_abort(self) -> None:
+        """Take no more records, and have those that wait dropped."""
+        self._change(TransactionState.aborting)
+
+    def end(self, *, committed: bool, timeout_s: float) -> None:
+        """Tell the coordinator the end, once nothing is under way any more, and take the next epoch from it.
+
+        Raises ``AbortableTransactionError`` when a part of a transaction that was to be committed has failed.
+        """
+        state = self._state
+        if committed and state.coordinator is CoordinatorView.PERHAPS:
+            self.part_failed(RequestTimedOutError("whether all of it was added to the transaction is not known"))
+            state = self._state
+        if state.phase is not (TransactionPhase.COMMITTING if committed else TransactionPhase.ABORTING):
+            state.check_can_send()
+        producer_id, epoch = state.producer_id, state.epoch
+        if state.must_be_ended:
+            request = pb.EndTxnRequest(
+                transactional_id=self._id,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                committed=committed,
+                coordinator_key=self._config.coordinator_key,
+            )
+            what = "commit_transaction" if committed else "abort_transaction"
+            is_unsure = state.coordinator is CoordinatorView.PERHAPS
+            try:
+                answer = self._call(
+                    what, lambda stub: stub.EndTxn, request, timeout_s, spared=InvalidTxnStateError if is_unsure else ()
+                )
+                producer_id, epoch = answer.producer_id, answer.producer_epoch
+            except InvalidTxnStateError:
+                if not is_unsure:
+                    raise
+                # The call that may have opened the transaction did not: there is nothing to abort.
+        self._change(lambda state: state.ended(producer_id, epoch))
+
+    def prepare(self) -> PreparedTransaction:
+        """Leave the end to ``Admin.commit_transactions``; raises ``AbortableTransactionError``."""
+        state = self._change(TransactionState.prepared)
+        return PreparedTransaction(transactional_id=self._id, producer_id=state.producer_id, producer_epoch=state.epoch)
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata) -> None:
+        """Have the offsets of a group committed with the transaction; a failure makes the transaction abortable."""
+        if not group.group_id:
+            raise InvalidGroupIdError("the offsets belong to a group: give its id")
+        self.check_can_send()
+        if not offsets:
+            return
+        deadline = time.monotonic() + self.max_block_s
+        producer_id, epoch = self.identity
+        self._change(TransactionState.adding)
+        add = pb.AddOffsetsToTxnRequest(
+            transactional_id=self._id,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            group_id=group.group_id,
+            coordinator_key=self._config.coordinator_key,
+        )
+        commit = pb.TxnOffsetCommitRequest(
+            transactional_id=self._id,
+            group_id=group.group_id,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            generation_id=group.generation_id,
+            member_id=group.member_id,
+            group_instance_id=group.group_instance_id,
+            topics=_commits(offsets),
+            coordinator_key=self._config.coordinator_key,
+        )
+        what = "send_offsets_to_transaction"
+        try:
+            self._call(what, lambda stub: stub.AddOffsetsToTxn, add, self.max_block_s)
+            self._change(lambda state: state.added_to(frozenset()))
+            self._call(
+                what,
+                lambda stub: stub.TxnOffsetCommit,
+                commit,
+                deadline - time.monotonic(),
+                coordinator=Coordinator(self._connections, group.group_id, pb.GROUP),
+                check=lambda answer: check_topic_errors(answer.topics),
+            )
+        except _LEFT_GROUP as error:
+            failure = CommitFailedError(
+                f"offsets of group {group.group_id} were not committed, for it has rebalanced: abort, and poll again "
+                f"({error.message})"
+            )
+            self.part_failed(failure)
+            raise failure from error
+        except ClientClosedError:
+            raise
+        except MillraceError as error:
+            self.part_failed(error)
+            raise
+
+    # --- the sender's questions and reports ------------------------------------------------------------------------
+
+    def sending_error(self) -> MillraceError | None:
+        """What batches that wait to be sent must fail with, if anything."""
+        return self._state.sending_error()
+
+    def check_can_drain(self) -> None:
+        """Raise what records that become a batch now must fail with: those that missed their transaction's end, say."""
+        state = self._state
+        if (error := state.sending_error()) is not None:
+            raise error
+        if state.phase not in (TransactionPhase.COMMITTING, TransactionPhase.PREPARED):
+            state.check_can_send()
+
+    def add_partitions(self, partitions: Iterable[TopicPartition], timeout_ms: int) -> None:
+        """See to it that the coordinator knows of partitions before anything is sent to them.
+
+        Makes one call, or none; a retriable error is raised like any other. One that no repetition cures makes the
+        transaction abortable, or breaks the producer.
+        """
+        missing = self._state.missing(frozenset(partitions))
+        if not missing:
+            return
+        state = self._change(TransactionState.adding)
+        request = pb.AddPartitionsToTxnRequest(
+            transactional_id=self._id,
+            producer_id=state.producer_id,
+            producer_epoch=state.epoch,
+            topics=_topic_partitions(missing),
+            coordinator_key=self._config.coordinator_key,
+        )
+        try:
+            answer = self._connections.once(
+                lambda stub: stub.AddPartitionsToTxn,
+                request,
+                address=self._coordinator.address(timeout_ms),
+                timeout_ms=timeout_ms,
+            )
+            check_topic_errors(answer.topics)
+        except MillraceError as error:
+            self._coordinator.notice(error)
+            if not error.retriable or isinstance(error, UnknownTopicOrPartitionError):
+                raise self._note(error) from error
+            raise
+        self._change(lambda state: state.added_to(missing))
+
+    def batch_failed(self, error: MillraceError) -> None:
+        """A batch of the transaction is lost."""
+        if isinstance(error, (ProducerFencedError, InvalidProducerIdMappingError, AuthorizationError)):
+            self._break(error)
+        elif not isinstance(error, ClientClosedError):
+            self.part_failed(error)
+
+    def part_failed(self, error: MillraceError) -> None:
+        """The transaction can only be aborted."""
+        self._change(lambda state: state.failed(error))
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def _change(self, event: Callable[[TransactionState], TransactionState]) -> TransactionState:
+        with self._lock:
+            self._state = event(self._state)
+            return self._state
+
+    def _break(self, error: MillraceError) -> None:
+        self._change(lambda state: state.broken(error))
+
+    def _note(self, error: MillraceError) -> MillraceError:
+        """Take in an error that no repetition cures, and return it as the application shall see it."""
+        if isinstance(error, InvalidProducerEpochError):
+            error = ProducerFencedError(error.message)
+        if isinstance(error, _FATAL):
+            self._break(error)
+        elif not isinstance(error, ClientClosedError):
+            self.part_failed(error)
+        return error
+
+    def _call(
+        self,
+        what: str,
+        method: Callable[[BrokerStub], Method[Asked, Answer]],
+        request: Asked,
+        timeout_s: float,
+        *,
+        coordinator: Coordinator | None = None,
+        check: Callable[[Answer], None] = lambda answer: None,
+        spared: type[MillraceError] | tuple[()] = (),
+    ) -> Answer:
+        """Call the coordinator until it answers; errors that time cures are waited for.
+
+        An error that it does not cure is taken in, but for those that are ``spared``.
+        """
+        asked = coordinator or self._coordinator
+        deadline = time.monotonic() + timeout_s
+        attempt = 0
+        while True:
+            left_ms = max(int((deadline - time.monotonic()) * 1000), 1)
+            try:
+                answer = self._connections.once(method, request, address=asked.address(left_ms), timeout_ms=left_ms)
+                check(answer)
+                return answer
+            except spared:
+                raise
+            except MillraceError as error:
+                asked.notice(error)
+                if not error.retriable:
+                    raise self._note(error) from error
+                is_concurrent = isinstance(error, ConcurrentTransactionsError)
+                wait_s = _CONCURRENT_WAIT_S if is_concurrent else backoff_s(self._config, attempt)
+                if time.monotonic() + wait_s > deadline:
+                    kind = BrokerUnavailableError if isinstance(error, BrokerUnavailableError) else RequestTimedOutError
+                    raise kind(
+                        f"{what} of transactional.id={self._id} did not succeed within max.block.ms="
+                        f"{self._config.max_block_ms}: {error.message}; call it again"
+                    ) from error
+            attempt += 1
+            self._connections.wait(wait_s)
+
+
+def offsets_of(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Offsets to commit, as a caller may give them; raises ``UsageError`` for negative ones."""
+    found = {}
+    for partition, given in offsets.items():
+        committed = OffsetAndMetadata(offset=given) if isinstance(given, int) else given
+        if committed.offset < 0:
+            raise UsageError(f"offset {committed.offset} of {partition} cannot be committed: it is 0 or more")
+        found[TopicPartition(*partition)] = committed
+    return found
+
+
+def _commits(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[pb.TopicCommits]:
+    topics: dict[str, pb.TopicCommits] = {}
+    for partition, committed in offsets.items():
+        topic = topics.setdefault(partition.topic, pb.TopicCommits(name=partition.topic))
+        topic.partitions.add(
+            partition=partition.partition,
+            offset=committed.offset,
+            leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+        )
+    return list(topics.values())
+
+
+def _topic_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for partition in sorted(partitions):
+        topics[partition.topic].append(partition.partition)
+    return [pb.TopicPartitions(name=name, partitions=numbers) for name, numbers in topics.items()]
