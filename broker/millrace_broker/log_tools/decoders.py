@@ -16,10 +16,13 @@ from uuid import UUID
 from millrace.coordinator_records import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
+    ExternalCommitKey,
+    ExternalCommitValue,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
+    TransactionLogKey,
     TransactionLogValue,
     TransactionState,
     UnknownKey,
@@ -157,7 +160,11 @@ def _transaction_key(data: bytes) -> dict[str, Any]:
 
 
 def _transaction_value(key: bytes | None, data: bytes) -> Any:
-    if key is None or isinstance(read_transaction_key(key), UnknownKey):
+    kind = None if key is None else read_transaction_key(key)
+    if isinstance(kind, ExternalCommitKey):
+        version, commit = read_versioned(ExternalCommitValue, data)
+        return _valued(version, commit.to_json(version))
+    if not isinstance(kind, TransactionLogKey):
         return data
     version, value = read_versioned(TransactionLogValue, data)
     shown = _valued(version, value.to_json(version))

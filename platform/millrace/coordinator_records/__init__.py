@@ -33,10 +33,13 @@ from millrace.coordinator_records.offsets_topic import (
     read_offsets_key,
 )
 from millrace.coordinator_records.transactions_topic import (
+    ExternalCommitKey,
+    ExternalCommitValue,
     TransactionLogKey,
     TransactionLogValue,
     TransactionPartitions,
     TransactionState,
+    read_external_commit,
     read_transaction_key,
     read_transaction_value,
 )
@@ -48,6 +51,8 @@ __all__ = [
     "TRANSACTIONS_TOPIC",
     "ConsumerProtocolAssignment",
     "ConsumerProtocolSubscription",
+    "ExternalCommitKey",
+    "ExternalCommitValue",
     "GroupMember",
     "GroupMetadataKey",
     "GroupMetadataValue",
@@ -61,6 +66,7 @@ __all__ = [
     "TransactionState",
     "UnknownKey",
     "read_assignment",
+    "read_external_commit",
     "read_group_value",
     "read_offset_value",
     "read_offsets_key",

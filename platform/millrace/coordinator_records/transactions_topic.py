@@ -1,4 +1,8 @@
-"""Records of ``__transaction_state``: the state of each transactional id (Kafka 3.9's ``transaction-coordinator``)."""
+"""Records of ``__transaction_state``: the state of each transactional id (Kafka 3.9's ``transaction-coordinator``).
+
+A second kind of record is our own: the last commit of several producers together under an external id. Its key has a
+version that Kafka does not know, and Kafka's coordinator passes over such records.
+"""
 
 from __future__ import annotations
 
@@ -67,12 +71,45 @@ class TransactionLogValue(Message):
     client_transaction_version: int = of(Kind.INT16, since=1, tag=2, default=0)
 
 
-def read_transaction_key(data: bytes) -> TransactionLogKey | UnknownKey:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalCommitKey(Message):
+    """The external id under which producers commit together: of a streaming query, say."""
+
+    VERSION_MIN: ClassVar[int] = 1000
+    VERSION_MAX: ClassVar[int] = 1000
+
+    external_id: str = of(Kind.STRING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalCommitValue(Message):
+    """The last epoch that was committed under an external id, and when. It is never forgotten by itself.
+
+    It is in one batch with the records that say ``PREPARE_COMMIT`` for the producers of the epoch, so that it is there
+    if and only if they are.
+    """
+
+    FLEXIBLE_SINCE: ClassVar[int] = 0
+
+    external_epoch: int = of(Kind.INT64)
+    commit_timestamp_ms: int = of(Kind.INT64)
+
+
+def read_transaction_key(data: bytes) -> TransactionLogKey | ExternalCommitKey | UnknownKey:
     """Read a record's key. Raises ``InvalidRecordError`` when it is damaged."""
     version = read_version(data)
-    return TransactionLogKey.decode(data[2:], version) if version == 0 else UnknownKey(version)
+    if version == 0:
+        return TransactionLogKey.decode(data[2:], version)
+    if version == ExternalCommitKey.VERSION_MAX:
+        return ExternalCommitKey.decode(data[2:], version)
+    return UnknownKey(version)
 
 
 def read_transaction_value(data: bytes) -> TransactionLogValue:
     """Read the state of a transactional id. Raises ``InvalidRecordError``, ``UnsupportedVersionError``."""
     return read_versioned(TransactionLogValue, data)[1]
+
+
+def read_external_commit(data: bytes) -> ExternalCommitValue:
+    """Read the last commit of an external id. Raises ``InvalidRecordError``, ``UnsupportedVersionError``."""
+    return read_versioned(ExternalCommitValue, data)[1]

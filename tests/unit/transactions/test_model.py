@@ -1,0 +1,340 @@
+"""The coordinator's state machine under crashes, retries, fencing and time-outs, with the partitions written to.
+
+Every step that writes may be cut in two: the change is in the log or not, and the coordinator dies before it knows. The
+reference is told by the log alone: what it says of a transaction first is what must come of it everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from millrace.coordinator_records import TransactionState, read_transaction_key, read_transaction_value
+from millrace.errors import (
+    ConcurrentTransactionsError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    MillraceError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+)
+from millrace.records import read_header
+from millrace.records.rows import Record, build_rows_batch
+from millrace_broker.coordinators import StateRecord
+from millrace_broker.log.producers import ProducerStates, append_batch, end_transaction
+from millrace_broker.transactions import rules
+from millrace_broker.transactions.metadata import ENDING, LAST_EPOCH, Producer, Transaction, transaction_of
+from millrace_broker.transactions.table import Change, TransactionTable
+from millrace_broker.transactions.together import Member
+
+IDS = ("query-1", "query-2", "other")
+PARTITIONS = (("a", 0), ("a", 1), ("b", 0))
+TIMEOUT_MS = 1000
+FATE = st.sampled_from(["well", "well", "well", "dies before", "dies after", "fails"])
+
+
+class DiedError(Exception):
+    """The coordinator died while a change was being written."""
+
+
+class Partition:
+    """One partition of a topic: what was written to it, and what came of it."""
+
+    def __init__(self) -> None:
+        self.producers = ProducerStates()
+        self.offset = 0
+        self.open: dict[int, list[Producer]] = defaultdict(list)
+        self.outcomes: list[tuple[Producer, bool]] = []
+
+    def append(self, producer: Producer) -> None:
+        entry = self.producers.get(producer.producer_id)
+        sequence = entry.last_sequence + 1 if entry.epoch == producer.epoch else 0
+        batch = build_rows_batch(
+            [Record(key=None, value=b"", timestamp_ms=1)],
+            base_offset=self.offset,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+        self.producers.update(append_batch(entry, read_header(batch)), 0)
+        self.open[producer.producer_id].append(producer)
+        self.offset += 1
+
+    def end(self, producer_id: int, epoch: int, *, committed: bool) -> None:
+        entry, _ = end_transaction(
+            self.producers.get(producer_id),
+            epoch=epoch,
+            coordinator_epoch=0,
+            is_aborted=not committed,
+            offset=self.offset,
+            timestamp_ms=1,
+        )
+        self.producers.update(entry, 0)
+        self.outcomes += [(producer, committed) for producer in self.open.pop(producer_id, [])]
+        self.offset += 1
+
+
+class Coordinators(RuleBasedStateMachine):
+    """Clients of three transactional ids; two of them belong to one query, which commits them together."""
+
+    clients = Bundle("clients")
+    in_flight = Bundle("in_flight")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = 0
+        self.next_ids = count(100)
+        self.log: list[StateRecord] = []
+        self.table = TransactionTable()
+        self.partitions = {partition: Partition() for partition in PARTITIONS}
+        self.decided: dict[Producer, bool] = {}
+        """What the log said first of the transaction of a producer id and epoch."""
+        self.epochs: dict[int, int] = {}
+        self.external: dict[str, list[int]] = defaultdict(list)
+        self._append(
+            Change(
+                (
+                    Transaction(
+                        transactional_id=IDS[0],
+                        producer_id=1,
+                        epoch=LAST_EPOCH - 2,
+                        timeout_ms=TIMEOUT_MS,
+                        updated_ms=0,
+                    ),
+                )
+            )
+        )
+        self._read_again()
+
+    # --- the log -------------------------------------------------------------------------------------------
+
+    def _append(self, change: Change) -> None:
+        for record in change.records():
+            key = read_transaction_key(record.key)
+            if record.value is not None and hasattr(key, "transactional_id"):
+                self._check_written(transaction_of(key.transactional_id, read_transaction_value(record.value)))
+        if change.commit is not None:
+            self.external[change.commit.external_id].append(change.commit.external_epoch)
+        self.log += change.records()
+
+    def _check_written(self, after: Transaction) -> None:
+        assert self.epochs.get(after.producer_id, -1) <= after.epoch, "epochs never go back"
+        self.epochs[after.producer_id] = after.epoch
+        before = self.table.find(after.transactional_id)
+        if after.state in ENDING:
+            assert before is not None
+            if before.state is TransactionState.ONGOING:
+                self._decide(before.producer, committed=after.is_committed)
+        if after.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
+            assert before is not None
+            assert before.is_committed == after.is_committed
+            assert all(not partition.open.get(before.producer_id) for partition in self.partitions.values()), (
+                "nothing hangs once a transaction is complete"
+            )
+
+    def _decide(self, producer: Producer, *, committed: bool) -> None:
+        assert producer not in self.decided, "a transaction is decided once"
+        self.decided[producer] = committed
+
+    def _read_again(self) -> None:
+        """Die and come back."""
+        before = {each.transactional_id: replace(each, last_epoch=-1) for each in self.table}
+        self.table = TransactionTable()
+        for record in self.log:
+            self.table.replay(record)
+        after = {each.transactional_id: replace(each, last_epoch=-1) for each in self.table}
+        for transactional_id, known in before.items():
+            assert after.get(transactional_id, known).epoch >= known.epoch or known.epoch >= LAST_EPOCH - 1
+
+    def _write(self, change: Change, fate: str) -> None:
+        self.table.begin(change)
+        if fate == "fails":
+            self.table.withdraw(change)
+            raise DiedError
+        if fate != "dies before":
+            self._append(change)
+        if fate != "well":
+            self._read_again()
+            raise DiedError
+        self.table.apply(change)
+
+    # --- clients -------------------------------------------------------------------------------------------
+
+    @rule(target=clients, name=st.sampled_from(IDS), fate=FATE)
+    def begins(self, name: str, fate: str) -> object:
+        return self._init(name, None, fate)
+
+    @rule(target=clients, client=clients, fate=FATE)
+    def goes_on(self, client: Member, fate: str) -> object:
+        return self._init(client.transactional_id, client.producer, fate)
+
+    def _init(self, name: str, expected: Producer | None, fate: str) -> object:
+        with suppress(DiedError, ConcurrentTransactionsError, ProducerFencedError):
+            change = self.table.init_producer_id(
+                name, expected, timeout_ms=TIMEOUT_MS, new_producer_id=next(self.next_ids), now_ms=self.now_ms
+            )
+            self._write(change, fate)
+            (after,) = change.transactions
+            if after.state is TransactionState.EMPTY:
+                assert after.epoch <= LAST_EPOCH
+                return Member(name, after.producer)
+        return multiple()
+
+    @rule(client=clients, partitions=st.sets(st.sampled_from(PARTITIONS), min_size=1), fate=FATE)
+    def adds(self, client: Member, partitions: set[tuple[str, int]], fate: str) -> None:
+        with suppress(DiedError, ConcurrentTransactionsError, ProducerFencedError, InvalidProducerIdMappingError):
+            change = self.table.add_partitions(client.transactional_id, client.producer, partitions, self.now_ms)
+            if change is not None:
+                self._write(change, fate)
+
+    @rule(client=clients, partitions=st.lists(st.sampled_from(PARTITIONS), min_size=1, max_size=3))
+    def writes(self, client: Member, partitions: list[tuple[str, int]]) -> None:
+        """Adds partitions one by one and writes to each at once, as clients mostly do."""
+        for partition in partitions:
+            self.adds(client, {partition}, "well")
+            with suppress(MillraceError):
+                self.table.verify(client.transactional_id, client.producer, partition)
+                self.partitions[partition].append(client.producer)
+
+    @rule(target=in_flight, client=clients, partition=st.sampled_from(PARTITIONS))
+    def sends(self, client: Member, partition: tuple[str, int]) -> object:
+        """What the leader has verified it may append much later."""
+        try:
+            self.table.verify(client.transactional_id, client.producer, partition)
+        except MillraceError:
+            return multiple()
+        assert client.producer not in self.decided
+        return partition, client.producer
+
+    @rule(sent=consumes(in_flight))
+    def arrives(self, sent: tuple[tuple[str, int], Producer]) -> None:
+        partition, producer = sent
+        with suppress(InvalidProducerEpochError, OutOfOrderSequenceError):
+            self.partitions[partition].append(producer)
+
+    @rule(target=clients, client=clients, committed=st.booleans(), fate=FATE)
+    def ends(self, client: Member, committed: bool, fate: str) -> object:
+        name, producer = client
+        with suppress(
+            DiedError,
+            ConcurrentTransactionsError,
+            ProducerFencedError,
+            InvalidProducerIdMappingError,
+            InvalidTxnStateError,
+        ):
+            change = self.table.end(
+                name, producer, committed=committed, new_producer_id=next(self.next_ids), now_ms=self.now_ms
+            )
+            if change is not None:
+                self._write(change, fate)
+            if producer in self.decided:
+                assert self.decided[producer] is committed, "what a client was told is what the log says"
+            else:
+                assert not committed, "only what was written can be committed"
+            current = self.table.find(name)
+            assert current is not None
+            return Member(name, rules.goes_on_with(current))
+        return multiple()
+
+    @rule(
+        members=st.lists(clients, max_size=3),
+        is_committed=st.lists(st.booleans(), min_size=3, max_size=3),
+        external_epoch=st.integers(0, 4),
+        fate=FATE,
+    )
+    def commits_together(self, members: list[Member], is_committed: list[bool], external_epoch: int, fate: str) -> None:
+        distinct = {member.transactional_id: member for member in members}.values()
+        chosen = list(zip(distinct, is_committed, strict=False))
+        before = list(self.external["query"])
+        committed = [member for member, wanted in chosen if wanted]
+        with suppress(DiedError, ConcurrentTransactionsError, InvalidTxnStateError):
+            decision, change = self.table.commit_together(
+                "query",
+                external_epoch,
+                committed=committed,
+                aborted=[member for member, wanted in chosen if not wanted],
+                new_producer_ids=self.next_ids,
+                now_ms=self.now_ms,
+            )
+            assert decision.was_committed_before is any(epoch >= external_epoch for epoch in before)
+            if change.records():
+                self._write(change, fate)
+            if not decision.was_committed_before:
+                assert all(self.decided[member.producer] for member in committed)
+        assert self.external["query"] == sorted(set(self.external["query"])), "an epoch is committed once"
+
+    # --- the coordinator's own ---------------------------------------------------------------------------------
+
+    @rule(data=st.data(), fate=FATE)
+    def writes_a_marker(self, data: st.DataObject, fate: str) -> None:
+        """Markers go out one by one, and again after a crash; the last one completes the transaction."""
+        decided = self.table.decided()
+        if not decided:
+            return
+        transaction = data.draw(st.sampled_from(decided))
+        for partition in data.draw(st.permutations(sorted(transaction.partitions))):
+            self.partitions[partition].end(
+                transaction.producer_id, transaction.epoch, committed=transaction.is_committed
+            )
+            if fate == "dies before":
+                self._read_again()
+                return
+        with suppress(DiedError):
+            self._write(self.table.complete(transaction.transactional_id, self.now_ms), fate)
+
+    @rule(elapsed_ms=st.integers(1, TIMEOUT_MS), fate=FATE)
+    def time_passes(self, elapsed_ms: int, fate: str) -> None:
+        self.now_ms += elapsed_ms
+        for transaction in self.table.open():
+            if self.now_ms - transaction.started_ms >= transaction.timeout_ms:
+                change = self.table.time_out(transaction.transactional_id, transaction.producer, self.now_ms)
+                assert change is not None
+                with suppress(DiedError):
+                    self._write(change, fate)
+
+    @rule(fate=FATE)
+    def ids_expire(self, fate: str) -> None:
+        change = self.table.expire(self.now_ms, 20 * TIMEOUT_MS, 10)
+        if change is not None:
+            with suppress(DiedError):
+                self._write(change, fate)
+
+    @rule()
+    def dies(self) -> None:
+        self._read_again()
+
+    @invariant()
+    def every_record_has_its_transactions_fate(self) -> None:
+        for partition in self.partitions.values():
+            for producer, committed in partition.outcomes:
+                assert self.decided[producer] is committed
+
+    def teardown(self) -> None:
+        """In the end everything that was decided is written everywhere, and nothing hangs."""
+        for transaction in self.table.open():
+            self._write(self._timed_out(transaction), "well")
+        for transaction in self.table.decided():
+            for partition in transaction.partitions:
+                self.partitions[partition].end(
+                    transaction.producer_id, transaction.epoch, committed=transaction.is_committed
+                )
+            self._write(self.table.complete(transaction.transactional_id, self.now_ms), "well")
+        assert not any(partition.producers.first_open_offset() is not None for partition in self.partitions.values())
+        self.every_record_has_its_transactions_fate()
+
+    def _timed_out(self, transaction: Transaction) -> Change:
+        change = self.table.time_out(transaction.transactional_id, transaction.producer, self.now_ms)
+        assert change is not None
+        return change
+
+
+TestCoordinators = Coordinators.TestCase
+TestCoordinators.settings = settings(max_examples=150, stateful_step_count=40)
