@@ -17,7 +17,7 @@ import numpy as np
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import BatchMetadata, TopicDescription
 from millrace.clients.producing.batch_making import BatchMaker
-from millrace.clients.producing.batching import BuiltBatch, Fitted, RefusedRow, fit_table
+from millrace.clients.producing.batching import BuiltBatch, Fitted, RefusedRow
 from millrace.clients.producing.chunk import Chunk, Rows
 from millrace.clients.producing.memory import BufferMemory
 from millrace.clients.producing.record_buffer import RecordBuffer
@@ -164,10 +164,10 @@ class Accumulator:
                 topic = self._metadata.topic(buffer.name)
                 buffer.use(topic)
                 try:
-                    fitted, rows = fit_table(topic, chunk.table(topic), now_ms=0), None
+                    fitted, rows = chunk.fit(topic), None
                 except SchemaMismatchError as error:
                     rows = self._refuse_misfits(topic, chunk, error)
-                    fitted = fit_table(topic, chunk.table(topic, rows), now_ms=0)
+                    fitted = chunk.fit(topic, rows)
                 self._send_rows(fitted, chunk, rows)
         except MillraceError as error:
             chunk.refuse_rest(error)
@@ -188,7 +188,7 @@ class Accumulator:
         for row in range(chunk.num_rows):
             only = np.array([row])
             try:
-                fit_table(topic, chunk.table(topic, only), now_ms=0)
+                chunk.fit(topic, only)
             except SchemaMismatchError as misfit:
                 chunk.refuse(only, misfit)
             else:

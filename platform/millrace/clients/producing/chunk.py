@@ -17,10 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.clients.model import BatchMetadata, RecordMetadata, TopicDescription
-from millrace.clients.producing.batching import HEADERS, PARTITION, TIMESTAMP
+from millrace.clients.producing.batching import HEADERS, PARTITION, TIMESTAMP, Fitted
 from millrace.clients.producing.futures import SendFuture, call_safely
 from millrace.errors import MillraceError, SchemaMismatchError
+from millrace.records import OPAQUE_SCHEMA
 from millrace.records.arrays import binary_array, headers_array, int32_array
+from millrace.schemas import conform
 
 Headers = Sequence[tuple[str, bytes | None]]
 Rows = npt.NDArray[np.int64]
@@ -155,35 +157,34 @@ class Chunk:
         self._position_of = np.zeros(count, np.int32)
         self._unsettled_rows = count
 
-    def table(self, topic: TopicDescription, rows: Rows | None = None) -> pa.Table:
-        """The records, or some of them, as a table that ``fit_table`` takes; raises ``SchemaMismatchError``."""
-        typed = topic.schema is not None
-        timestamp_name, headers_name, partition_name = (
-            (TIMESTAMP, HEADERS, PARTITION) if typed else ("timestamp", "headers", "partition")
-        )
-        values = _pick(self.values, rows)
+    def fit(self, topic: TopicDescription, rows: Rows | None = None) -> Fitted:
+        """The records, or some of them, as what batches are made of; raises ``SchemaMismatchError``."""
+        beside: dict[str, pa.ChunkedArray] = {}
+        assert self.timestamps_ms is not None
+        stamps = self.timestamps_ms if rows is None else self.timestamps_ms[rows]
+        if len(self.stamps_ms) > 1:
+            buffers = [None, pa.py_buffer(stamps)]
+            beside[TIMESTAMP] = pa.chunked_array([pa.Array.from_buffers(pa.int64(), len(stamps), buffers)])
+        if self.headers is not None:
+            beside[HEADERS] = pa.chunked_array([headers_array(_pick(self.headers, rows))])
+        if self.partitions is not None:
+            beside[PARTITION] = pa.chunked_array([int32_array(_pick(self.partitions, rows))])
+        columns = self._opaque_columns(rows) if topic.schema is None else self._typed_columns(topic, rows)
+        return Fitted(topic=topic, columns=columns, beside=beside, timestamp_ms=int(stamps[0]) if len(stamps) else 0)
+
+    def _opaque_columns(self, rows: Rows | None) -> pa.Table:
+        arrays, fields = [binary_array(_pick(self.values, rows))], [OPAQUE_SCHEMA.field("value")]
+        if self.keys is not None:
+            arrays.insert(0, binary_array(_pick(self.keys, rows)))
+            fields.insert(0, OPAQUE_SCHEMA.field("key"))
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _typed_columns(self, topic: TopicDescription, rows: Rows | None) -> pa.Table:
         try:
-            if typed:
-                columns = pa.Table.from_pylist(values, schema=topic.schema)
-                names, arrays = columns.column_names, columns.columns
-            else:
-                names, arrays = ["value"], [binary_array(values)]
-                if self.keys is not None:
-                    names.append("key")
-                    arrays.append(binary_array(_pick(self.keys, rows)))
+            columns = pa.Table.from_pylist(_pick(self.values, rows), schema=topic.schema)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SchemaMismatchError(f"a record does not fit topic {topic.name}: {error}") from error
-        assert self.timestamps_ms is not None
-        names.append(timestamp_name)
-        stamps = self.timestamps_ms if rows is None else self.timestamps_ms[rows]
-        arrays.append(pa.Array.from_buffers(pa.int64(), len(stamps), [None, pa.py_buffer(stamps)]))
-        if self.headers is not None:
-            names.append(headers_name)
-            arrays.append(headers_array(_pick(self.headers, rows)))
-        if self.partitions is not None:
-            names.append(partition_name)
-            arrays.append(int32_array(_pick(self.partitions, rows)))
-        return pa.Table.from_arrays(arrays, names=names)
+        return conform(columns, topic.schema)
 
     def drop_records(self) -> None:
         """The records have become batches, and are held no longer."""

@@ -47,8 +47,9 @@ from millrace.protocol import millrace_pb2 as pb
 
 logger = logging.getLogger(__name__)
 _PRODUCE: Final = "/millrace.v1.Broker/Produce"
-_REQUEST_BYTES: Final = 4 * 2**20
-"""Size up to which batches of several partitions share a request."""
+_REQUEST_BYTES: Final = 2**20
+"""Size up to which batches of several partitions share a request. With larger ones all partitions' batches would be
+answered at once, and the producer and the broker would wait for each other."""
 _SEQUENCE_MAX: Final = 2**31 - 1
 _CONCURRENT_WAIT_S: Final = 0.02
 """The transaction before is ended within milliseconds."""
