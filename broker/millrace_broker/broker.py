@@ -31,12 +31,14 @@ from millrace.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
+from millrace.records import EndTransactionMarker
 from millrace_broker.compaction import cleaner_settings, keys_of
 from millrace_broker.environment import Clock, SystemClock
 from millrace_broker.group_commit import GroupCommit, GroupCommitStatistics
 from millrace_broker.groups import GroupCoordinator, GroupStatistics
 from millrace_broker.limits import ByteBudget, LimitStatistics, RequestLimits, SizeEstimate
 from millrace_broker.log import AppendResult, Files, LogManager, OsFiles, PartitionLog, read_meta_properties
+from millrace_broker.log.producers import Origin
 from millrace_broker.log.starting import Progress
 from millrace_broker.log.tiered.manager import TieringStatistics
 from millrace_broker.log.tiered.store import ArrowStore
@@ -52,6 +54,7 @@ from millrace_broker.metadata import (
 from millrace_broker.purgatory import Arrivals, PartitionKey, PurgatoryStatistics, Timer
 from millrace_broker.remote_reads import RemoteReaders, RemoteReadStatistics
 from millrace_broker.tiering import check_tiered_topics, tiering_settings
+from millrace_broker.transactions import TransactionCoordinator, TransactionStatistics
 
 _logger = logging.getLogger(__name__)
 
@@ -59,6 +62,8 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _TICK_S: Final = 1.0
+_MARKER_BYTES: Final = 78
+"""Size of a batch with the end of a transaction."""
 _FIRST_BODIES: Final = 4
 """So many bodies are received at a time before anything is known of their sizes."""
 
@@ -71,10 +76,12 @@ class BrokerStatistics:
     partitions: int
     limits: LimitStatistics
     delayed_fetches: PurgatoryStatistics
+    delayed_committed_fetches: PurgatoryStatistics
     group_commit: GroupCommitStatistics
     remote_reads: RemoteReadStatistics
     tiering: TieringStatistics | None
     groups: GroupStatistics
+    transactions: TransactionStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,10 @@ class Broker:
         self.timer: Final = Timer(self.clock)
         self.arrivals: Final = Arrivals("fetch", self.timer)
         """What consumers may read has arrived."""
+        self.stable_arrivals: Final = Arrivals("fetch of committed records", self.timer)
+        """What consumers of committed records may read has arrived: no transaction is open before it any more."""
+        self._stable_offsets: dict[PartitionKey, int] = {}
+        self._unstable_bytes: dict[PartitionKey, int] = {}
         self.appends: Final = Arrivals("produce after another", self.timer)
         """Something was appended, whether or not it may be read yet."""
         self.limits: Final = RequestLimits(
@@ -124,6 +135,7 @@ class Broker:
         self._append_locks: dict[PartitionKey, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self.groups: Final = GroupCoordinator(self)
+        self.transactions: Final = TransactionCoordinator(self)
 
     # --- life ------------------------------------------------------------------------------------------------
 
@@ -136,6 +148,7 @@ class Broker:
         self.timer.start(self._loop)
         await self.administer(self._open, on_progress)
         self.groups.start()
+        self.transactions.start()
 
     def _open(self, on_progress: Progress | None) -> None:
         directories = self._directories
@@ -212,6 +225,7 @@ class Broker:
 
     async def close(self) -> None:
         """Finish what has begun, write checkpoints and the clean-shutdown marks, let go of the directories."""
+        await self.transactions.close()
         await self.groups.close()
         ticking = getattr(self, "_ticking", None)
         if ticking is not None:
@@ -302,28 +316,70 @@ class Broker:
             raise UnknownTopicOrPartitionError(f"{topic.name}-{number} is not there (yet, or any more)")
         return ServedPartition(topic, info, log)
 
-    async def append(self, partition: ServedPartition, records: bytes, *, in_transaction: bool = False) -> AppendResult:
+    async def append(
+        self,
+        partition: ServedPartition,
+        records: bytes,
+        *,
+        in_transaction: bool = False,
+        origin: Origin = Origin.CLIENT,
+    ) -> AppendResult:
         """Append whole batches, as durably as the topic wants it, and tell those who wait for them.
 
-        ``in_transaction`` says that a coordinator knows the transaction that the batch says it is in. Raises what the
-        log raises.
+        ``in_transaction`` says that a coordinator knows the transaction that the batch says it is in; with another
+        ``origin`` less is checked. Raises what the log raises.
         """
-        log = partition.log
-        lock = self._append_locks.setdefault(partition.key, asyncio.Lock())
-        async with lock:
+        async with self._append_lock(partition):
             result = await self.run_io(
-                log.append_unsynced,
+                partition.log.append_unsynced,
                 records,
                 leader_epoch=partition.info.leader_epoch,
                 in_transaction=in_transaction,
+                origin=origin,
             )
-        self.appends.arrived(partition.key, len(records))
+        await self._appended(partition, result, len(records))
+        return result
+
+    async def append_end_marker(
+        self,
+        partition: ServedPartition,
+        producer_id: int,
+        producer_epoch: int,
+        marker: EndTransactionMarker,
+        *,
+        is_epoch_raised: bool,
+    ) -> None:
+        """Append the end of a producer's transaction, as durably as the topic wants it. Raises what the log raises."""
+        async with self._append_lock(partition):
+            result = await self.run_io(
+                partition.log.append_end_marker_unsynced,
+                producer_id,
+                producer_epoch,
+                marker,
+                leader_epoch=partition.info.leader_epoch,
+                is_epoch_raised=is_epoch_raised,
+            )
+        await self._appended(partition, result, _MARKER_BYTES)
+
+    def _append_lock(self, partition: ServedPartition) -> asyncio.Lock:
+        return self._append_locks.setdefault(partition.key, asyncio.Lock())
+
+    async def _appended(self, partition: ServedPartition, result: AppendResult, size_bytes: int) -> None:
+        """Wait for the disk where the topic wants that, and tell those who wait for what was appended."""
+        key, log = partition.key, partition.log
+        self.appends.arrived(key, size_bytes)
         if log.must_sync(result):
             await self._commits.synced(log, result.last_offset + 1)
         elif log.config.flush_ms < _TICK_S * 1000:
             self._commits.sync_within(log, log.config.flush_ms / 1000)
-        self.arrivals.arrived(partition.key, len(records))
-        return result
+        self.arrivals.arrived(key, size_bytes)
+        unstable_bytes = self._unstable_bytes.pop(key, 0) + size_bytes
+        stable_offset = log.last_stable_offset
+        if stable_offset > self._stable_offsets.get(key, -1):
+            self._stable_offsets[key] = stable_offset
+            self.stable_arrivals.arrived(key, unstable_bytes)
+        if stable_offset < log.high_watermark:
+            self._unstable_bytes[key] = unstable_bytes
 
     async def delete_records(self, partition: ServedPartition, before_offset: int) -> int:
         """Delete the records before an offset; returns where the log starts then. Raises what the log raises."""
@@ -331,15 +387,18 @@ class Broker:
             return await self.run_io(self.logs.delete_records, *partition.key, before_offset)
         finally:
             self.arrivals.changed(partition.key)
+            self.stable_arrivals.changed(partition.key)
 
     def _forget(self, topic: TopicInfo) -> None:
         """Wake and forget whoever deals with a topic that is gone. Called in the administration thread."""
 
         def forget() -> None:
             for number in topic.partitions:
-                self.arrivals.changed((topic.name, number))
-                self.appends.changed((topic.name, number))
-                self._append_locks.pop((topic.name, number), None)
+                key = topic.name, number
+                for arrivals in (self.arrivals, self.stable_arrivals, self.appends):
+                    arrivals.changed(key)
+                for known in (self._append_locks, self._stable_offsets, self._unstable_bytes):
+                    known.pop(key, None)
             self.groups.topic_deleted(topic.name)
 
         self._loop.call_soon_threadsafe(forget)
@@ -363,10 +422,12 @@ class Broker:
                 delayed=self.request_bytes.delayed + self.response_bytes.delayed,
             ),
             delayed_fetches=self.arrivals.statistics(),
+            delayed_committed_fetches=self.stable_arrivals.statistics(),
             group_commit=self._commits.statistics(),
             remote_reads=self._remote_readers.statistics(),
             tiering=None if self.logs.tiering is None else self.logs.tiering.statistics(),
             groups=self.groups.statistics(),
+            transactions=self.transactions.statistics(),
         )
 
 

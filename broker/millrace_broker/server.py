@@ -82,8 +82,10 @@ class BrokerServer:
             return
         self._is_started = False
         self.broker.arrivals.close()
+        self.broker.stable_arrivals.close()
         self.broker.appends.close()
         self.broker.groups.release()
+        self.broker.transactions.release()
         await self._server.stop(_GRACE_S)
         await self.broker.close()
         _logger.info("broker %d has stopped", self._config.broker_id)

@@ -19,6 +19,7 @@ from millrace.errors import MillraceError
 from millrace.records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    NO_SEQUENCE,
     BatchHeader,
     EndTransactionMarker,
     Record,
@@ -29,6 +30,7 @@ from millrace.records import (
     scan_headers,
 )
 from millrace.records.control import ControlType
+from millrace_broker.log.producers import Origin
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker, ServedPartition
@@ -84,6 +86,11 @@ class StateLog:
         """``topic-partition``."""
         return f"{self.topic}-{self.number}"
 
+    @property
+    def leader_epoch(self) -> int:
+        """In which term this broker leads the partition."""
+        return self._partition().info.leader_epoch
+
     def _partition(self) -> ServedPartition:
         return self._broker.partition(self._broker.topic(self.topic), self.number)
 
@@ -126,12 +133,18 @@ class StateLog:
         return await self._enqueue(records, (producer_id, producer_epoch))
 
     async def _enqueue(self, records: Sequence[StateRecord], producer: tuple[int, int] | None) -> int:
+        return await asyncio.shield(self.submit(records, producer))
+
+    def submit(self, records: Sequence[StateRecord], producer: tuple[int, int] | None = None) -> asyncio.Future[int]:
+        """Take the place in the order of appends at once, and wait later: ``append`` and ``append_transactional``
+        (with a producer's id and epoch) for those who must not be overtaken. Not to be cancelled.
+        """
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         size_bytes = sum(record.size_bytes for record in records)
         self._pending.append(_Append(records, size_bytes, producer, done))
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_pending(), name=f"millrace-write-{self.name}")
-        return await asyncio.shield(done)
+        return done
 
     async def close(self) -> None:
         """Wait until everything that was to be appended has been, or has failed."""
@@ -186,10 +199,13 @@ class StateLog:
             records,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
+            base_sequence=NO_SEQUENCE if producer is None else 0,  # as Kafka writes it; nobody looks at it
             is_transactional=producer is not None,
         )
         partition = self._partition()
-        result = await self._broker.append(partition, data, in_transaction=producer is not None)
+        result = await self._broker.append(
+            partition, data, in_transaction=producer is not None, origin=Origin.COORDINATOR
+        )
         return result.base_offset
 
 

@@ -80,7 +80,7 @@ class Group(Rebalance):
             if stored.leader is not None and stored.leader in group.roster:
                 group.roster.leader = stored.leader
             if len(group.roster) > settings.max_size:
-                group._prepare()
+                group._prepare(now_ms)
         return group
 
     @property
@@ -182,7 +182,7 @@ class Group(Rebalance):
         self.roster.add(member)
         self._park_join(member, call)
         self._heard_of(member, now_ms, NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._prepare()
+        self._prepare(now_ms)
 
     def _join_again(self, call: int, member: Member, request: JoinRequest, now_ms: int) -> None:
         has_changed = member.protocols != request.protocols
@@ -196,7 +196,7 @@ class Group(Rebalance):
             return
         self._update(member, request)
         self._park_join(member, call)
-        self._prepare()
+        self._prepare(now_ms)
 
     def _update(self, member: Member, request: JoinRequest) -> None:
         self.roster.set_protocols(member, request.protocols)
@@ -227,7 +227,7 @@ class Group(Rebalance):
             self._store({each.member_id: each.assignment for each in self.roster}, replaced)
         else:
             # With the assignment still to come, the leader knows the member by its old id.
-            self._prepare()
+            self._prepare(now_ms)
 
     def _is_same(self, member: Member, replaced: Replaced) -> bool:
         """Whether the group would come to the same assignor, and the member wants the same topics as before."""
@@ -328,7 +328,7 @@ class Group(Rebalance):
         if key.kind is TimerKind.JOIN:
             self._join_time_is_up(now_ms)
         elif key.kind is TimerKind.SYNC:
-            self._sync_time_is_up()
+            self._sync_time_is_up(now_ms)
         elif key.kind is TimerKind.PENDING:
             self.pending.discard(key.member_id)
         else:
@@ -339,7 +339,7 @@ class Group(Rebalance):
 
     def _remove(self, member: Member, now_ms: int) -> None:
         self._take_out(member)
-        self._prepare()
+        self._prepare(now_ms)
         self._check_joined(now_ms)
 
     # --- checks --------------------------------------------------------------------------------------------

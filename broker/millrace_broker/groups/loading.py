@@ -65,6 +65,9 @@ class Loading:
             if key[:2] in _OFFSET_KEYS:
                 key = _OFFSET_KEYS[1] + key[2:]
             _put(into, key, (position, record.value))
+            if record.value is None:
+                for pending in self._pending.values():
+                    pending.pop(key, None)  # what was deleted does not come back with the end of its transaction
 
     def groups(self) -> dict[str, LoadedGroup]:
         """The groups that are left, by id."""

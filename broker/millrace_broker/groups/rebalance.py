@@ -67,12 +67,14 @@ class Rebalance(GroupBase):
 
     # --- gathering -----------------------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
+    def _prepare(self, now_ms: int) -> None:
         """Begin a rebalance, unless one has begun and gathers members."""
         if self.state is GroupState.PREPARING_REBALANCE:
             return
         if self.state is GroupState.COMPLETING_REBALANCE:
-            self._fail_syncs(RebalanceInProgressError(f"group {self.group_id} rebalances once more: join again"))
+            self._fail_syncs(
+                RebalanceInProgressError(f"group {self.group_id} rebalances once more: join again"), now_ms
+            )
         self._cancel_timer(TimerKind.SYNC)
         self._pending_sync.clear()
         timeout_ms = self.roster.rebalance_timeout_ms
@@ -83,11 +85,13 @@ class Rebalance(GroupBase):
         self._enter(GroupState.PREPARING_REBALANCE)
         self._set_timer(TimerKey(TimerKind.JOIN), timeout_ms)
 
-    def _fail_syncs(self, error: MillraceError) -> None:
+    def _fail_syncs(self, error: MillraceError, now_ms: int) -> None:
         """Nobody gets an assignment of this generation."""
         for member in self.roster:
             member.assignment = b""
-            self._answer_sync(member, error)
+            if member.sync_call is not None:
+                self._answer_sync(member, error)
+                self._heard_of(member, now_ms)
 
     def _check_joined(self, now_ms: int) -> None:
         """End the rebalance if everybody is there. The first one of an empty group takes its time all the same."""
@@ -158,7 +162,7 @@ class Rebalance(GroupBase):
         if not self._pending_sync:
             self._cancel_timer(TimerKind.SYNC)
 
-    def _sync_time_is_up(self) -> None:
+    def _sync_time_is_up(self, now_ms: int) -> None:
         """Members that joined and then did not ask for their assignment are gone."""
         is_due = self.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) and self._pending_sync
         if not is_due:
@@ -168,7 +172,7 @@ class Rebalance(GroupBase):
             if member is not None:
                 self._take_out(member)
         self._pending_sync.clear()
-        self._prepare()
+        self._prepare(now_ms)
 
     def _store(self, assignments: Mapping[str, bytes], replaced: Replaced | None = None) -> None:
         token, self._next_token = self._next_token, self._next_token + 1
@@ -206,8 +210,8 @@ class Rebalance(GroupBase):
             if error is None:
                 self._hand_out(storing.assignments, now_ms)
             else:
-                self._fail_syncs(error)
-                self._prepare()
+                self._fail_syncs(error, now_ms)
+                self._prepare(now_ms)
                 self._check_joined(now_ms)
 
     def _hand_out(self, assignments: Mapping[str, bytes], now_ms: int) -> None:

@@ -200,7 +200,8 @@ class GroupShard:
             elif isinstance(effect, SetTimer):
                 self._set_timer(entry, effect.key, effect.delay_ms)
             elif isinstance(effect, Store):
-                self._start(self._store(entry, effect))
+                record = group_record(group.group_id, effect.group, entry.state_since_ms)
+                self._start(self._store(entry, effect.token, self._log.submit([record])))
             else:
                 self._timers.cancel((group.group_id, effect.key))
 
@@ -226,11 +227,11 @@ class GroupShard:
         finally:
             del self._waiting[call]
 
-    async def _store(self, entry: Entry, effect: Store) -> None:
+    async def _store(self, entry: Entry, token: int, appending: asyncio.Future[int]) -> None:
         group_id = entry.group.group_id
         error: MillraceError | None = None
         try:
-            await self._log.append([group_record(group_id, effect.group, entry.state_since_ms)])
+            await appending
         except MillraceError as failure:
             error = failure
             _logger.warning("group %s could not be written down: %s", group_id, error.message)
@@ -238,7 +239,7 @@ class GroupShard:
             error = UnknownServerError(f"group {group_id} could not be written down: the broker's log says why")
             _logger.exception("group %s could not be written down", group_id)
         with self._event(entry):
-            entry.group.stored(effect.token, error, self._now_ms())
+            entry.group.stored(token, error, self._now_ms())
 
     def _start(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -260,7 +261,7 @@ class GroupShard:
         with self._event(entry):
             entry.group.check_commit(identity, self._now_ms())
         if commits:
-            await self._broker.to_the_end(self._append_commits(entry, commits))
+            await self._append_commits(entry, commits)
 
     async def commit_transactional(
         self,
@@ -276,7 +277,7 @@ class GroupShard:
             entry.group.check_commit(identity, self._now_ms(), is_transactional=True)
         if commits:
             self._open.setdefault(producer_id, set()).add(group_id)
-            await self._broker.to_the_end(self._append_commits(entry, commits, (producer_id, producer_epoch)))
+            await self._append_commits(entry, commits, (producer_id, producer_epoch))
 
     def _entry_to_commit(self, group_id: str, identity: Identity) -> Entry:
         entry = self._entries.get(group_id)
@@ -295,19 +296,21 @@ class GroupShard:
         records = [offset_record(group_id, partition, commit) for partition, commit in commits.items()]
         producer_id = None if producer is None else producer[0]
         entry.offsets.begin(commits, producer_id)
-        position = None
+        appending = self._log.submit(records, producer)
+
+        def finish(done: asyncio.Future[int]) -> None:
+            position = done.result() if done.exception() is None else None
+            entry.offsets.finish(commits, position, producer_id)
+
+        # Before whoever waits is told, and also if nobody waits any more.
+        appending.add_done_callback(finish)
         try:
-            if producer is None:
-                position = await self._log.append(records)
-            else:
-                position = await self._log.append_transactional(records, *producer)
+            await asyncio.shield(appending)
         except MessageTooLargeError as error:
             raise InvalidCommitOffsetSizeError(
                 f"{len(commits)} offsets of group {group_id} are too many for one batch: commit fewer at once "
                 f"({error.message})"
             ) from None
-        finally:
-            entry.offsets.finish(commits, position, producer_id)
 
     def complete_transaction(self, producer_id: int, *, is_committed: bool) -> None:
         """A producer's transaction has ended: its marker is in this partition."""
@@ -366,13 +369,13 @@ class GroupShard:
         entry = self._present(group_id)
         if entry.group.state is not GroupState.EMPTY:
             raise NonEmptyGroupError(f"group {group_id} has {len(entry.group.roster)} members: stop them first")
+        with self._event(entry):
+            entry.group.delete()
         await self._broker.to_the_end(self._delete(entry))
 
     async def _delete(self, entry: Entry) -> None:
-        """Write the tombstones; until they are there, the group is dead and nobody is let in."""
+        """Write the tombstones of a dead group; until they are there, nobody is let in."""
         group = entry.group
-        with self._event(entry):
-            group.delete()
         try:
             await self._append_tombstones(entry, entry.offsets.partitions())
             await self._log.append([group_tombstone(group.group_id)])

@@ -22,6 +22,7 @@ from uuid import UUID
 from millrace.config.topic import MessageTimestampType, TopicConfig
 from millrace.errors import (
     FencedLeaderEpochError,
+    InvalidProducerEpochError,
     InvalidRequestError,
     MillraceError,
     StorageError,
@@ -47,7 +48,7 @@ from millrace_broker.log.loading import LoadedLog, LogDirectory
 from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.placing import Placed, place, stamp
 from millrace_broker.log.producer_loading import write_snapshot_file
-from millrace_broker.log.producers import ProducerEntry, append_batch, end_transaction
+from millrace_broker.log.producers import Origin, ProducerEntry, append_batch, end_transaction
 from millrace_broker.log.readable import ReadableLog
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.validation import check_produced, check_times
@@ -158,13 +159,19 @@ class AppendableLog(ReadableLog):
     # --- appending -----------------------------------------------------------------------------------------
 
     def append_unsynced(
-        self, records: bytes | bytearray, *, leader_epoch: int = 0, in_transaction: bool = False
+        self,
+        records: bytes | bytearray,
+        *,
+        leader_epoch: int = 0,
+        in_transaction: bool = False,
+        origin: Origin = Origin.CLIENT,
     ) -> AppendResult:
         """Append the batches that a producer sent, giving them their offsets. See ``must_sync`` for what is owed then.
 
         ``records`` is one or more whole batches with base offset 0, or exactly one from an idempotent producer. The
         bodies are taken as they are: the caller has validated them against the topic's schema. ``in_transaction`` says
-        that a coordinator knows the transaction that the batch says it is in.
+        that a coordinator knows the transaction that the batch says it is in. Of what a coordinator writes for a
+        producer (``origin``) sequence numbers mean nothing.
 
         Raises what ``check_produced`` does, ``InvalidTimestampError``, ``FencedLeaderEpochError``,
         ``InvalidProducerEpochError``, ``OutOfOrderSequenceError``, ``InvalidTxnStateError``, and ``StorageError`` when
@@ -176,11 +183,11 @@ class AppendableLog(ReadableLog):
         with self._lock:
             self._check_online()
             self._check_epoch(leader_epoch)
-            duplicate = self._find_duplicate(batches)
+            duplicate = self._find_duplicate(batches) if origin is Origin.CLIENT else None
             if duplicate is not None:
                 return duplicate
             placed = place(batches, self._log_end_offset, leader_epoch)
-            producer = self._judge_producer(placed)
+            producer = self._judge_producer(placed, origin)
             append_time_ms = -1
             if self._config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME:
                 append_time_ms = now_ms
@@ -198,9 +205,18 @@ class AppendableLog(ReadableLog):
             )
 
     def append_end_marker_unsynced(
-        self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker, *, leader_epoch: int = 0
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: EndTransactionMarker,
+        *,
+        leader_epoch: int = 0,
+        is_epoch_raised: bool = False,
     ) -> AppendResult:
         """End a producer's transaction in this partition, as its coordinator decided.
+
+        ``is_epoch_raised`` says that ``producer_epoch`` is above that of the transaction (KIP-890). One that is open at
+        that epoch is then the next one, and the marker came late (``InvalidProducerEpochError``).
 
         Raises ``InvalidProducerEpochError``, ``TransactionCoordinatorFencedError``, ``FencedLeaderEpochError``, and
         ``StorageError`` when the disk fails; the log is then as it was before.
@@ -209,8 +225,14 @@ class AppendableLog(ReadableLog):
             self._check_online()
             self._check_epoch(leader_epoch)
             now_ms, offset = self._clock.now_ms(), self._log_end_offset
+            before = self._producers.get(producer_id)
+            if is_epoch_raised and before.has_open_transaction(producer_epoch):
+                raise InvalidProducerEpochError(
+                    f"marker for producer {producer_id} with epoch {producer_epoch} comes late to {self.name}: the "
+                    "next transaction is open there"
+                )
             entry, completed = end_transaction(
-                self._producers.get(producer_id),
+                before,
                 epoch=producer_epoch,
                 coordinator_epoch=marker.coordinator_epoch,
                 is_aborted=marker.type is ControlType.ABORT,
@@ -273,11 +295,20 @@ class AppendableLog(ReadableLog):
             is_duplicate=True,
         )
 
-    def _judge_producer(self, placed: Placed) -> ProducerEntry | None:
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether a producer has written here in the transaction that its epoch stands for, and not ended it."""
+        with self._lock:
+            return self._producers.get(producer_id).has_open_transaction(epoch)
+
+    def _judge_producer(self, placed: Placed, origin: Origin) -> ProducerEntry | None:
         header = placed.headers[0]
         if header.producer_id == NO_PRODUCER_ID:
             return None
-        return append_batch(self._producers.get(header.producer_id), header)
+        entry = self._producers.get(header.producer_id)
+        # Each transaction counts anew. Of a producer that is not known here any number would be believed, also that
+        # of a batch that has overtaken the first one.
+        lowest = 0 if header.is_transactional and not entry.has_open_transaction(header.producer_epoch) else None
+        return append_batch(entry, header, origin, lowest_sequence=lowest)
 
     def _note_epoch(self, leader_epoch: int) -> None:
         """Write a new epoch down before anything of it is appended."""

@@ -264,6 +264,8 @@ class GroupMachine(RuleBasedStateMachine):
         for member in group.roster:
             is_waiting = member.join_call is not None or member.sync_call is not None
             assert is_waiting or member.timer_at_ms is not None
+            assert member.sync_call is None or group.state is GroupState.COMPLETING_REBALANCE
+            assert member.join_call is None or group.state in (GroupState.PREPARING_REBALANCE, GroupState.STABLE)
         assert kinds["session"] == sum(member.timer_at_ms is not None for member in group.roster)
         assert kinds["pending"] == len(group.pending)
         if group.state is GroupState.PREPARING_REBALANCE:
