@@ -11,6 +11,7 @@ from typing import Any, Self
 import grpc
 
 from millrace.clients.connections import Connections, backoff_s
+from millrace.clients.groups.operations import GroupOperations
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import (
     ClusterDescription,
@@ -33,7 +34,7 @@ from millrace.schemas import deserialize_schema, parse_schema, serialize_schema,
 _RESOURCES = {"topic": pb.TOPIC, "broker": pb.BROKER}
 
 
-class Admin:
+class Admin(GroupOperations):
     """Creates, describes, changes and deletes topics. Thread safe; close it when done, or use it in ``with``.
 
     ``config`` is ``bootstrap.servers`` or a mapping of ``ClientConfig``'s options.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from millrace.clients.connections import Connections, backoff_s
@@ -15,6 +15,7 @@ from millrace.errors import (
     MillraceError,
     NotCoordinatorError,
     RequestTimedOutError,
+    UnknownTopicOrPartitionError,
     error_of,
 )
 from millrace.protocol import millrace_pb2 as pb
@@ -92,7 +93,9 @@ class Coordinator:
             except MillraceError as error:
                 self.notice(error)
                 wait_s = backoff_s(self._connections.config, attempt)
-                if not error.retriable or time.monotonic() + wait_s > deadline:
+                # A topic that is not there is not waited for.
+                may_pass = error.retriable and not isinstance(error, UnknownTopicOrPartitionError)
+                if not may_pass or time.monotonic() + wait_s > deadline:
                     raise
             attempt += 1
             self._connections.wait(wait_s)
@@ -104,9 +107,9 @@ def check_group_id(group_id: str) -> None:
         raise InvalidGroupIdError("this needs a group, and the consumer has none: set group.id")
 
 
-def check_topic_errors(topics: object) -> None:
+def check_topic_errors(topics: Iterable[pb.TopicErrors]) -> None:
     """Raise the first error of an answer's ``TopicErrors``, naming the partition."""
-    for topic in topics:  # type: ignore[attr-defined]
+    for topic in topics:
         for partition in topic.partitions:
             if partition.error.code:
                 raise error_of(partition.error.code, f"{topic.name}-{partition.partition}: {partition.error.message}")

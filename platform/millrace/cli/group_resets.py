@@ -1,0 +1,134 @@
+"""From the options of ``millrace groups reset-offsets`` to new offsets, and how they are shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from millrace.cli.output import print_json, print_table
+from millrace.clients.groups.resets import (
+    Bounds,
+    Plans,
+    Target,
+    decide,
+    parse_duration,
+    parse_time,
+    read_plans,
+)
+from millrace.clients.model import TopicPartition
+from millrace.errors import UnknownTopicOrPartitionError, UsageError
+
+if TYPE_CHECKING:
+    from millrace.clients import Admin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Where offsets shall go: to a target, with its number or time, or as a file says."""
+
+    target: Target | None
+    number: int = 0
+    when: datetime | None = None
+    file: Path | None = None
+
+    @classmethod
+    def of(cls, **options: Any) -> Wish:
+        """Take the options of the command; raises ``UsageError`` unless there is exactly one."""
+        given = {name.replace("_", "-"): value for name, value in options.items() if value not in (None, False)}
+        if len(given) != 1:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
+            raise UsageError(f"say where to, by one of {names}")
+        ((name, value),) = given.items()
+        if name == "from-file":
+            return cls(target=None, file=value)
+        if name == "by-duration":
+            return cls(target=Target.TIME, when=datetime.now(UTC) - parse_duration(value))
+        target = Target(name)
+        if target is Target.TIME:
+            return cls(target=target, when=parse_time(value))
+        return cls(target=target, number=value if target in (Target.OFFSET, Target.SHIFT) else 0)
+
+
+def plan_resets(admin: Admin, names: list[str], wish: Wish, topics: list[str], *, all_topics: bool) -> Plans:
+    """New offsets of each group. Raises ``UsageError``, ``UnknownTopicOrPartitionError``."""
+    if wish.file is not None:
+        return _plans_of_file(admin, names, wish.file)
+    if bool(topics) == all_topics:
+        raise UsageError("say of what: --topic TOPIC[:0,1,2], or --all-topics")
+    chosen = chosen_partitions(admin, topics) if topics else None
+    assert wish.target is not None
+    plans = {}
+    for name in names:
+        committed = {partition: place.offset for partition, place in admin.list_group_offsets(name).items()}
+        partitions = sorted(committed) if chosen is None else chosen
+        plans[name] = decide(wish.target, _bounds(admin, partitions, committed, wish.when), wish.number)
+    return plans
+
+
+def _plans_of_file(admin: Admin, names: list[str], file: Path) -> Plans:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--from-file {file}: {error.strerror}") from error
+    plans = read_plans(text, names, str(file))
+    for name, offsets in plans.items():
+        bounds = _bounds(admin, sorted(offsets), {}, None)
+        plans[name] = {
+            partition: decide(Target.OFFSET, {partition: bounds[partition]}, offset)[partition]
+            for partition, offset in offsets.items()
+        }
+    return plans
+
+
+def _bounds(
+    admin: Admin, partitions: list[TopicPartition], committed: dict[TopicPartition, int], when: datetime | None
+) -> dict[TopicPartition, Bounds]:
+    starts = admin.list_offsets(dict.fromkeys(partitions, "earliest"))
+    ends = admin.list_offsets(dict.fromkeys(partitions, "latest"))
+    at_time = {} if when is None else admin.list_offsets(dict.fromkeys(partitions, when))
+    return {
+        partition: Bounds(
+            start=starts[partition].offset,
+            end=ends[partition].offset,
+            committed=committed.get(partition),
+            at_time=at_time[partition].offset if partition in at_time and at_time[partition].offset >= 0 else None,
+        )
+        for partition in partitions
+    }
+
+
+def chosen_partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
+    """The partitions that ``TOPIC[:0,1,2]`` names; raises ``UnknownTopicOrPartitionError``, ``UsageError``."""
+    chosen = []
+    for text in topics:
+        name, colon, numbers = text.partition(":")
+        count = admin.describe_topic(name).num_partitions
+        try:
+            wanted = [int(number) for number in numbers.split(",")] if colon else list(range(count))
+        except ValueError:
+            raise UsageError(f"--topic {text}: expected TOPIC or TOPIC:0,1,2") from None
+        for number in wanted:
+            if not 0 <= number < count:
+                raise UnknownTopicOrPartitionError(f"topic {name} has partitions 0 to {count - 1}, not {number}")
+        chosen += [TopicPartition(name, number) for number in wanted]
+    return chosen
+
+
+def show_plans(plans: Plans, *, as_json: bool, was_executed: bool) -> None:
+    """The new offsets, and whether they are set."""
+    rows = [(name, *partition, offset) for name, offsets in plans.items() for partition, offset in offsets.items()]
+    if as_json:
+        print_json(
+            [
+                {"group": group, "topic": topic, "partition": partition, "new_offset": offset}
+                for group, topic, partition, offset in rows
+            ]
+        )
+        return
+    print_table(["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], rows)
+    if not was_executed:
+        typer.echo("nothing was changed: --execute does it", err=True)

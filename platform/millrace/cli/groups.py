@@ -1,0 +1,239 @@
+"""List, describe, reset and delete groups of consumers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client
+from millrace.errors import GroupIdNotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from millrace.clients import Admin
+    from millrace.clients.groups.resets import Plans
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="List, describe, reset and delete groups of consumers.",
+)
+
+Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="Groups.")]
+AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups.")]
+TopicsOption = Annotated[
+    list[str] | None,
+    typer.Option("--topic", "-t", metavar="TOPIC[:0,1,2]", help="Topic, or some of its partitions; repeatable."),
+]
+
+
+@app.command("list")
+def list_groups(
+    state: Annotated[list[str] | None, typer.Option(help="Only groups in this state: Stable, Empty...")] = None,
+    group_type: Annotated[list[str] | None, typer.Option("--type", help="Only these: classic, share.")] = None,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """List groups.
+
+    Examples:
+
+      millrace groups list
+
+      millrace groups list --state Empty --json | jq -r '.[].group'
+    """
+    from millrace.cli.output import print_json, print_table
+
+    with admin_client(bootstrap_server, client_config) as admin:
+        groups = admin.list_groups(states=state or (), types=group_type or ())
+    if as_json:
+        print_json(
+            [
+                {"group": group.group_id, "type": group.type, "protocol": group.protocol_type, "state": group.state}
+                for group in groups
+            ]
+        )
+    else:
+        print_table(
+            ["GROUP", "TYPE", "PROTOCOL", "STATE"],
+            [(group.group_id, group.type, group.protocol_type or "-", group.state) for group in groups],
+        )
+
+
+@app.command()
+def describe(
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Offsets and lag; this is the default.")] = False,
+    members: Annotated[bool, typer.Option("--members", help="Who is in the group.")] = False,
+    state: Annotated[bool, typer.Option("--state", help="The group's state.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="With --members: their partitions too.")] = False,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """Show how far groups are and how far behind, who is in them, or their state.
+
+    LAG counts records, LAG-BYTES the batches that hold them, LAG-TIME is the age of the first record not read.
+
+    Examples:
+
+      millrace groups describe billing
+
+      millrace groups describe billing --members --verbose
+
+      millrace groups describe --all-groups --state
+    """
+    from millrace.cli import group_views
+
+    if offsets + members + state > 1:
+        raise UsageError("--offsets, --members and --state: choose one")
+    if verbose and not members:
+        raise UsageError("--verbose goes with --members")
+    with admin_client(bootstrap_server, client_config) as admin:
+        names = _names(admin, group, all_groups)
+        if members:
+            group_views.show_members(admin, names, verbose=verbose, as_json=as_json)
+        elif state:
+            group_views.show_states(admin, names, as_json=as_json)
+        else:
+            group_views.show_offsets(admin, names, as_json=as_json)
+
+
+def _names(admin: Admin, given: list[str] | None, all_groups: bool) -> list[str]:
+    if bool(given) == all_groups:
+        raise UsageError("name groups, or give --all-groups")
+    return given or [group.group_id for group in admin.list_groups()]
+
+
+@app.command("reset-offsets")
+def reset_offsets(
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: TopicsOption = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="Every topic that the group committed.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="To where they are: for --export.")] = False,
+    to_offset: Annotated[int | None, typer.Option(min=0, metavar="OFFSET", help="To this offset.")] = None,
+    to_datetime: Annotated[
+        str | None, typer.Option(metavar="TIME", help="To the first record since, ISO 8601; UTC without a zone.")
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="To the first record since so long ago: PT1H30M, P7D.")
+    ] = None,
+    shift_by: Annotated[int | None, typer.Option(metavar="N", help="By N records, backwards if below 0.")] = None,
+    from_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="As a file says: topic,partition,offset a line.")
+    ] = None,
+    export: Annotated[bool, typer.Option("--export", help="Print the outcome as such a file.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it, which is the default.")] = False,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """Set where groups go on reading. Groups with members are refused: stop them first.
+
+    Examples:
+
+      millrace groups reset-offsets billing --topic orders --to-datetime 2026-05-01T00:00 --execute
+
+      millrace groups reset-offsets billing --topic orders:0,1 --shift-by -100
+
+      millrace groups reset-offsets billing --all-topics --to-current --export > offsets.csv
+
+      millrace groups reset-offsets billing --from-file offsets.csv --execute
+    """
+    from millrace.cli.group_resets import Wish, plan_resets, show_plans
+    from millrace.clients.groups.resets import write_plans
+
+    wish = Wish.of(
+        to_earliest=to_earliest,
+        to_latest=to_latest,
+        to_current=to_current,
+        to_offset=to_offset,
+        to_datetime=to_datetime,
+        by_duration=by_duration,
+        shift_by=shift_by,
+        from_file=from_file,
+    )
+    if execute and dry_run:
+        raise UsageError("--execute and --dry-run: choose one")
+    with admin_client(bootstrap_server, client_config) as admin:
+        names = _names(admin, group, all_groups)
+        for name in names:
+            _refuse_active(admin, name)
+        plans = plan_resets(admin, names, wish, topic or [], all_topics=all_topics)
+        if execute:
+            _execute(admin, plans)
+    if export:
+        typer.echo(write_plans(plans), nl=False)
+    else:
+        show_plans(plans, as_json=as_json, was_executed=execute)
+
+
+def _refuse_active(admin: Admin, name: str) -> None:
+    try:
+        described = admin.describe_group(name)
+    except GroupIdNotFoundError:
+        return  # it is made by its first offsets
+    if described.is_active:
+        raise UsageError(
+            f"group {name} is {described.state}, with {len(described.members)} members, whose offsets they are: stop "
+            "them first"
+        )
+
+
+def _execute(admin: Admin, plans: Plans) -> None:
+    for name, offsets in plans.items():
+        if offsets:
+            admin.alter_group_offsets(name, offsets)
+
+
+@app.command()
+def delete(
+    group: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Groups to delete.")],
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """Delete groups with their offsets; groups with members are refused."""
+    with admin_client(bootstrap_server, client_config) as admin:
+        admin.delete_groups(group)
+    typer.echo(f"deleted {', '.join(group)}")
+
+
+@app.command("delete-offsets")
+def delete_offsets(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
+    topic: TopicsOption = None,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """Forget a group's offsets of topics that its members do not read."""
+    from millrace.cli.group_resets import chosen_partitions
+
+    if not topic:
+        raise UsageError("name what to forget: --topic orders, or --topic orders:0,1")
+    with admin_client(bootstrap_server, client_config) as admin:
+        partitions = chosen_partitions(admin, topic)
+        admin.delete_group_offsets(group, partitions)
+    typer.echo(f"group {group} has forgotten its offsets of {', '.join(map(str, partitions))}")
+
+
+@app.command("remove-members")
+def remove_members(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
+    instance: Annotated[
+        list[str] | None, typer.Option("--instance", help="group.instance.id of a static member; without: all members.")
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """Put members out of a group: static ones that will not come back, say."""
+    with admin_client(bootstrap_server, client_config) as admin:
+        admin.remove_members(group, instance)
+    typer.echo(f"group {group}: {', '.join(instance) if instance else 'all members'} removed")

@@ -1,0 +1,131 @@
+"""How far a group is behind: in records, in bytes, and in seconds.
+
+It needs nothing but committed offsets, so it is the same for consumers, for programs that only commit, and for Spark
+queries that commit their progress (``group.id``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from millrace.clients.groups.model import GroupDescription, GroupMemberDescription, PartitionLag
+from millrace.clients.model import OffsetAndTimestamp, TopicPartition
+from millrace.errors import MillraceError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from millrace.records import decode_range
+
+if TYPE_CHECKING:
+    from millrace.clients.admin import Admin
+
+
+class Committed(NamedTuple):
+    """A committed offset, and when it was committed (ms)."""
+
+    offset: int
+    at_ms: int
+
+
+def group_lag(
+    admin: Admin,
+    group: GroupDescription,
+    committed: Mapping[TopicPartition, Committed],
+    schema_of: Callable[[int], pa.Schema],
+    *,
+    measure: bool = True,
+) -> list[PartitionLag]:
+    """The lag of every partition that a group has committed or reads now, by topic and partition.
+
+    Without ``measure`` records are counted, but bytes and seconds, which cost two calls for each partition that is
+    behind, are left out.
+    """
+    readers = {partition: member for member in group.members for partition in member.partitions}
+    partitions = sorted(committed.keys() | readers.keys())
+    starts, ends = _edges(admin, partitions, "earliest"), _edges(admin, partitions, "latest")
+    return [
+        _partition_lag(
+            admin,
+            group.group_id,
+            partition,
+            committed.get(partition),
+            (starts.get(partition), ends.get(partition)),
+            readers.get(partition),
+            schema_of if measure else None,
+        )
+        for partition in partitions
+    ]
+
+
+def _edges(admin: Admin, partitions: Iterable[TopicPartition], where: str) -> dict[TopicPartition, int]:
+    """Offsets at one end; partitions that are gone are left out."""
+    wanted = dict.fromkeys(partitions, where)
+    try:
+        found: Mapping[TopicPartition, OffsetAndTimestamp] = admin.list_offsets(wanted)
+    except UnknownTopicOrPartitionError:
+        if len(wanted) == 1:
+            return {}
+        edges: dict[TopicPartition, int] = {}
+        for partition in wanted:
+            edges |= _edges(admin, [partition], where)
+        return edges
+    return {partition: place.offset for partition, place in found.items()}
+
+
+def _partition_lag(
+    admin: Admin,
+    group_id: str,
+    partition: TopicPartition,
+    committed: Committed | None,
+    edges: tuple[int | None, int | None],
+    member: GroupMemberDescription | None,
+    schema_of: Callable[[int], pa.Schema] | None,
+) -> PartitionLag:
+    start, end = edges
+    lag = None if committed is None or end is None else max(end - committed.offset, 0)
+    size_bytes: int | None = None
+    seconds: float | None = None
+    if lag == 0:
+        size_bytes, seconds = 0, 0.0
+    elif lag and committed is not None and start is not None and end is not None and schema_of is not None:
+        first = max(committed.offset, start)
+        size_bytes, seconds = _bytes(admin, partition, first, end), _seconds(admin, partition, first, end, schema_of)
+    return PartitionLag(
+        group_id=group_id,
+        topic=partition.topic,
+        partition=partition.partition,
+        committed=None if committed is None else committed.offset,
+        log_start=start,
+        log_end=end,
+        lag=lag,
+        lag_bytes=size_bytes,
+        lag_seconds=seconds,
+        committed_at_ms=None if committed is None else committed.at_ms,
+        member=member,
+    )
+
+
+def _bytes(admin: Admin, partition: TopicPartition, first: int, end: int) -> int | None:
+    """The size of the batches that hold a range; ``None`` if retention took them away meanwhile."""
+    if first >= end:
+        return 0
+    try:
+        located = admin.locate_range(partition.topic, partition.partition, first, end)
+    except OffsetOutOfRangeError:
+        return None
+    return sum(extent.size_bytes for extent in located.extents)
+
+
+def _seconds(
+    admin: Admin, partition: TopicPartition, first: int, end: int, schema_of: Callable[[int], pa.Schema]
+) -> float | None:
+    """The age of the first record of a range, by its timestamp; ``None`` when there is none, or it has no timestamp."""
+    try:
+        for chunk in admin.read_range(partition.topic, partition.partition, first, end):
+            for batch in decode_range(pa.py_buffer(chunk), first, end, schema_of, ()):
+                timestamp_ms = batch.timestamps_ms()[0].as_py()
+                return None if timestamp_ms < 0 else max(time.time() - timestamp_ms / 1000, 0.0)
+    except MillraceError:
+        return None
+    return None

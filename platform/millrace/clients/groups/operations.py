@@ -1,0 +1,213 @@
+"""What ``Admin`` does with groups: list and describe them, look offsets up, set and delete them, measure lag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from millrace.clients.connections import Connections
+from millrace.clients.groups.lag import Committed, group_lag
+from millrace.clients.groups.model import GroupDescription, GroupListing, GroupMemberDescription, PartitionLag
+from millrace.clients.membership.commits import topic_commits, topic_partitions
+from millrace.clients.membership.coordinator import Coordinator, check_group_id, check_topic_errors
+from millrace.clients.membership.protocol import decode_assignment
+from millrace.clients.metadata import MetadataCache
+from millrace.clients.model import OffsetAndMetadata, TopicPartition
+from millrace.clients.schema_cache import SchemaCache
+from millrace.coordinator_records import read_subscription
+from millrace.errors import GroupIdNotFoundError, InvalidRecordError, UnsupportedVersionError, UsageError, error_of
+from millrace.protocol import millrace_pb2 as pb
+
+if TYPE_CHECKING:
+    from millrace.clients.admin import Admin
+
+
+class GroupOperations:
+    """The part of ``Admin`` that is about groups."""
+
+    _connections: Connections
+    _metadata: MetadataCache
+
+    def list_groups(self, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
+        """The groups of the cluster by name, of these states (Stable, Empty, ...) and types (classic, share) or all."""
+        request = pb.ListGroupsRequest(states=list(states), types=list(types))
+        found: dict[str, GroupListing] = {}
+        for broker in self._metadata.cluster().brokers:
+            host = f"[{broker.host}]" if ":" in broker.host else broker.host
+            address = f"{host}:{broker.port}"
+            response = self._connections.call(lambda stub: stub.ListGroups, request, address=address)
+            for group in response.groups:
+                found[group.group_id] = GroupListing(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type,
+                    state=group.state,
+                    type=group.type,
+                )
+        return [found[group_id] for group_id in sorted(found)]
+
+    def describe_group(self, group_id: str) -> GroupDescription:
+        """A group and its members. Raises ``GroupIdNotFoundError``."""
+        request = pb.DescribeGroupsRequest(group_ids=[group_id])
+        response = self._coordinator(group_id).call(
+            lambda stub: stub.DescribeGroups, request, check=lambda answer: _check_groups(answer.groups)
+        )
+        group = response.groups[0]
+        if group.state == "Dead":
+            raise GroupIdNotFoundError(f"there is no group {group_id}")
+        return GroupDescription(
+            group_id=group.group_id,
+            state=group.state,
+            type=group.type,
+            protocol_type=group.protocol_type,
+            assignor=group.protocol,
+            generation_id=group.generation_id,
+            members=tuple(_member(member) for member in group.members),
+            coordinator=f"{group.coordinator.host}:{group.coordinator.port} ({group.coordinator.node_id})",
+        )
+
+    def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Delete groups with their offsets; raises the first error after having tried all of them.
+
+        ``NonEmptyGroupError`` for one that has members, ``GroupIdNotFoundError``.
+        """
+        errors = []
+        for group_id in group_ids:
+            request = pb.DeleteGroupsRequest(group_ids=[group_id])
+            response = self._coordinator(group_id).call(lambda stub: stub.DeleteGroups, request)
+            errors += [
+                error_of(result.error.code, f"{result.group_id}: {result.error.message}")
+                for result in response.results
+                if result.error.code
+            ]
+        if errors:
+            raise errors[0]
+
+    def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed, of some partitions or of all; nothing for one that does not exist."""
+        found = {}
+        for name, entry in self._offsets(group_id, partitions):
+            committed = entry.committed
+            found[TopicPartition(name, committed.partition)] = OffsetAndMetadata(
+                offset=committed.offset, metadata=committed.metadata, leader_epoch=committed.leader_epoch
+            )
+        return found
+
+    def _offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None
+    ) -> Iterator[tuple[str, pb.OffsetFetchResponse.PartitionOffset]]:
+        """Every partition of which something is committed, with its topic."""
+        wanted = None if partitions is None else topic_partitions(TopicPartition(*each) for each in partitions)
+        group = pb.OffsetFetchRequest.Group(group_id=group_id, topics=wanted or (), all_topics=wanted is None)
+        response = self._coordinator(group_id).call(
+            lambda stub: stub.OffsetFetch,
+            pb.OffsetFetchRequest(groups=[group]),
+            check=lambda answer: _check_groups(answer.groups),
+        )
+        for topic in response.groups[0].topics:
+            for entry in topic.partitions:
+                if entry.error.code:
+                    raise error_of(entry.error.code, f"{topic.name}: {entry.error.message}")
+                if entry.committed.offset >= 0:
+                    yield topic.name, entry
+
+    def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+        """Set a group's offsets; the group must have no members.
+
+        Raises ``UnknownMemberError`` when it has, ``UnknownTopicOrPartitionError``, ``OffsetMetadataTooLargeError``.
+        """
+        places = {
+            TopicPartition(*key): OffsetAndMetadata(offset=place) if isinstance(place, int) else place
+            for key, place in offsets.items()
+        }
+        for partition, place in places.items():
+            if place.offset < 0:
+                raise UsageError(f"offset {place.offset} of {partition}: offsets start at 0")
+        request = pb.OffsetCommitRequest(group_id=group_id, generation_id=-1, topics=topic_commits(places))
+        self._coordinator(group_id).call(
+            lambda stub: stub.OffsetCommit, request, check=lambda answer: check_topic_errors(answer.topics)
+        )
+
+    def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget a group's offsets of these partitions.
+
+        Raises ``GroupSubscribedToTopicError`` for a topic that its members read, ``GroupIdNotFoundError``.
+        """
+        wanted = topic_partitions(TopicPartition(*partition) for partition in partitions)
+        request = pb.OffsetDeleteRequest(group_id=group_id, topics=wanted)
+        self._coordinator(group_id).call(
+            lambda stub: stub.OffsetDelete, request, check=lambda answer: check_topic_errors(answer.topics)
+        )
+
+    def remove_members(self, group_id: str, group_instance_ids: Iterable[str] | None = None) -> None:
+        """Put static members out of a group by their instance ids, or (``None``) all members.
+
+        Raises the first error after having tried all of them: ``UnknownMemberError``, say.
+        """
+        if group_instance_ids is None:
+            members = [
+                pb.LeaveGroupRequest.Member(member_id=member.member_id, group_instance_id=member.group_instance_id)
+                for member in self.describe_group(group_id).members
+            ]
+        else:
+            members = [pb.LeaveGroupRequest.Member(group_instance_id=instance) for instance in group_instance_ids]
+        if not members:
+            return
+        request = pb.LeaveGroupRequest(group_id=group_id, members=members)
+        response = self._coordinator(group_id).call(lambda stub: stub.LeaveGroup, request)
+        for result in response.results:
+            if result.error.code:
+                name = result.group_instance_id or result.member_id
+                raise error_of(result.error.code, f"{name}: {result.error.message}")
+
+    def group_lag(self: Admin, group_id: str, *, measure: bool = True) -> list[PartitionLag]:  # type: ignore[misc]
+        """How far a group is behind, partition by partition. Raises ``GroupIdNotFoundError``.
+
+        Works for any group that commits offsets, whoever does it: consumers, Spark queries, ``commit`` without
+        membership. ``measure=False`` counts records only, which is cheaper.
+        """
+        group = self.describe_group(group_id)
+        committed = {
+            TopicPartition(name, entry.committed.partition): Committed(
+                entry.committed.offset, entry.commit_timestamp_ms
+            )
+            for name, entry in self._offsets(group_id, None)
+        }
+        return group_lag(self, group, committed, SchemaCache(self._connections).schema_of, measure=measure)
+
+    def _coordinator(self, group_id: str) -> Coordinator:
+        check_group_id(group_id)
+        return Coordinator(self._connections, group_id)
+
+
+def _member(member: pb.DescribeGroupsResponse.Member) -> GroupMemberDescription:
+    return GroupMemberDescription(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        host=member.client_host,
+        topics=_topics(member.metadata),
+        partitions=tuple(sorted(_assigned(member.assignment))),
+    )
+
+
+def _topics(metadata: bytes) -> tuple[str, ...]:
+    """What a member subscribes to; nothing for members of another protocol than the consumers'."""
+    try:
+        return read_subscription(metadata)[1].topics if metadata else ()
+    except (InvalidRecordError, UnsupportedVersionError):
+        return ()
+
+
+def _assigned(assignment: bytes) -> frozenset[TopicPartition]:
+    try:
+        return decode_assignment(assignment)
+    except (InvalidRecordError, UnsupportedVersionError):
+        return frozenset()
+
+
+def _check_groups(groups: Iterable[pb.DescribeGroupsResponse.Group | pb.OffsetFetchResponse.Group]) -> None:
+    for group in groups:
+        if group.error.code:
+            raise error_of(group.error.code, group.error.message)

@@ -1,0 +1,132 @@
+"""Where a group's offsets go when they are reset: pure functions of what there is, as Kafka's tool decides it.
+
+Offsets stay within what a partition holds: a target before its start becomes the start, one after its end the end.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from millrace.clients.model import TopicPartition
+from millrace.errors import UsageError
+
+_DURATION: Final = re.compile(
+    r"P(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?"
+    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+
+
+class Target(StrEnum):
+    """Kinds of targets, named as the options are."""
+
+    EARLIEST = "to-earliest"
+    LATEST = "to-latest"
+    CURRENT = "to-current"
+    OFFSET = "to-offset"
+    TIME = "to-datetime"
+    SHIFT = "shift-by"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a partition holds, and what the group has committed of it; ``at_time`` is the offset for a time asked for.
+
+    ``at_time`` is ``None`` where no record is that new.
+    """
+
+    start: int
+    end: int
+    committed: int | None = None
+    at_time: int | None = None
+
+
+def decide(target: Target, bounds: Mapping[TopicPartition, Bounds], number: int = 0) -> dict[TopicPartition, int]:
+    """The offset that each partition gets; ``number`` is that of ``to-offset`` and ``shift-by``.
+
+    Of a partition of which nothing is committed ``to-current`` is the end, as for Kafka's tool; ``shift-by`` leaves it
+    out.
+    """
+    decided = {}
+    for partition, bound in sorted(bounds.items()):
+        wanted = _wanted(target, bound, number)
+        if wanted is not None:
+            decided[partition] = min(max(wanted, bound.start), bound.end)
+    return decided
+
+
+def _wanted(target: Target, bound: Bounds, number: int) -> int | None:
+    match target:
+        case Target.EARLIEST:
+            return bound.start
+        case Target.LATEST:
+            return bound.end
+        case Target.CURRENT:
+            return bound.end if bound.committed is None else bound.committed
+        case Target.OFFSET:
+            return number
+        case Target.TIME:
+            return bound.end if bound.at_time is None else bound.at_time
+        case Target.SHIFT:
+            return None if bound.committed is None else bound.committed + number
+
+
+def parse_duration(text: str) -> timedelta:
+    """A duration in ISO 8601, ``P7DT12H`` or ``PT30M`` say; raises ``UsageError``."""
+    found = _DURATION.fullmatch(text)
+    parts = {name: float(value) for name, value in found.groupdict().items() if value} if found else {}
+    if not parts or text.endswith("T"):
+        raise UsageError(f"duration {text!r}: expected ISO 8601, like PT30M, PT12H or P7D")
+    return timedelta(**parts)
+
+
+def parse_time(text: str) -> datetime:
+    """A time in ISO 8601, in UTC unless it has a zone; raises ``UsageError``."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"time {text!r}: expected ISO 8601, like 2026-05-01T12:00:00.000") from None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+Plans = dict[str, dict[TopicPartition, int]]
+"""New offsets by group."""
+
+
+def write_plans(plans: Mapping[str, Mapping[TopicPartition, int]]) -> str:
+    """Plans as CSV, as Kafka's tool exports them: ``topic,partition,offset``, of several groups ``group,...`` first."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    for group, offsets in sorted(plans.items()):
+        first = [group] if len(plans) > 1 else []
+        writer.writerows([*first, key.topic, key.partition, offset] for key, offset in sorted(offsets.items()))
+    return out.getvalue()
+
+
+def read_plans(text: str, groups: Iterable[str], source: str) -> Plans:
+    """Read CSV as ``write_plans`` writes it. Lines without a group are for the one group that there is.
+
+    Raises ``UsageError`` naming the line of ``source``.
+    """
+    wanted = list(groups)
+    plans: Plans = {group: {} for group in wanted}
+    for number, line in enumerate(csv.reader(io.StringIO(text)), start=1):
+        if not line:
+            continue
+        group = line[0] if len(line) == 4 else wanted[0] if len(wanted) == 1 else None
+        try:
+            topic, partition, offset = line[-3:]
+            key, place = TopicPartition(topic, int(partition)), int(offset)
+        except ValueError:
+            raise UsageError(f"{source}:{number}: expected topic,partition,offset (or group,topic,...)") from None
+        if len(line) not in (3, 4) or group is None:
+            raise UsageError(f"{source}:{number}: expected group,topic,partition,offset, for there are several groups")
+        if group in plans:
+            plans[group][key] = place
+    return plans
