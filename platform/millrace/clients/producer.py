@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
 
@@ -65,11 +65,14 @@ class Producer:
     it, or use it in ``with``: what has not been sent is lost when the process ends.
     """
 
-    def __init__(self, config: str | Mapping[str, Any]) -> None:
-        self._open(ProducerConfig.of(config), drains_inline=True)
+    _may_block: ClassVar[bool] = True
+    """Whether the thread that sends may be kept waiting; asyncio's may not."""
 
-    def _open(self, config: ProducerConfig, *, drains_inline: bool) -> None:
-        self._config = config
+    def __init__(self, config: str | Mapping[str, Any]) -> None:
+        self._config = ProducerConfig.of(config)
+        self._make(self._config)
+
+    def _make(self, config: ProducerConfig) -> None:
         options = config.model_dump(by_alias=True)
         given = () if config.partitioner_class is None else (config.partitioner_class,)
         partitioners = instances("partitioner.class", given, Partitioner, options)
@@ -94,7 +97,7 @@ class Producer:
             maker,
             self._sender,
             check_can_send=self._check_can_drain,
-            drains_inline=drains_inline,
+            may_block=self._may_block,
         )
         self._tables = TableSender(
             config, self._connections, self._memory, self._condition, maker, self._sender, self._interceptors
@@ -133,13 +136,19 @@ class Producer:
             if buffer is not None:
                 return buffer.append_value(value)
         record = ProducerRecord(topic, value, key, as_headers(headers), timestamp_ms, partition)
-        return self._send(record, on_delivery)
+        return self._append(*self._intercepted(record, on_delivery))
 
-    def _send(self, record: ProducerRecord, on_delivery: OnDelivery | None) -> SendFuture[RecordMetadata]:
+    def _intercepted(
+        self, record: ProducerRecord, on_delivery: OnDelivery | None
+    ) -> tuple[ProducerRecord, OnDelivery | None]:
+        """What interceptors make of a record, and what is told its outcome then."""
         self._check_can_send()
-        if self._interceptors:
-            record = self._interceptors.on_send(record)
-            on_delivery = self._acknowledged(on_delivery)
+        if not self._interceptors:
+            return record, on_delivery
+        return self._interceptors.on_send(record), self._acknowledged(on_delivery)
+
+    def _append(self, record: ProducerRecord, on_delivery: OnDelivery | None) -> SendFuture[RecordMetadata]:
+        self._check_can_send()
         if record.timestamp_ms is not None:
             check_timestamp(record.timestamp_ms)
         topic = self._topic(record.topic)

@@ -19,7 +19,7 @@ from millrace.clients.model import BatchMetadata, TopicDescription
 from millrace.clients.producing.batch_making import BatchMaker
 from millrace.clients.producing.batching import BuiltBatch, Fitted, RefusedRow
 from millrace.clients.producing.chunk import Chunk, Rows
-from millrace.clients.producing.memory import BufferMemory
+from millrace.clients.producing.memory import BufferMemory, NoRoomError
 from millrace.clients.producing.record_buffer import RecordBuffer
 from millrace.clients.producing.sender import Completion, Sender
 from millrace.config.client import ProducerConfig
@@ -35,8 +35,9 @@ _BLOCK_BYTES_MAX: Final = 64 * 2**10
 class Accumulator:
     """The open chunks of all topics, and how they become batches. Thread safe.
 
-    ``check_can_send`` raises what every record that becomes a batch now must fail with, if anything. Chunks that are
-    full become batches in the thread that sends, unless it must not be kept (``drains_inline`` false).
+    ``check_can_send`` raises what every record that becomes a batch now must fail with, if anything. With ``may_block``
+    the thread that sends waits for room, and makes batches of what is full; without, it is told that there is no room
+    (``NoRoomError``), and the sender's thread makes the batches.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Accumulator:
         sender: Sender,
         *,
         check_can_send: Callable[[], None],
-        drains_inline: bool,
+        may_block: bool,
     ) -> None:
         self._config = config
         self._metadata = metadata
@@ -58,7 +59,7 @@ class Accumulator:
         self._maker = maker
         self._sender = sender
         self._check_can_send = check_can_send
-        self._drains_inline = drains_inline
+        self._may_block = may_block
         self._buffers: dict[str, RecordBuffer] = {}
         self._opening = threading.Lock()
         self._is_closed = False
@@ -75,7 +76,7 @@ class Accumulator:
             self._condition,
             limit_bytes=self.limit_bytes(topic),
             block_bytes=block_bytes,
-            reserve=lambda size_bytes: self._memory.acquire(size_bytes, config.max_block_ms / 1000),
+            reserve=self._reserve,
             on_first=self._sender.wake,
             on_full=self._on_full,
         )
@@ -84,13 +85,20 @@ class Accumulator:
                 raise ClientClosedError("the producer is closed: make a new one")
             return self._buffers.setdefault(topic.name, made)
 
+    def _reserve(self, buffer: RecordBuffer, size_bytes: int) -> None:
+        max_block_s = self._config.max_block_ms / 1000
+        if self._may_block:
+            self._memory.acquire(size_bytes, max_block_s)
+        elif not self._memory.try_acquire(size_bytes):
+            raise NoRoomError(size_bytes, buffer.add_reserved, self._memory.exhausted_message(max_block_s))
+
     def limit_bytes(self, topic: TopicDescription) -> int:
         """Size from which gathered records become batches whatever ``linger.ms`` says."""
         batches = min(topic.num_partitions, _CHUNK_BATCHES_MAX)
         return min(self._config.batch_size * batches, self._config.buffer_memory // 2)
 
     def _on_full(self, buffer: RecordBuffer) -> None:
-        if self._drains_inline:
+        if self._may_block:
             self._drain(buffer, wait=True)
         else:
             self._sender.wake()

@@ -14,6 +14,15 @@ from collections.abc import Callable
 from millrace.errors import BufferExhaustedError
 
 
+class NoRoomError(BufferExhaustedError):
+    """There is no room now, and the caller must not wait: ``reserved`` is to be told once there is some."""
+
+    def __init__(self, size_bytes: int, reserved: Callable[[int], None], message: str) -> None:
+        super().__init__(message)
+        self.size_bytes = size_bytes
+        self.reserved = reserved
+
+
 class Waiter:
     """One that waits for room; ``granted`` says whether it has got it."""
 
@@ -74,7 +83,11 @@ class BufferMemory:
                 raise
             if self.withdraw(waiter):
                 return
-        raise BufferExhaustedError(
+        raise BufferExhaustedError(self.exhausted_message(timeout_s))
+
+    def exhausted_message(self, timeout_s: float) -> str:
+        """What somebody is told who has waited for so long in vain."""
+        return (
             f"{self._used_bytes} bytes still wait to be acknowledged (buffer.memory={self._limit_bytes}) after "
             f"max.block.ms={timeout_s * 1000:.0f}: the broker is slow or away: raise one of the two, or send less"
         )

@@ -35,7 +35,7 @@ class RecordBuffer:
         *,
         limit_bytes: int,
         block_bytes: int,
-        reserve: Callable[[int], None],
+        reserve: Callable[[RecordBuffer, int], None],
         on_first: Callable[[], None],
         on_full: Callable[[RecordBuffer], None],
     ) -> None:
@@ -147,9 +147,13 @@ class RecordBuffer:
 
     def _make_room(self, size_bytes: int) -> None:
         wanted_bytes = max(size_bytes, self._block_bytes)
-        self._reserve(wanted_bytes)
+        self._reserve(self, wanted_bytes)
+        self.add_reserved(wanted_bytes)
+
+    def add_reserved(self, size_bytes: int) -> None:
+        """So much memory is now held for records that are appended next."""
         with self._lock:
-            self._chunk.reserved_bytes += wanted_bytes
+            self._chunk.reserved_bytes += size_bytes
 
     def take(self, *, for_good: bool = False) -> Chunk:
         """Take the open chunk, leaving an empty one, or with ``for_good`` one that takes nothing any more."""

@@ -1,0 +1,284 @@
+"""Sending from asyncio. One producer underneath, whose thread does the sending: no thread for each call.
+
+What a synchronous producer would wait for is awaited: room in ``buffer.memory``, acknowledgements. What takes long or
+waits in other ways (tables, topics not known yet, flushing, transactions) runs in one of two helper threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from millrace.clients.model import (
+    BatchMetadata,
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    PreparedTransaction,
+    ProducerRecord,
+    RecordMetadata,
+    TopicDescription,
+    TopicPartition,
+)
+from millrace.clients.producer import Producer
+from millrace.clients.producing.chunk import Headers, OnDelivery
+from millrace.clients.producing.futures import SendFuture
+from millrace.clients.producing.memory import BufferMemory, NoRoomError
+from millrace.clients.producing.record_checks import as_headers
+from millrace.errors import AbortableTransactionError, BufferExhaustedError, MillraceError
+
+Result = TypeVar("Result")
+
+
+class AsyncProducer:
+    """``Producer`` for asyncio, with the same options, promises and errors. For the tasks of one event loop.
+
+    ``future = await producer.send(...)`` waits for room only, ``await future`` for the record's place; or at once:
+    ``await producer.send_and_wait(...)``. Use it in ``async with``, or close it. When a task is cancelled that waits
+    for room, its record is not sent; what was accepted is sent in any case.
+    """
+
+    def __init__(self, config: str | Mapping[str, Any]) -> None:
+        self._core = _Core(config)
+        self._deliveries = _Deliveries()
+        # Tables keep their order; who flushes or commits does not keep tables from being sent.
+        self._worker = ThreadPoolExecutor(1, "millrace-producer-work")
+        self._waiter = ThreadPoolExecutor(1, "millrace-producer-wait")
+
+    # --- sending -------------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | Mapping[str, bytes | None] | None = None,
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Accept a record for sending and return the future of its place: see ``Producer.send``.
+
+        Waits while ``buffer.memory`` is full, and for a topic that is not known yet, at most ``max.block.ms``.
+        """
+        record = ProducerRecord(topic, value, key, as_headers(headers), timestamp_ms, partition)
+        if not self._core.is_known(topic, partition):
+            await self._run(self._worker, self._core.find, topic, partition)
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[RecordMetadata] = loop.create_future()
+        accepted = self._core.intercepted(record, partial(self._deliveries.put, loop, outcome))
+        while True:
+            try:
+                self._core.accept(*accepted)
+            except NoRoomError as full:
+                await self._room(full)
+            else:
+                return outcome
+
+    async def _room(self, full: NoRoomError) -> None:
+        """Wait for room and reserve it for the topic's records."""
+        loop = asyncio.get_running_loop()
+        served = asyncio.Event()
+        waiter = self._core.memory.acquire_later(full.size_bytes, partial(_call_in, loop, served.set))
+        granted = False
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(served.wait(), self._core.max_block_s)
+        finally:
+            granted = self._core.memory.withdraw(waiter)
+            if granted:
+                full.reserved(full.size_bytes)
+        if not granted:
+            raise BufferExhaustedError(full.message)
+
+    async def send_and_wait(self, topic: str, value: Any, **options: Any) -> RecordMetadata:
+        """Send a record and wait until it is acknowledged; options as for ``send``."""
+        return await (await self.send(topic, value, **options))
+
+    async def send_batch(
+        self, topic: str, records: Iterable[Any], *, partition: int | None = None
+    ) -> list[RecordMetadata]:
+        """Send many records and wait until all are acknowledged: see ``Producer.send_batch``."""
+        send = partial(self._core.send_batch, topic, list(records), partition=partition)
+        return await self._outcome(await self._run(self._worker, send))
+
+    async def send_table(
+        self, topic: str, table: Any, *, partition: Any = None, timestamps: Any = None
+    ) -> list[BatchMetadata]:
+        """Send a table and wait until all of it is acknowledged: see ``Producer.send_table``."""
+        send = partial(self._core.send_table, topic, table, partition=partition, timestamps=timestamps)
+        return await self._outcome(await self._run(self._worker, send))
+
+    async def _outcome(self, future: SendFuture[Result]) -> Result:
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+        future.add_done_callback(lambda _: _call_in(loop, done.set))
+        await done.wait()
+        return future.result()
+
+    async def describe_topic(self, topic: str) -> TopicDescription:
+        """Describe a topic as this producer knows it; raises ``UnknownTopicOrPartitionError``."""
+        return await self._run(self._worker, self._core.describe_topic, topic)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything is acknowledged or has failed: see ``Producer.flush``."""
+        await self._run(self._waiter, self._core.flush, timeout)
+
+    # --- transactions --------------------------------------------------------------------------------------------
+
+    async def init_transactions(self) -> None:
+        """See ``Producer.init_transactions``."""
+        await self._run(self._waiter, self._core.init_transactions)
+
+    async def begin_transaction(self) -> None:
+        """See ``Producer.begin_transaction``."""
+        await self._run(self._waiter, self._core.begin_transaction)
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group_metadata: ConsumerGroupMetadata | str,
+    ) -> None:
+        """See ``Producer.send_offsets_to_transaction``."""
+        await self._run(self._waiter, self._core.send_offsets_to_transaction, offsets, group_metadata)
+
+    async def commit_transaction(self) -> None:
+        """See ``Producer.commit_transaction``."""
+        await self._run(self._waiter, self._core.commit_transaction)
+
+    async def abort_transaction(self) -> None:
+        """See ``Producer.abort_transaction``."""
+        await self._run(self._waiter, self._core.abort_transaction)
+
+    async def prepared_transaction(self) -> PreparedTransaction:
+        """See ``Producer.prepared_transaction``."""
+        return await self._run(self._waiter, self._core.prepared_transaction)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """Begin a transaction and commit it, or abort it when the block (or the commit) fails or is cancelled."""
+        await self.begin_transaction()
+        try:
+            yield self
+        except BaseException:
+            await asyncio.shield(self._run(self._waiter, self._core.abort_after_failure))
+            raise
+        try:
+            await self.commit_transaction()
+        except AbortableTransactionError:
+            await self._run(self._waiter, self._core.abort_after_failure)
+            raise
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Send what is left, at most for ``timeout`` seconds, and end: see ``Producer.close``. May be called twice."""
+        # Not in a helper thread: they may be busy with what closing ends.
+        await asyncio.to_thread(self._core.close, timeout)
+        self._worker.shutdown(wait=False)
+        self._waiter.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _run(self, executor: ThreadPoolExecutor, call: Callable[..., Result], *arguments: Any) -> Result:
+        self._core.check_open()
+        return await asyncio.get_running_loop().run_in_executor(executor, partial(call, *arguments))
+
+
+class _Core(Producer):
+    """The producer underneath, whose ``accept`` never waits."""
+
+    _may_block = False
+
+    @property
+    def memory(self) -> BufferMemory:
+        """What bounds that which is not acknowledged."""
+        return self._memory
+
+    @property
+    def max_block_s(self) -> float:
+        """How long a task may wait for room."""
+        return self._config.max_block_ms / 1000
+
+    def check_open(self) -> None:
+        """Raise ``ClientClosedError`` after ``close``."""
+        self._connections.check_open()
+
+    def is_known(self, topic: str, partition: int | None) -> bool:
+        """Whether a record can be accepted without asking the broker for its topic."""
+        known = self._metadata.known(topic)
+        return known is not None and (partition is None or 0 <= partition < known.num_partitions)
+
+    def find(self, topic: str, partition: int | None) -> None:
+        """Ask the broker for a topic; raises ``UnknownTopicOrPartitionError``."""
+        if partition is None:
+            self._topic(topic)
+        else:
+            self._topic_with(topic, partition)
+
+    def intercepted(self, record: ProducerRecord, on_delivery: OnDelivery) -> tuple[ProducerRecord, OnDelivery | None]:
+        """What interceptors make of a record."""
+        return self._intercepted(record, on_delivery)
+
+    def accept(self, record: ProducerRecord, on_delivery: OnDelivery | None) -> None:
+        """Append a record; raises ``NoRoomError``."""
+        self._append(record, on_delivery)
+
+    def abort_after_failure(self) -> None:
+        """Abort what is open without raising."""
+        self._abort_after_failure(self._needed_transactions())
+
+
+class _Deliveries:
+    """Takes outcomes from the producer's thread into the event loop, many with one call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[asyncio.Future[RecordMetadata], RecordMetadata | None, MillraceError | None]] = (
+            deque()
+        )
+        self._is_scheduled = False
+
+    def put(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        outcome: asyncio.Future[RecordMetadata],
+        metadata: RecordMetadata | None,
+        error: MillraceError | None,
+    ) -> None:
+        """Have ``outcome`` completed in its loop."""
+        with self._lock:
+            self._waiting.append((outcome, metadata, error))
+            is_first, self._is_scheduled = not self._is_scheduled, True
+        if is_first:
+            _call_in(loop, self._deliver)
+
+    def _deliver(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, deque()
+            self._is_scheduled = False
+        for outcome, metadata, error in waiting:
+            if outcome.done():  # cancelled: nobody wants to know
+                continue
+            if error is not None:
+                outcome.set_exception(error)
+            elif metadata is not None:
+                outcome.set_result(metadata)
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:
+    """Call something in a loop from another thread; a loop that is closed has nobody who waits."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(call)

@@ -1,0 +1,143 @@
+"""Sending from asyncio to a real broker."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.clients import Admin, Consumer
+from millrace.clients.aio import AsyncProducer
+from millrace.errors import (
+    BufferExhaustedError,
+    ClientClosedError,
+    SchemaMismatchError,
+    UnknownTopicOrPartitionError,
+)
+from millrace_broker.embedded import EmbeddedBroker
+
+
+@pytest.fixture
+def admin(module_broker: EmbeddedBroker) -> Iterator[Admin]:
+    with Admin(module_broker.bootstrap_servers) as client:
+        yield client
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def _values(broker: EmbeddedBroker, topic: str) -> list[bytes]:
+    config = {"bootstrap.servers": broker.bootstrap_servers, "auto.offset.reset": "earliest"}
+    values: list[bytes] = []
+    with Consumer(config) as consumer:
+        consumer.assign(consumer.partitions_for(topic))
+        ends = consumer.end_offsets(consumer.assignment())
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            values += [record.value for record in consumer.poll(1000)]  # type: ignore[misc]
+    return values
+
+
+def test_many_tasks_send_in_their_order(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("tasks", partitions=1)
+
+    async def work() -> None:
+        async with AsyncProducer(module_broker.bootstrap_servers) as producer:
+
+            async def send(task: int) -> list[int]:
+                futures = [await producer.send("tasks", f"{task}.{number}") for number in range(100)]
+                return [(await future).offset for future in futures]
+
+            for offsets in await asyncio.gather(*(send(task) for task in range(10))):
+                assert offsets == sorted(offsets)
+            place = await producer.send_and_wait("tasks", "last", key=b"k", headers={"h": b"v"}, partition=0)
+            assert (place.partition, place.offset) == (0, 1000)
+
+    _run(work)
+    assert len(_values(module_broker, "tasks")) == 1001
+
+
+def test_lists_and_tables(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("wholesale", partitions=1)
+
+    async def work() -> None:
+        async with AsyncProducer(module_broker.bootstrap_servers) as producer:
+            await producer.send("wholesale", b"0")
+            batches = await producer.send_table("wholesale", {"value": [b"1", b"2"]})
+            assert [(batch.base_offset, batch.num_records) for batch in batches] == [(1, 2)]
+            places = await producer.send_batch("wholesale", [b"3", (b"key", b"4")])
+            assert [place.offset for place in places] == [3, 4]
+            await producer.flush(10)
+
+    _run(work)
+    assert _values(module_broker, "wholesale") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_full_buffer_is_awaited_while_the_loop_goes_on(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("narrow", partitions=2)
+    config = {"bootstrap.servers": module_broker.bootstrap_servers, "buffer.memory": 20_000, "batch.size": 2_000}
+
+    async def work() -> None:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(tick())
+        async with AsyncProducer(config) as producer:
+            futures = [await producer.send("narrow", b"x" * 500) for _ in range(1000)]
+            await asyncio.gather(*futures)
+        ticking.cancel()
+        assert ticks > 100
+
+    _run(work)
+    assert len(_values(module_broker, "narrow")) == 1000
+
+
+def test_a_buffer_that_stays_full_fails(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path) as broker:
+        with Admin(broker.bootstrap_servers) as admin:
+            admin.create_topic("stuck", partitions=1)
+        config = {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "buffer.memory": 10_000,
+            "batch.size": 1_000,
+            "max.block.ms": 100,
+        }
+
+        async def work() -> None:
+            producer = AsyncProducer(config)
+            await producer.send_and_wait("stuck", b"x")
+            await asyncio.to_thread(broker.stop)
+            with pytest.raises(BufferExhaustedError, match=r"buffer\.memory=10000"):
+                for _ in range(100):
+                    await producer.send("stuck", b"x" * 500)
+            await producer.close(timeout=0)
+
+        _run(work)
+
+
+def test_errors_and_cancellation(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("wrongs", partitions=1, schema="id INT NOT NULL")
+
+    async def work() -> None:
+        producer = AsyncProducer(module_broker.bootstrap_servers)
+        with pytest.raises(UnknownTopicOrPartitionError, match="nowhere does not exist"):
+            await producer.send("nowhere", b"x")
+        with pytest.raises(UnknownTopicOrPartitionError, match="no partition 9"):
+            await producer.send("wrongs", {"id": 1}, partition=9)
+        with pytest.raises(SchemaMismatchError, match="column id"):
+            await producer.send("wrongs", {"id": "x"})
+        cancelled = await producer.send("wrongs", {"id": 1})
+        cancelled.cancel()
+        assert (await producer.send_and_wait("wrongs", {"id": 2})).offset == 1
+        await producer.close()
+        await producer.close()
+        with pytest.raises(ClientClosedError):
+            await producer.send("wrongs", {"id": 3})
+
+    _run(work)
