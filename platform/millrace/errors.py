@@ -286,6 +286,12 @@ class ProducerFencedError(MillraceError):
     code = 90
 
 
+class OperationNotAttemptedError(MillraceError):
+    """Nothing was done about this item, because another one of the request was refused."""
+
+    code = 55
+
+
 class TransactionalIdNotFoundError(MillraceError):
     """There is no such transactional id."""
 

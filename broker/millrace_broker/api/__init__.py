@@ -10,8 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 from millrace_broker.api import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     api_versions,
+    commit_transactions,
     create_partitions,
     create_topics,
     delete_groups,
@@ -19,6 +22,9 @@ from millrace_broker.api import (
     delete_topics,
     describe_configs,
     describe_groups,
+    describe_producers,
+    describe_transactions,
+    end_txn,
     evolve_schema,
     fetch,
     find_coordinator,
@@ -29,6 +35,7 @@ from millrace_broker.api import (
     leave_group,
     list_groups,
     list_offsets,
+    list_transactions,
     locate_range,
     metadata,
     offset_commit,
@@ -38,6 +45,7 @@ from millrace_broker.api import (
     read_range,
     sync_group,
     txn_offset_commit,
+    write_txn_markers,
 )
 from millrace_broker.api.call import Call, in_progress, known_error
 from millrace_broker.broker import Broker
@@ -62,6 +70,14 @@ HANDLERS: Final[dict[str, UnaryHandler]] = {
     "DeleteRecords": delete_records.handle,
     "LocateRange": locate_range.handle,
     "FindCoordinator": find_coordinator.handle,
+    "AddPartitionsToTxn": add_partitions_to_txn.handle,
+    "AddOffsetsToTxn": add_offsets_to_txn.handle,
+    "EndTxn": end_txn.handle,
+    "CommitTransactions": commit_transactions.handle,
+    "WriteTxnMarkers": write_txn_markers.handle,
+    "ListTransactions": list_transactions.handle,
+    "DescribeTransactions": describe_transactions.handle,
+    "DescribeProducers": describe_producers.handle,
     "JoinGroup": join_group.handle,
     "SyncGroup": sync_group.handle,
     "Heartbeat": heartbeat.handle,

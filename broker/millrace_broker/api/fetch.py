@@ -3,6 +3,9 @@
 Limits are Kafka's (KIP-74): partitions are read in the order of the request until ``max_bytes`` is used up, each up
 to its ``partition_max_bytes``; but the first batch of the first partition that has any is returned whole, however
 large, so that a reader always gets on.
+
+Who reads committed records reads up to the last stable offset, waits for that to move, and is told which transactions
+of what it reads were aborted.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 from millrace.errors import FencedLeaderEpochError, StorageError, UnknownLeaderEpochError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.ranges import aborted_within
 from millrace_broker.broker import Broker, ServedPartition
 from millrace_broker.limits import Lease
 from millrace_broker.log import PartitionLog
@@ -28,11 +32,12 @@ class _Reading:
 
 
 async def handle(broker: Broker, request: pb.FetchRequest, call: Call) -> pb.FetchResponse:
-    """Read what is there; with fewer than ``min_bytes``, wait up to ``max_wait_ms`` for appends and read again."""
+    """Read what is there; with fewer than ``min_bytes``, wait up to ``max_wait_ms`` for more and read again."""
     max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
     min_bytes = min(request.min_bytes, max_bytes)
     keys = [(topic.name, partition.partition) for topic in request.topics for partition in topic.partitions]
-    watch = broker.arrivals.watch(keys)
+    arrivals = broker.stable_arrivals if request.isolation_level == pb.READ_COMMITTED else broker.arrivals
+    watch = arrivals.watch(keys)
     reading = await _read_leased(broker, request, max_bytes, call.response_lease)
     if reading.size_bytes >= min_bytes or reading.has_error or request.max_wait_ms <= 0:
         return reading.response
@@ -58,7 +63,7 @@ def _readable_bytes_max(broker: Broker, request: pb.FetchRequest) -> int:
         for wanted in topic.partitions:
             with suppress(StorageError):  # offline, which is reported where it is read
                 log = broker.logs.get(topic.name, wanted.partition)
-                if log is not None and wanted.fetch_offset < log.high_watermark:
+                if log is not None and wanted.fetch_offset < _readable_end(log, request):
                     total += max(0, wanted.partition_max_bytes)
     return total
 
@@ -78,9 +83,10 @@ async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int) -> _Re
                 _check_epoch(partition, wanted.current_leader_epoch)
                 left_bytes = min(wanted.partition_max_bytes, max_bytes - size_bytes)
                 _describe(result, partition.log)
-                result.records = await _read_partition(
-                    broker, partition.log, wanted.fetch_offset, left_bytes, is_first=size_bytes == 0
+                result.records, aborted = await _read_partition(
+                    broker, request, partition.log, wanted.fetch_offset, left_bytes, is_first=size_bytes == 0
                 )
+                result.aborted_transactions.extend(aborted)
                 size_bytes += len(result.records)
             except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
                 has_error = True
@@ -88,10 +94,28 @@ async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int) -> _Re
     return _Reading(response, size_bytes, has_error)
 
 
-async def _read_partition(broker: Broker, log: PartitionLog, offset: int, max_bytes: int, *, is_first: bool) -> bytes:
-    if offset == log.high_watermark or (max_bytes <= 0 and not is_first):
-        return b""  # nothing new, or no room: not worth a thread
-    return await broker.run_read(log, offset, log.read, offset, max(0, max_bytes), min_one_batch=is_first)
+def _readable_end(log: PartitionLog, request: pb.FetchRequest) -> int:
+    return log.last_stable_offset if request.isolation_level == pb.READ_COMMITTED else log.high_watermark
+
+
+async def _read_partition(
+    broker: Broker, request: pb.FetchRequest, log: PartitionLog, offset: int, max_bytes: int, *, is_first: bool
+) -> tuple[bytes, list[pb.AbortedTransaction]]:
+    """Read batches, and say which transactions of them were aborted if the caller wants to know."""
+    end_offset = _readable_end(log, request)
+    if offset == end_offset or (max_bytes <= 0 and not is_first):
+        return b"", []  # nothing new, or no room: not worth a thread
+    is_committed = request.isolation_level == pb.READ_COMMITTED
+    return await broker.run_read(
+        log, offset, _read_batches, log, offset, end_offset, max(0, max_bytes), is_first, is_committed
+    )
+
+
+def _read_batches(
+    log: PartitionLog, offset: int, end_offset: int, max_bytes: int, is_first: bool, is_committed: bool
+) -> tuple[bytes, list[pb.AbortedTransaction]]:
+    records = log.read(offset, max_bytes, end_offset=end_offset, min_one_batch=is_first)
+    return records, aborted_within(log, offset, records) if is_committed else []
 
 
 def _check_epoch(partition: ServedPartition, epoch: int) -> None:

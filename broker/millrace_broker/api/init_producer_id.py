@@ -1,18 +1,36 @@
-"""InitProducerId: a number for an idempotent producer."""
+"""InitProducerId: a number for an idempotent producer, or the next epoch of a transactional one."""
 
 from __future__ import annotations
 
-from millrace.errors import InvalidRequestError, UnsupportedVersionError
+from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
+from millrace.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from millrace_broker.api.call import Call
 from millrace_broker.broker import Broker
+from millrace_broker.transactions import Producer
 
 
 async def handle(broker: Broker, request: pb.InitProducerIdRequest, call: Call) -> pb.InitProducerIdResponse:
-    """Give a new producer id with epoch 0."""
+    """Give a new producer id with epoch 0, or let the caller take over its transactional id."""
     if request.transactional_id:
-        raise UnsupportedVersionError("transactions are not supported by this broker: leave transactional.id unset")
+        producer = await broker.transactions.init_producer_id(
+            request.transactional_id,
+            _expected(request),
+            timeout_ms=request.transaction_timeout_ms,
+            coordinator_key=request.coordinator_key,
+        )
+        return pb.InitProducerIdResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
     if request.producer_id > 0 or request.producer_epoch > 0:
         raise InvalidRequestError("an idempotent producer without transactions takes a new id: send producer_id -1")
     producer_id = await broker.administer(broker.producer_ids.next_id)
     return pb.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+def _expected(request: pb.InitProducerIdRequest) -> Producer | None:
+    """Id and epoch that the caller has, if it has any."""
+    has_id, has_epoch = request.producer_id != NO_PRODUCER_ID, request.producer_epoch != NO_PRODUCER_EPOCH
+    if has_id != has_epoch:
+        raise InvalidRequestError(
+            f"producer id {request.producer_id} and epoch {request.producer_epoch}: send both, or -1 for both"
+        )
+    return Producer(request.producer_id, request.producer_epoch) if has_id else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call
-from millrace_broker.api.ranges import check_range, end_of, find_partition
+from millrace_broker.api.ranges import aborted_transactions, check_range, end_of, find_partition
 from millrace_broker.broker import Broker
 
 _TO_THE_END = -1
@@ -37,6 +37,12 @@ async def handle(broker: Broker, request: pb.LocateRangeRequest, call: Call) -> 
     # Compaction puts other files under the same names, where the positions would mean something else.
     names_paths = broker.config.direct_reads_enable and call.is_local and not partition.topic.config.is_compacted
     names_uris = broker.config.direct_reads_enable
+    if request.isolation_level == pb.READ_COMMITTED:
+        response.aborted_transactions.extend(
+            await broker.run_read(
+                log, request.start_offset, aborted_transactions, log, request.start_offset, end_offset
+            )
+        )
     extents = await broker.run_read(
         log, request.start_offset, log.locate, request.start_offset, end_offset, request.split_bytes
     )

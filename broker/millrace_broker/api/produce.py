@@ -13,18 +13,21 @@ from typing import Final
 
 from millrace.config.topic import MessageTimestampType
 from millrace.errors import (
+    InvalidProducerEpochError,
     InvalidRequestError,
     InvalidRequiredAcksError,
     NotEnoughReplicasError,
     OutOfOrderSequenceError,
-    UnsupportedVersionError,
+    ProducerFencedError,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace.records import read_header
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.api.record_checks import prepare_records
 from millrace_broker.broker import Broker, ServedPartition
 from millrace_broker.log import AppendResult
 from millrace_broker.metadata import TopicInfo, rules
+from millrace_broker.transactions import Producer
 
 _logger = logging.getLogger(__name__)
 
@@ -38,8 +41,6 @@ async def handle(broker: Broker, request: pb.ProduceRequest, call: Call) -> pb.P
     """Append, and answer with the offsets; with ``acks=0`` the answer is empty and errors are only logged."""
     if request.acks not in _ACKS:
         raise InvalidRequiredAcksError(f"acks={request.acks}: expected 0, 1 or -1 (all)")
-    if request.transactional_id:
-        raise UnsupportedVersionError("transactions are not supported by this broker: leave transactional.id unset")
     names = [(topic.name, data.partition) for topic in request.topics for data in topic.partitions]
     if len(set(names)) != len(names):
         raise InvalidRequestError("a partition is in the request twice: put its batches together")
@@ -54,7 +55,7 @@ async def _append_all(broker: Broker, request: pb.ProduceRequest) -> pb.ProduceR
         topic_result = response.topics.add(name=topic_data.name)
         for data in topic_data.partitions:
             result = topic_result.partitions.add(partition=data.partition)
-            appends.append(_append(broker, topic_data, data, request.acks, result))
+            appends.append(_append(broker, request, topic_data, data, result))
     if len(appends) == 1:
         await appends[0]
     else:
@@ -67,19 +68,21 @@ async def _append_all(broker: Broker, request: pb.ProduceRequest) -> pb.ProduceR
 
 async def _append(
     broker: Broker,
+    request: pb.ProduceRequest,
     topic_data: pb.ProduceRequest.TopicData,
     data: pb.ProduceRequest.PartitionData,
-    acks: int,
     result: pb.ProduceResponse.PartitionResult,
 ) -> None:
     try:
         topic = broker.topic(topic_data.name, topic_data.topic_id)
         rules.check_not_internal(topic.name)
         partition = broker.partition(topic, data.partition)
-        if acks == _ALL:
+        if request.acks == _ALL:
             _check_replicas(topic, partition)
         records = await broker.run_io(prepare_records, topic, data.records)
-        appended = await _append_in_order(broker, partition, records)
+        if request.transactional_id:
+            await _verify(broker, request, partition, records)
+        appended = await _append_in_order(broker, partition, records, in_transaction=bool(request.transactional_id))
     except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
         result.base_offset = -1
         result.log_append_time_ms = -1
@@ -101,12 +104,35 @@ def _check_replicas(topic: TopicInfo, partition: ServedPartition) -> None:
         )
 
 
-async def _append_in_order(broker: Broker, partition: ServedPartition, records: bytes) -> AppendResult:
+async def _verify(broker: Broker, request: pb.ProduceRequest, partition: ServedPartition, records: bytes) -> None:
+    """Raise unless the partition is part of the transaction that the records are sent in (KIP-890).
+
+    That is known of a partition which has records of it already; else the coordinator knows. A transaction that ends
+    meanwhile raises the epoch here before the append, which is then refused.
+    """
+    header = read_header(records)
+    is_known = partition.log.has_open_transaction(header.producer_id, header.producer_epoch)
+    if is_known or not header.is_transactional or not broker.config.transaction_partition_verification_enable:
+        return
+    try:
+        await broker.transactions.verify(
+            request.transactional_id,
+            Producer(header.producer_id, header.producer_epoch),
+            partition.key,
+            coordinator_key=request.coordinator_key,
+        )
+    except ProducerFencedError as error:
+        raise InvalidProducerEpochError(error.message) from None  # as the partition says it
+
+
+async def _append_in_order(
+    broker: Broker, partition: ServedPartition, records: bytes, *, in_transaction: bool
+) -> AppendResult:
     deadline = broker.clock.monotonic() + _OVERTAKING_WAIT_S
     while True:
         watch = broker.appends.watch([partition.key])
         try:
-            return await broker.append(partition, records)
+            return await broker.append(partition, records, in_transaction=in_transaction)
         except OutOfOrderSequenceError:
             left_s = deadline - broker.clock.monotonic()
             if left_s <= 0 or not await watch.wait(wanted_bytes=1, timeout_s=left_s):

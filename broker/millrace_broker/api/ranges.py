@@ -1,10 +1,12 @@
-"""What the two calls about ranges of offsets share: finding the partition and checking the range."""
+"""What calls about ranges of offsets share: finding the partition, checking the range, what was aborted in it."""
 
 from __future__ import annotations
 
 from millrace.errors import InvalidRequestError, OffsetOutOfRangeError
 from millrace.protocol import millrace_pb2 as pb
+from millrace.records import scan_headers
 from millrace_broker.broker import Broker, ServedPartition
+from millrace_broker.log import PartitionLog
 
 
 def end_of(partition: ServedPartition, isolation_level: pb.IsolationLevel.ValueType) -> int:
@@ -28,6 +30,22 @@ def check_range(partition: ServedPartition, start_offset: int, end_offset: int, 
         raise InvalidRequestError(f"a range of {name} that ends at {end_offset}, before its start {start_offset}")
     if end_offset > readable_end:
         raise OffsetOutOfRangeError(f"{name} can be read up to offset {readable_end}, not to {end_offset}")
+
+
+def aborted_transactions(log: PartitionLog, start_offset: int, end_offset: int) -> list[pb.AbortedTransaction]:
+    """The aborted transactions that reach into a range. Raises what the log raises; waits for the disk."""
+    return [
+        pb.AbortedTransaction(
+            producer_id=each.producer_id, first_offset=each.first_offset, last_offset=each.last_offset
+        )
+        for each in log.aborted_transactions(start_offset, end_offset)
+    ]
+
+
+def aborted_within(log: PartitionLog, start_offset: int, records: bytes) -> list[pb.AbortedTransaction]:
+    """Those that reach into batches which were read from an offset on."""
+    next_offset = max((header.next_offset for _, header in scan_headers(records)), default=start_offset)
+    return aborted_transactions(log, start_offset, next_offset) if next_offset > start_offset else []
 
 
 def find_partition(broker: Broker, request: pb.LocateRangeRequest | pb.ReadRangeRequest) -> ServedPartition:

@@ -11,22 +11,30 @@ from typing import Final
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import scan_headers
 from millrace_broker.api.call import Call
-from millrace_broker.api.ranges import check_range, end_of, find_partition
+from millrace_broker.api.ranges import aborted_transactions, check_range, end_of, find_partition
 from millrace_broker.broker import Broker, ServedPartition
 
 CHUNK_BYTES: Final = 2**20
 
 
 async def handle(broker: Broker, request: pb.ReadRangeRequest, call: Call) -> AsyncIterator[pb.ReadRangeResponse]:
-    """Yield chunks of whole batches; the first batch may begin before the range, the last may end after it."""
+    """Yield chunks of whole batches; the first batch may begin before the range, the last may end after it.
+
+    The first chunk brings the aborted transactions of the whole range, for who reads committed records.
+    """
     partition = find_partition(broker, request)
     check_range(partition, request.start_offset, request.end_offset, end_of(partition, request.isolation_level))
     offset = request.start_offset
+    aborted: list[pb.AbortedTransaction] = []
+    if request.isolation_level == pb.READ_COMMITTED:
+        log = partition.log
+        aborted = await broker.run_read(log, offset, aborted_transactions, log, offset, request.end_offset)
     while offset < request.end_offset:
         records, offset = await broker.run_read(
             partition.log, offset, _read_chunk, partition, offset, request.end_offset
         )
-        yield pb.ReadRangeResponse(records=records)
+        yield pb.ReadRangeResponse(records=records, aborted_transactions=aborted)
+        aborted = []
 
 
 def _read_chunk(partition: ServedPartition, offset: int, end_offset: int) -> tuple[bytes, int]:

@@ -296,9 +296,11 @@ class AppendableLog(ReadableLog):
         )
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether a producer has written here in the transaction that its epoch stands for, and not ended it."""
-        with self._lock:
-            return self._producers.get(producer_id).has_open_transaction(epoch)
+        """Whether a producer has written here in the transaction that its epoch stands for, which is not ended.
+
+        Any thread may ask: nothing waits.
+        """
+        return self._producers.get(producer_id).has_open_transaction(epoch)
 
     def _judge_producer(self, placed: Placed, origin: Origin) -> ProducerEntry | None:
         header = placed.headers[0]

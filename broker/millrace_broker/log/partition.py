@@ -55,13 +55,21 @@ class PartitionLog(AppendableLog):
         return result
 
     def append_end_marker(
-        self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker, *, leader_epoch: int = 0
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: EndTransactionMarker,
+        *,
+        leader_epoch: int = 0,
+        is_epoch_raised: bool = False,
     ) -> AppendResult:
         """End a producer's transaction in this partition, and sync that if the topic wants it.
 
         Raises what ``append_end_marker_unsynced`` and ``flush`` do.
         """
-        result = self.append_end_marker_unsynced(producer_id, producer_epoch, marker, leader_epoch=leader_epoch)
+        result = self.append_end_marker_unsynced(
+            producer_id, producer_epoch, marker, leader_epoch=leader_epoch, is_epoch_raised=is_epoch_raised
+        )
         if self.must_sync(result):
             self.flush(result.last_offset + 1)
         return result

@@ -81,6 +81,10 @@ class ProducerEntry:
         """Offset of the producer's newest record, -1 when no batch of this epoch is known."""
         return self.batches[-1].last_offset if self.batches else -1
 
+    def has_open_transaction(self, epoch: int) -> bool:
+        """Whether the producer of this very epoch has a transaction open."""
+        return self.open_transaction_offset is not None and self.epoch == epoch
+
     def find_duplicate(self, header: BatchHeader) -> ProducedBatch | None:
         """Find the batch that ``header`` repeats: same epoch, same sequence numbers."""
         if header.producer_epoch != self.epoch:

@@ -59,7 +59,7 @@ def check_produced(
         _check_header(position, header, config)
         if header.is_transactional and not allows_transactions:
             raise InvalidRequestError(
-                f"batch at position {position} is transactional: this broker has no transactions yet"
+                f"batch at position {position} is transactional, and its request names no transactional id"
             )
     if len(batches) > 1 and any(header.producer_id != NO_PRODUCER_ID for _, header in batches):
         raise InvalidRecordError(f"{len(batches)} batches at once: a batch of an idempotent producer comes alone")

@@ -11,5 +11,21 @@ What is round it writes, waits and tells:
 
 * ``shard``       a table whose changes are appended before they count, with its timers and its markers
 * ``markers``     the ends of transactions, written to the partitions that were part of them
+* ``waiting``     calls that wait until the transaction before has been ended
 * ``coordinator`` the shards that this broker leads, and what the calls ask of them
 """
+
+from millrace_broker.transactions.coordinator import TransactionCoordinator, TransactionStatistics
+from millrace_broker.transactions.markers import Marker
+from millrace_broker.transactions.metadata import Producer, Transaction
+from millrace_broker.transactions.together import Decision, Member
+
+__all__ = [
+    "Decision",
+    "Marker",
+    "Member",
+    "Producer",
+    "Transaction",
+    "TransactionCoordinator",
+    "TransactionStatistics",
+]

@@ -81,6 +81,11 @@ class Transaction:
         return self.epoch < LAST_EPOCH
 
     @property
+    def is_open(self) -> bool:
+        """Whether it has begun and is not ended everywhere."""
+        return self.state in OPEN or self.state in ENDING
+
+    @property
     def is_committed(self) -> bool:
         """Whether its last transaction has been decided to be committed."""
         return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)

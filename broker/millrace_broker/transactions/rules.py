@@ -60,8 +60,11 @@ def init_needs_producer_id(current: Transaction | None, expected: Producer | Non
     """Whether ``init_producer_id`` will take a new producer id."""
     if current is None:
         return True
-    is_of_it = expected is None or expected.epoch == current.epoch
-    return current.state in AT_REST and not current.has_epochs_left and is_of_it
+    if current.has_epochs_left:
+        return False
+    if current.state is TransactionState.ONGOING:
+        return expected == current.producer
+    return current.state in AT_REST and (expected is None or expected.epoch == current.epoch)
 
 
 def init_producer_id(
@@ -76,7 +79,8 @@ def init_producer_id(
     """Let a producer take over a transactional id, and fence the one that had it.
 
     ``expected`` is what the producer had already: it goes on only if nobody has taken over since. If a transaction is
-    open, what comes back is its abort (``PREPARE_ABORT``): the producer has to ask again once that is done.
+    open, what comes back is its abort (``PREPARE_ABORT``): the producer has to ask again once that is done. (Kafka
+    fences a producer that so aborts its own transaction; here it may go on.)
 
     Raises ``ProducerFencedError``, ``ConcurrentTransactionsError`` while a transaction is being ended.
     """
@@ -92,9 +96,11 @@ def init_producer_id(
     if current.state in ENDING:
         raise _being_ended(current)
     if current.state is TransactionState.ONGOING:
-        if expected is not None and expected != current.producer:
+        if expected is None:
+            return fence(current, now_ms)
+        if expected != current.producer:
             raise _fenced(current, expected)  # Kafka aborts the other producer's transaction before it says so
-        return fence(current, now_ms)
+        return _decided(current, committed=False, new_producer_id=new_producer_id, now_ms=now_ms)
     producer_id, previous_producer_id = current.producer_id, current.previous_producer_id
     if init_needs_producer_id(current, expected):
         producer_id, previous_producer_id = new_producer_id, current.producer_id

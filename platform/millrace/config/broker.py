@@ -220,6 +220,18 @@ class BrokerConfig(Config):
         1_800_000, ge=1, le=_INT_MAX, description="Longest session.timeout.ms that members may have."
     )
     group_max_size: _PositiveInt = Field(_INT_MAX, description="Most members of a group.")
+    transaction_max_timeout_ms: int = Field(
+        900_000, ge=1, le=_INT_MAX, description="Longest transaction.timeout.ms that producers may have."
+    )
+    transactional_id_expiration_ms: int = Field(
+        7 * 24 * _HOUR_MS, ge=1, le=_INT_MAX, description="Transactional ids that are not used so long are forgotten."
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = Field(
+        _HOUR_MS, ge=1, le=_INT_MAX, description="How often it is looked for transactional ids that have expired."
+    )
+    transaction_partition_verification_enable: bool = Field(
+        True, description="Whether a transaction's records are taken only once the partition was added to it (KIP-890)."
+    )
     transaction_state_log_num_partitions: _PositiveInt = Field(
         50, description="Partitions of __transaction_state, when it is created: not to be changed afterwards."
     )

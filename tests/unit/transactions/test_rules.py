@@ -96,7 +96,15 @@ def test_who_goes_on_keeps_its_id_unless_another_has_taken_over() -> None:
 def test_a_zombie_cannot_abort_the_transaction_of_its_successor() -> None:
     with pytest.raises(ProducerFencedError):
         init(ONGOING, Producer(5, 2))
-    assert init(ONGOING, THEIRS).state is TransactionState.PREPARE_ABORT
+
+
+@pytest.mark.parametrize("current", [ONGOING, EPOCHS_USED_UP])
+def test_a_producer_may_abort_its_own_transaction_by_beginning_anew(current: Transaction) -> None:
+    aborting = init(current, current.producer)
+    assert aborting.state is TransactionState.PREPARE_ABORT
+    after = init(rules.complete(aborting, 60), current.producer)
+    assert after.producer == rules.goes_on_with(aborting)
+    assert after.producer.epoch <= LAST_EPOCH
 
 
 def test_used_up_epochs_give_another_producer_id() -> None:

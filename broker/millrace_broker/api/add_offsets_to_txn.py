@@ -1,0 +1,22 @@
+"""AddOffsetsToTxn: the offsets of a group, which a transaction is going to commit."""
+
+from __future__ import annotations
+
+from millrace.errors import InvalidGroupIdError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.broker import Broker
+from millrace_broker.transactions import Producer
+
+
+async def handle(broker: Broker, request: pb.AddOffsetsToTxnRequest, call: Call) -> pb.AddOffsetsToTxnResponse:
+    """Add the partition of ``__consumer_offsets`` that the group's offsets are in."""
+    if not request.group_id:
+        raise InvalidGroupIdError("an empty group id: name the group whose offsets are committed")
+    await broker.transactions.add_offsets(
+        request.transactional_id,
+        Producer(request.producer_id, request.producer_epoch),
+        request.group_id,
+        coordinator_key=request.coordinator_key,
+    )
+    return pb.AddOffsetsToTxnResponse()

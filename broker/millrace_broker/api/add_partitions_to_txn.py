@@ -1,0 +1,42 @@
+"""AddPartitionsToTxn: partitions that a transaction is going to write to."""
+
+from __future__ import annotations
+
+from millrace.errors import MillraceError, OperationNotAttemptedError, UnknownTopicOrPartitionError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker
+from millrace_broker.metadata import rules
+from millrace_broker.transactions import Producer
+
+
+async def handle(broker: Broker, request: pb.AddPartitionsToTxnRequest, call: Call) -> pb.AddPartitionsToTxnResponse:
+    """Add all partitions, or none where one of them does not exist: its error stands beside it."""
+    wanted = [(topic.name, number) for topic in request.topics for number in topic.partitions]
+    problems = {partition: problem for partition in wanted if (problem := _problem(broker, *partition)) is not None}
+    if not problems:
+        await broker.transactions.add_partitions(
+            request.transactional_id,
+            Producer(request.producer_id, request.producer_epoch),
+            wanted,
+            coordinator_key=request.coordinator_key,
+        )
+    response = pb.AddPartitionsToTxnResponse()
+    for topic in request.topics:
+        errors = response.topics.add(name=topic.name)
+        for number in topic.partitions:
+            result = errors.partitions.add(partition=number)
+            if problems:
+                skipped = OperationNotAttemptedError("not added, because another partition of the request was refused")
+                result.error.CopyFrom(error_message(problems.get((topic.name, number), skipped)))
+    return response
+
+
+def _problem(broker: Broker, name: str, number: int) -> MillraceError | None:
+    try:
+        rules.check_not_internal(name)
+        if number not in broker.topic(name).partitions:
+            raise UnknownTopicOrPartitionError(f"topic {name} has no partition {number}")
+    except MillraceError as error:
+        return error
+    return None

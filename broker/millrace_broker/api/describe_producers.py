@@ -1,0 +1,34 @@
+"""DescribeProducers: what partitions know of the producers that have written to them."""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker
+
+_NONE = -1
+
+
+async def handle(broker: Broker, request: pb.DescribeProducersRequest, call: Call) -> pb.DescribeProducersResponse:
+    """Describe the producers of each partition that is led here; a transaction that hangs shows in its start offset."""
+    response = pb.DescribeProducersResponse()
+    for topic_partitions in request.topics:
+        topic_producers = response.topics.add(name=topic_partitions.name)
+        for number in topic_partitions.partitions:
+            described = topic_producers.partitions.add(partition=number)
+            try:
+                partition = broker.partition(broker.topic(topic_partitions.name), number)
+            except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+                described.error.CopyFrom(error_message(error))
+                continue
+            for entry in partition.log.producers:
+                start = entry.open_transaction_offset
+                described.producers.add(
+                    producer_id=entry.producer_id,
+                    producer_epoch=entry.epoch,
+                    last_sequence=entry.last_sequence,
+                    last_timestamp_ms=entry.last_timestamp_ms,
+                    coordinator_epoch=entry.coordinator_epoch,
+                    transaction_start_offset=_NONE if start is None else start,
+                )
+    return response

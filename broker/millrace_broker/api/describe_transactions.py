@@ -1,0 +1,43 @@
+"""DescribeTransactions: what is known of transactional ids."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from millrace.errors import InvalidRequestError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker
+
+_NONE = -1
+
+
+async def handle(
+    broker: Broker, request: pb.DescribeTransactionsRequest, call: Call
+) -> pb.DescribeTransactionsResponse:
+    """Describe each; one that is not known has an error."""
+    response = pb.DescribeTransactionsResponse()
+    for transactional_id in request.transactional_ids:
+        described = response.transactions.add(
+            transactional_id=transactional_id, coordinator_id=broker.config.broker_id, start_time_ms=_NONE
+        )
+        try:
+            _describe(broker, transactional_id, described)
+        except Exception as error:  # noqa: BLE001 - stands beside the id, unexpected ones are logged
+            described.error.CopyFrom(error_message(error))
+    return response
+
+
+def _describe(broker: Broker, transactional_id: str, described: pb.DescribeTransactionsResponse.Transaction) -> None:
+    if not transactional_id:
+        raise InvalidRequestError("an empty transactional id")
+    transaction = broker.transactions.describe(transactional_id)
+    described.state = transaction.state.kafka_name
+    described.timeout_ms = transaction.timeout_ms
+    described.start_time_ms = transaction.started_ms if transaction.is_open else _NONE
+    described.producer_id, described.producer_epoch = transaction.producer
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for topic, number in sorted(transaction.partitions):
+        by_topic[topic].append(number)
+    for topic, numbers in by_topic.items():
+        described.topics.add(name=topic, partitions=numbers)

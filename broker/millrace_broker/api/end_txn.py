@@ -1,0 +1,19 @@
+"""EndTxn: commit or abort a producer's transaction."""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.broker import Broker
+from millrace_broker.transactions import Producer
+
+
+async def handle(broker: Broker, request: pb.EndTxnRequest, call: Call) -> pb.EndTxnResponse:
+    """Decide it, and answer with the id and epoch that the producer goes on with. Its markers follow."""
+    producer = await broker.transactions.end(
+        request.transactional_id,
+        Producer(request.producer_id, request.producer_epoch),
+        committed=request.committed,
+        coordinator_key=request.coordinator_key,
+    )
+    return pb.EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)

@@ -1,0 +1,29 @@
+"""ListTransactions: the transactional ids that this broker coordinates."""
+
+from __future__ import annotations
+
+from millrace.coordinator_records import TransactionState
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.broker import Broker
+
+_STATES = {state.kafka_name for state in TransactionState}
+
+
+async def handle(broker: Broker, request: pb.ListTransactionsRequest, call: Call) -> pb.ListTransactionsResponse:
+    """List those that pass all filters; names of states that are none are told."""
+    now_ms = broker.clock.now_ms()
+    response = pb.ListTransactionsResponse(unknown_states=[name for name in request.states if name not in _STATES])
+    for transaction in broker.transactions.transactions():
+        state = transaction.state.kafka_name
+        if request.states and state not in request.states:
+            continue
+        if request.producer_ids and transaction.producer_id not in request.producer_ids:
+            continue
+        open_ms = now_ms - transaction.started_ms if transaction.is_open else 0
+        if request.duration_ms_min > 0 and open_ms <= request.duration_ms_min:
+            continue
+        response.transactions.add(
+            transactional_id=transaction.transactional_id, producer_id=transaction.producer_id, state=state
+        )
+    return response

@@ -1,0 +1,35 @@
+"""WriteTxnMarkers: the ends of transactions, for partitions that this broker leads.
+
+Coordinators of other brokers send them, and administrators to end a transaction that hangs: one that no coordinator
+knows of any more.
+"""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker
+from millrace_broker.transactions import Marker
+
+
+async def handle(broker: Broker, request: pb.WriteTxnMarkersRequest, call: Call) -> pb.WriteTxnMarkersResponse:
+    """Append the markers; each partition is answered by itself."""
+    response = pb.WriteTxnMarkersResponse()
+    for wanted in request.markers:
+        result = response.results.add(producer_id=wanted.producer_id)
+        marker = Marker(
+            producer_id=wanted.producer_id,
+            epoch=wanted.producer_epoch,
+            committed=wanted.committed,
+            coordinator_epoch=wanted.coordinator_epoch,
+            version=wanted.transaction_version,
+        )
+        for topic in wanted.topics:
+            errors = result.topics.add(name=topic.name)
+            for number in topic.partitions:
+                answer = errors.partitions.add(partition=number)
+                try:
+                    await broker.transactions.write_marker((topic.name, number), marker)
+                except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+                    answer.error.CopyFrom(error_message(error))
+    return response

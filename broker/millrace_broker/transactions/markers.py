@@ -1,0 +1,125 @@
+"""The ends of transactions, written to the partitions that were part of them.
+
+A decided transaction has a marker in each of its partitions in the end, however often it takes: markers are written
+until each partition has one, by this coordinator or by the next one that reads what was decided. A marker that
+comes twice does no harm, for its epoch is above that of the transaction that it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from millrace.coordinator_records import OFFSETS_TOPIC
+from millrace.errors import InvalidProducerEpochError, MillraceError, TransactionCoordinatorFencedError
+from millrace.records import ControlType, EndTransactionMarker
+from millrace_broker.transactions.metadata import RAISES_EPOCHS, PartitionKey, Transaction
+
+if TYPE_CHECKING:
+    from millrace_broker.broker import Broker
+
+_logger: Final = logging.getLogger(__name__)
+
+_PAUSE_FIRST_S: Final = 0.1
+_PAUSE_MAX_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """The end of a transaction. ``version`` 2 says that the epoch is above that of the transaction's records."""
+
+    producer_id: int
+    epoch: int
+    committed: bool
+    coordinator_epoch: int
+    version: int = RAISES_EPOCHS
+
+
+class MarkerTransport(Protocol):
+    """Brings markers to the leaders of partitions."""
+
+    async def write(self, partition: PartitionKey, marker: Marker) -> None:
+        """Return when the marker is as durable as an append is to be; raises what appending one does."""
+        ...
+
+    def is_gone(self, partition: PartitionKey) -> bool:
+        """Whether the partition does not exist any more, so that nothing is left to be ended there."""
+        ...
+
+
+class LocalMarkers:
+    """Writes markers to partitions that this broker leads."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker: Final = broker
+
+    async def write(self, partition: PartitionKey, marker: Marker) -> None:
+        """Append a marker, and have it count.
+
+        Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``, ``InvalidProducerEpochError``,
+        ``TransactionCoordinatorFencedError``, ``StorageError``.
+        """
+        topic, number = partition
+        served = self._broker.partition(self._broker.topic(topic), number)
+        await self._broker.append_end_marker(
+            served,
+            marker.producer_id,
+            marker.epoch,
+            EndTransactionMarker(
+                type=ControlType.COMMIT if marker.committed else ControlType.ABORT,
+                coordinator_epoch=marker.coordinator_epoch,
+            ),
+            is_epoch_raised=marker.version >= RAISES_EPOCHS,
+        )
+        if topic == OFFSETS_TOPIC:
+            await self._broker.groups.complete_transaction(number, marker.producer_id, committed=marker.committed)
+
+    def is_gone(self, partition: PartitionKey) -> bool:
+        """Whether the topic has been deleted."""
+        return partition[0] not in self._broker.catalog.topics
+
+
+async def write_markers(transport: MarkerTransport, transaction: Transaction, coordinator_epoch: int) -> bool:
+    """Write the markers of a decided transaction, and return when all are there.
+
+    False if another coordinator has taken over, which then writes them.
+    """
+    marker = Marker(
+        producer_id=transaction.producer_id,
+        epoch=transaction.epoch,
+        committed=transaction.is_committed,
+        coordinator_epoch=coordinator_epoch,
+        version=transaction.version,
+    )
+    writes = [
+        _write(transport, partition, marker, transaction.transactional_id)
+        for partition in sorted(transaction.partitions)
+    ]
+    return all(await asyncio.gather(*writes))
+
+
+async def _write(transport: MarkerTransport, partition: PartitionKey, marker: Marker, transactional_id: str) -> bool:
+    pause_s = _PAUSE_FIRST_S
+    while not transport.is_gone(partition):
+        try:
+            await transport.write(partition, marker)
+        except InvalidProducerEpochError as error:
+            # The producer's records of a later epoch are there: so this transaction was ended.
+            _logger.info("%s in %s-%d has been ended before (%s)", transactional_id, *partition, error.message)
+        except TransactionCoordinatorFencedError as error:
+            _logger.warning("the end of %s is another coordinator's now: %s", transactional_id, error.message)
+            return False
+        except MillraceError as error:
+            _logger.warning(
+                "the end of %s cannot be written to %s-%d, it is tried again: %s",
+                transactional_id,
+                *partition,
+                error.message,
+            )
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+            continue
+        break
+    return True

@@ -1,0 +1,293 @@
+"""The transactional ids of one partition of ``__transaction_state``, in motion: written, timed, and ended everywhere.
+
+Invariants
+
+- What is answered has been written before.
+- A transaction that is open has a timer, which aborts it; one that was decided has a task that writes its markers.
+- A change that has begun to be written is finished, whatever becomes of the call that asked for it.
+
+For the event loop's thread, but for ``replay``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.coordinator_records import TransactionState
+from millrace.errors import ConcurrentTransactionsError, MillraceError, NotCoordinatorError
+from millrace.records import NO_PRODUCER_ID
+from millrace_broker.coordinators import LoadedBatch, StateLog
+from millrace_broker.purgatory import TimerEntry
+from millrace_broker.transactions import rules, together
+from millrace_broker.transactions.markers import MarkerTransport, write_markers
+from millrace_broker.transactions.metadata import ENDING, PartitionKey, Producer, Transaction
+from millrace_broker.transactions.table import Change, TransactionTable
+from millrace_broker.transactions.together import Decision, Member
+from millrace_broker.transactions.waiting import Settlings
+
+if TYPE_CHECKING:
+    from millrace_broker.broker import Broker
+
+_logger: Final = logging.getLogger(__name__)
+
+_RETRY_MS: Final = 1000
+"""The pause after something of the coordinator's own could not be written."""
+_EXPIRED_AT_ONCE: Final = 1000
+_PATIENCE_MS: Final = 1000
+"""How long a call waits for the transaction before to be ended, before it is told to try again."""
+
+
+class TransactionShard:
+    """The transactional ids of one partition; see the module."""
+
+    def __init__(
+        self, broker: Broker, log: StateLog, markers: MarkerTransport, settlings: Settlings, ended: Counter[str]
+    ) -> None:
+        """``ended`` counts how many transactions were committed, aborted and timed out."""
+        self._broker: Final = broker
+        self._log: Final = log
+        self._markers: Final = markers
+        self._settlings: Final = settlings
+        self._table: Final = TransactionTable()
+        self._timers: Final[dict[str, TimerEntry]] = {}
+        self._expiry: TimerEntry | None = None
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._ended: Final = ended
+        self._is_active = False
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    def replay(self, batch: LoadedBatch) -> None:
+        """Take in a batch of the log."""
+        for record in batch.records:
+            self._table.replay(record)
+
+    def activate(self) -> None:
+        """Begin to answer; go on with what a crash has interrupted."""
+        self._is_active = True
+        for transaction in self._table:
+            self._attend(transaction.transactional_id)
+        self._schedule_expiry()
+
+    def deactivate(self) -> None:
+        """Stop timers and markers: whoever reads the log next goes on with them."""
+        self._is_active = False
+        for timer in (*self._timers.values(), *([self._expiry] if self._expiry else [])):
+            timer.cancel()
+        self._timers.clear()
+        for task in self._tasks:
+            task.cancel()
+        for transaction in self._table:
+            self._settlings.check((self._log.number, transaction.transactional_id))
+
+    # --- what it knows ---------------------------------------------------------------------------------------
+
+    @property
+    def table(self) -> TransactionTable:
+        """Its transactional ids, to look at."""
+        return self._table
+
+    # --- calls -----------------------------------------------------------------------------------------------
+
+    async def init_producer_id(self, transactional_id: str, expected: Producer | None, timeout_ms: int) -> Producer:
+        """Let a producer take over, once the transaction that it finds open has been aborted; see ``rules``."""
+        while True:
+            change = await self._decide(
+                transactional_id,
+                lambda: self._table.init_needs_producer_id(transactional_id, expected),
+                lambda new_id: self._table.init_producer_id(
+                    transactional_id,
+                    expected,
+                    timeout_ms=timeout_ms,
+                    new_producer_id=new_id,
+                    now_ms=self._now_ms(),
+                ),
+            )
+            assert change is not None
+            await self._write(change)
+            (after,) = change.transactions
+            if after.state is TransactionState.EMPTY:
+                return after.producer
+
+    async def add_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Sequence[PartitionKey]
+    ) -> None:
+        """Take partitions into a transaction; see ``rules``."""
+        change = await self._decide(
+            transactional_id,
+            lambda: False,
+            lambda _: self._table.add_partitions(transactional_id, producer, partitions, self._now_ms()),
+        )
+        if change is not None:
+            await self._write(change)
+
+    async def end(self, transactional_id: str, producer: Producer, *, committed: bool) -> Producer:
+        """Decide a transaction; returns what the producer goes on with. Its markers follow."""
+        change = await self._decide(
+            transactional_id,
+            lambda: self._table.end_needs_producer_id(transactional_id),
+            lambda new_id: self._table.end(
+                transactional_id, producer, committed=committed, new_producer_id=new_id, now_ms=self._now_ms()
+            ),
+        )
+        if change is None:
+            current = self._table.find(transactional_id)
+            assert current is not None
+            return rules.goes_on_with(current)
+        await self._write(change)
+        return rules.goes_on_with(change.transactions[0])
+
+    async def commit_together(
+        self, external_id: str, external_epoch: int, committed: Sequence[Member], aborted: Sequence[Member]
+    ) -> Decision:
+        """Commit producers as one; see ``together``. Their markers follow."""
+        members = [*committed, *aborted]
+        for member in members:
+            await self._settled(member.transactional_id)
+        count = together.count_needing_producer_ids(members, self._table.find)
+        new_ids = [await self._new_producer_id() for _ in range(count)]
+        if together.count_needing_producer_ids(members, self._table.find) > count:
+            raise ConcurrentTransactionsError(f"producers of {external_id} have changed meanwhile: try again")
+        decision, change = self._table.commit_together(
+            external_id,
+            external_epoch,
+            committed=committed,
+            aborted=aborted,
+            new_producer_ids=iter(new_ids),
+            now_ms=self._now_ms(),
+        )
+        if change.records():
+            await self._write(change)
+        return decision
+
+    def verify(self, transactional_id: str, producer: Producer, partition: PartitionKey) -> None:
+        """Raise unless a partition is part of the producer's open transaction; see ``rules``."""
+        self._table.verify(transactional_id, producer, partition)
+
+    async def _decide(
+        self, transactional_id: str, needs_id: Callable[[], bool], decide: Callable[[int], Change | None]
+    ) -> Change | None:
+        """Make a decision, with a new producer id if it needs one, when nothing else is under way."""
+        new_id = NO_PRODUCER_ID
+        has_waited = False
+        while True:
+            if new_id == NO_PRODUCER_ID and needs_id():
+                new_id = await self._new_producer_id()
+                continue
+            try:
+                return decide(new_id)
+            except ConcurrentTransactionsError:
+                if has_waited or not await self._settled(transactional_id):
+                    raise
+                has_waited = True
+
+    async def _settled(self, transactional_id: str) -> bool:
+        """Wait until nothing is under way; False when it takes too long."""
+        return await self._settlings.wait(
+            (self._log.number, transactional_id),
+            lambda: not (self._is_active and self._table.is_busy(transactional_id)),
+            _PATIENCE_MS,
+        )
+
+    async def _new_producer_id(self) -> int:
+        return await self._broker.administer(self._broker.producer_ids.next_id)
+
+    def _now_ms(self) -> int:
+        return self._broker.clock.now_ms()
+
+    # --- writing ---------------------------------------------------------------------------------------------
+
+    async def _write(self, change: Change) -> None:
+        """Have a change written; it is true afterwards.
+
+        Raises what appending does, and nothing has changed then; ``NotCoordinatorError`` once this has ended.
+        """
+        if not self._is_active:
+            raise NotCoordinatorError(f"{self._log.name} is coordinated elsewhere now: find the coordinator anew")
+        self._table.begin(change)
+        is_written = False
+        try:
+            await self._log.append(change.records())
+            is_written = True
+        finally:
+            if is_written:
+                self._table.apply(change)
+            else:
+                self._table.withdraw(change)
+            for transactional_id in change.transactional_ids:
+                self._attend(transactional_id, has_failed=not is_written)
+
+    def _attend(self, transactional_id: str, *, has_failed: bool = False) -> None:
+        """See that what a transactional id needs is under way, after a change or the failure to write one."""
+        timer = self._timers.pop(transactional_id, None)
+        if timer is not None:
+            timer.cancel()
+        current = self._table.find(transactional_id)
+        if current is not None and self._is_active:
+            if current.state is TransactionState.ONGOING:
+                self._schedule_time_out(current, _RETRY_MS if has_failed else 0)
+            elif current.state in ENDING and not has_failed:
+                self._start(self._finish(current))
+        self._settlings.check((self._log.number, transactional_id))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=f"millrace-{self._log.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- the coordinator's own work --------------------------------------------------------------------------
+
+    async def _finish(self, transaction: Transaction) -> None:
+        """Write the markers of a decided transaction, and write down that they are there."""
+        if not await write_markers(self._markers, transaction, self._log.leader_epoch):
+            return
+        self._ended["committed" if transaction.is_committed else "aborted"] += 1
+        while True:
+            try:
+                await self._write(self._table.complete(transaction.transactional_id, self._now_ms()))
+            except MillraceError as error:
+                _logger.warning("%s: the end of %s: %s", self._log.name, transaction.transactional_id, error.message)
+                await asyncio.sleep(_RETRY_MS / 1000)
+            else:
+                return
+
+    def _schedule_time_out(self, transaction: Transaction, timer_ms_min: int) -> None:
+        left_ms = transaction.started_ms + transaction.timeout_ms - self._now_ms()
+        # The clock may have jumped: no transaction is open for longer than it may be.
+        delay_ms = min(max(left_ms, timer_ms_min, 0), max(transaction.timeout_ms, timer_ms_min))
+        transactional_id, producer = transaction.transactional_id, transaction.producer
+        self._timers[transactional_id] = self._broker.timer.schedule(
+            delay_ms, lambda: self._start(self._time_out(transactional_id, producer))
+        )
+
+    async def _time_out(self, transactional_id: str, producer: Producer) -> None:
+        change = self._table.time_out(transactional_id, producer, self._now_ms())
+        if change is None:
+            return  # it has ended, or something is being written, after which the time is looked at again
+        _logger.info("%s: the transaction of %s timed out and is aborted", self._log.name, transactional_id)
+        try:
+            await self._write(change)
+        except MillraceError as error:
+            _logger.warning("%s: %s", self._log.name, error.message)
+        else:
+            self._ended["timed out"] += 1
+
+    def _schedule_expiry(self) -> None:
+        if self._is_active:
+            interval_ms = self._broker.config.transaction_remove_expired_transaction_cleanup_interval_ms
+            self._expiry = self._broker.timer.schedule(interval_ms, lambda: self._start(self._expire()))
+
+    async def _expire(self) -> None:
+        expiration_ms = self._broker.config.transactional_id_expiration_ms
+        try:
+            while change := self._table.expire(self._now_ms(), expiration_ms, _EXPIRED_AT_ONCE):
+                await self._write(change)
+                _logger.info("%s: %d transactional ids have expired", self._log.name, len(change.forgotten))
+        except MillraceError as error:
+            _logger.warning("%s: transactional ids are kept for now: %s", self._log.name, error.message)
+        finally:
+            self._schedule_expiry()
