@@ -39,6 +39,11 @@ def _values(broker: EmbeddedBroker, topic: str) -> list[bytes]:
     return values
 
 
+async def _send_many(producer: AsyncProducer, topic: str, count: int) -> None:
+    for _ in range(count):
+        await producer.send(topic, b"x" * 500)
+
+
 def test_many_tasks_send_in_their_order(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("tasks", partitions=1)
 
@@ -114,8 +119,7 @@ def test_a_buffer_that_stays_full_fails(tmp_path: Path) -> None:
             await producer.send_and_wait("stuck", b"x")
             await asyncio.to_thread(broker.stop)
             with pytest.raises(BufferExhaustedError, match=r"buffer\.memory=10000"):
-                for _ in range(100):
-                    await producer.send("stuck", b"x" * 500)
+                await _send_many(producer, "stuck", 100)
             await producer.close(timeout=0)
 
         _run(work)

@@ -1,0 +1,256 @@
+"""Records gathered one by one: every one meets its fate, in order, whatever is drained and fails in between."""
+
+import threading
+import uuid
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.clients.model import BatchMetadata, PartitionInfo, RecordMetadata, TopicDescription
+from millrace.clients.producing.accumulator import Accumulator
+from millrace.clients.producing.batch_making import BatchMaker
+from millrace.clients.producing.batching import BuiltBatch
+from millrace.clients.producing.futures import SendFuture
+from millrace.clients.producing.memory import BufferMemory, NoRoomError
+from millrace.clients.producing.record_buffer import RecordBuffer
+from millrace.config.client import ProducerConfig
+from millrace.errors import ClientClosedError, MillraceError, SchemaMismatchError, TransactionAbortedError
+from millrace.records import decode_range
+from millrace.schemas import parse_schema
+
+
+def _topic(partitions: int, ddl: str | None = None) -> TopicDescription:
+    return TopicDescription(
+        name="t",
+        topic_id=uuid.UUID(int=1),
+        partitions=tuple(
+            PartitionInfo(partition=number, leader=0, leader_epoch=0, replicas=(0,), isr=(0,))
+            for number in range(partitions)
+        ),
+        schema_id=7 if ddl else 0,
+        schema=parse_schema(ddl) if ddl else None,
+    )
+
+
+class _Metadata:
+    def __init__(self, topic: TopicDescription) -> None:
+        self._topic = topic
+
+    def topic(self, name: str) -> TopicDescription:
+        return self._topic
+
+
+class _Sender:
+    """Keeps batches until the test lets them succeed or fail."""
+
+    def __init__(self) -> None:
+        self.queued: list[tuple[BuiltBatch, Callable[..., None]]] = []
+        self.log: dict[int, list[bytes]] = defaultdict(list)
+        self.woken = 0
+
+    def enqueue(self, topic: str, batch: BuiltBatch, completion: Callable[..., None]) -> None:
+        self.queued.append((batch, completion))
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def is_busy(self, topic: str) -> bool:
+        return False
+
+    def finish(self, position: int, error: MillraceError | None = None) -> None:
+        """The oldest batch of some partition is answered, as the real sender keeps the order of each."""
+        partition = self.queued[position % len(self.queued)][0].partition
+        entry = next(entry for entry in self.queued if entry[0].partition == partition)
+        self.queued.remove(entry)
+        batch, completion = entry
+        if error is not None:
+            completion(None, -1, error)
+            return
+        log = self.log[partition]
+        base_offset = len(log)
+        for part in decode_range(pa.py_buffer(batch.records), 0, 2**62, lambda schema_id: parse_schema("id INT")):
+            log += part.columns.column(part.columns.num_columns - 1).to_pylist()
+        metadata = BatchMetadata(topic="t", partition=partition, base_offset=base_offset, num_records=batch.num_rows)
+        completion(metadata, -1, None)
+
+
+class _World:
+    def __init__(
+        self, topic: TopicDescription, options: dict[str, Any] | None = None, *, may_block: bool = True
+    ) -> None:
+        options = options or {}
+        config = ProducerConfig.load({"batch.size": 300, "buffer.memory": 10**6, "max.block.ms": 0, **options})
+        self.topic = topic
+        self.memory = BufferMemory(config.buffer_memory)
+        self.sender = _Sender()
+        self.refusal: MillraceError | None = None
+        self.accumulator = Accumulator(
+            config,
+            _Metadata(topic),  # type: ignore[arg-type]
+            self.memory,
+            threading.Condition(),
+            BatchMaker(config, None),
+            self.sender,  # type: ignore[arg-type]
+            check_can_send=self._check,
+            may_block=may_block,
+        )
+
+    def _check(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+
+_keys = st.none() | st.sampled_from([b"a", b"b", b"c"])
+_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), _keys, st.integers(0, 120), st.integers(-1, 2)),
+        st.tuples(st.just("value"), st.integers(0, 120)),
+        st.tuples(st.just("drain")),
+        st.tuples(st.just("succeed"), st.integers(0, 20)),
+        st.tuples(st.just("fail"), st.integers(0, 20)),
+        st.tuples(st.just("abandon")),
+    ),
+    min_size=1,
+    max_size=80,
+)
+
+
+@given(_steps, st.integers(1, 3))
+def test_every_record_meets_one_fate_in_order(steps: list[Any], partitions: int) -> None:
+    world = _World(_topic(partitions))
+    buffer = world.accumulator.buffer(world.topic)
+    sent: list[tuple[bytes, SendFuture[RecordMetadata]]] = []
+    told: list[int] = []
+    for step, *arguments in steps:
+        number = len(sent)
+        if step == "send":
+            key, size, partition = arguments
+            value = b"%06d" % number + b"x" * size
+            future = buffer.append(
+                key, value, (), None, min(partition, partitions - 1), lambda *_, number=number: told.append(number)
+            )
+            sent.append((value, future))
+        elif step == "value":
+            value = b"%06d" % number + b"y" * arguments[0]
+            sent.append((value, buffer.append_value(value)))
+            sent[-1][1].add_done_callback(lambda _, number=number: told.append(number))
+        elif step == "drain":
+            world.accumulator.drain("t")
+        elif step == "abandon":
+            world.accumulator.abandon(TransactionAbortedError("abandoned"))
+        elif world.sender.queued:
+            error = ClientClosedError("failed") if step == "fail" else None
+            world.sender.finish(arguments[0], error)
+    world.accumulator.drain_all()
+    while world.sender.queued:
+        world.sender.finish(0)
+    offsets: dict[int, list[int]] = defaultdict(list)
+    for value, future in sent:
+        assert future.done()
+        if future.exception() is None:
+            place = future.result()
+            assert world.sender.log[place.partition][place.offset] == value
+            offsets[place.partition].append(place.offset)
+    assert sum(map(len, offsets.values())) == sum(map(len, world.sender.log.values()))
+    for found in offsets.values():
+        if partitions == 1:
+            assert found == sorted(found)
+    assert sorted(told) == list(range(len(sent)))
+    assert world.memory.used_bytes == 0
+
+
+def test_callbacks_of_a_partition_come_in_order_and_after_the_fate() -> None:
+    world = _World(_topic(1))
+    buffer = world.accumulator.buffer(world.topic)
+    told: list[tuple[int, RecordMetadata | None]] = []
+    for number in range(20):
+        buffer.append(None, b"x", (), None, -1, lambda metadata, error, n=number: told.append((n, metadata)))  # type: ignore[misc]
+        world.accumulator.drain("t")
+    while world.sender.queued:
+        world.sender.finish(0)
+    assert [number for number, _ in told] == list(range(20))
+    assert [metadata.offset for _, metadata in told if metadata is not None] == list(range(20))
+
+
+def _append_many(buffer: RecordBuffer, accepted: list[SendFuture[RecordMetadata]] | None = None) -> None:
+    for _ in range(1000):
+        future = buffer.append_value(b"x" * 100)
+        if accepted is not None:
+            accepted.append(future)
+
+
+def test_what_is_appended_is_counted_until_it_is_acknowledged() -> None:
+    world = _World(_topic(1), {"buffer.memory": 4000, "batch.size": 1000})
+    buffer = world.accumulator.buffer(world.topic)
+    with pytest.raises(MillraceError, match=r"buffer\.memory=4000"):
+        _append_many(buffer)
+    assert world.memory.used_bytes <= 4000 + 1000
+    while world.sender.queued:
+        world.sender.finish(0)
+    world.accumulator.drain_all()
+    while world.sender.queued:
+        world.sender.finish(0)
+    assert world.memory.used_bytes == 0
+
+
+def test_a_thread_that_must_not_wait_is_told_and_makes_no_batches() -> None:
+    world = _World(_topic(1), {"buffer.memory": 4000, "batch.size": 1000}, may_block=False)
+    buffer = world.accumulator.buffer(world.topic)
+    accepted: list[SendFuture[RecordMetadata]] = []
+    with pytest.raises(NoRoomError) as full:
+        _append_many(buffer, accepted)
+    assert len(accepted) > 10
+    assert not world.sender.queued
+    assert world.accumulator.drain_due() is None
+    assert sum(batch.num_rows for batch, _ in world.sender.queued) == len(accepted)
+    full.value.reserved(full.value.size_bytes)  # as if it had been granted meanwhile
+    buffer.append_value(b"x")
+
+
+def test_only_the_records_that_do_not_fit_fail() -> None:
+    world = _World(_topic(1, "id INT, tags ARRAY<STRING>"))
+    buffer = world.accumulator.buffer(world.topic)
+    futures = [buffer.append(None, {"id": 1, "tags": tags}, (), None, -1) for tags in (["a"], [3], ["b"], [4], None)]
+    world.accumulator.drain("t")
+    world.sender.finish(0)
+    errors = [type(future.exception(0)) for future in futures]
+    assert errors == [type(None), SchemaMismatchError, type(None), SchemaMismatchError, type(None)]
+    assert [futures[row].result().offset for row in (0, 2, 4)] == [0, 1, 2]
+
+
+def test_records_that_become_batches_too_late_fail_with_the_reason() -> None:
+    world = _World(_topic(1))
+    buffer = world.accumulator.buffer(world.topic)
+    future = buffer.append_value(b"x")
+    world.refusal = TransactionAbortedError("too late")
+    world.accumulator.drain("t")
+    assert isinstance(future.exception(0), TransactionAbortedError)
+    assert world.memory.used_bytes == 0
+
+
+def test_a_closed_accumulator_takes_nothing() -> None:
+    world = _World(_topic(1))
+    buffer = world.accumulator.buffer(world.topic)
+    future = buffer.append_value(b"x")
+    world.accumulator.close(ClientClosedError("closed"))
+    assert isinstance(future.exception(0), ClientClosedError)
+    with pytest.raises(ClientClosedError):
+        buffer.append_value(b"x")
+    assert world.memory.used_bytes == 0
+
+
+def test_linger_and_full_chunks_decide_when() -> None:
+    world = _World(_topic(1), {"linger.ms": 60_000})
+    buffer = world.accumulator.buffer(world.topic)
+    buffer.append_value(b"x")
+    left_s = world.accumulator.drain_due()
+    assert left_s is not None
+    assert 0 < left_s <= 60
+    assert not world.sender.queued
+    buffer.append_value(b"x" * 300)
+    assert [batch.num_rows for batch, _ in world.sender.queued] == [2]

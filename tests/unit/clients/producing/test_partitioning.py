@@ -1,0 +1,103 @@
+"""Where records without a partition go."""
+
+import uuid
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.clients.model import PartitionInfo, ProducerRecord, TopicDescription
+from millrace.clients.producing.partitioning import (
+    Partitioner,
+    RoundRobinPartitioner,
+    StickyPartition,
+    check_choice,
+    instances,
+)
+from millrace.errors import InvalidConfigError, UnknownTopicOrPartitionError
+
+
+def _topic(partitions: int, without_leader: tuple[int, ...] = ()) -> TopicDescription:
+    return TopicDescription(
+        name="t",
+        topic_id=uuid.UUID(int=1),
+        partitions=tuple(
+            PartitionInfo(
+                partition=number,
+                leader=-1 if number in without_leader else 0,
+                leader_epoch=0,
+                replicas=(0,),
+                isr=(0,),
+            )
+            for number in range(partitions)
+        ),
+    )
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=200), st.integers(1, 5))
+def test_a_partition_gets_about_a_batch_and_then_the_next_its_own(sizes: list[int], partitions: int) -> None:
+    sticky, topic = StickyPartition(1000, 0), _topic(partitions)
+    runs: list[list[int]] = []
+    last = None
+    for size in sizes:
+        partition = sticky.place(size, topic)
+        if partition != last or partitions == 1:
+            if last is not None and partitions > 1:
+                assert partition == (last + 1) % partitions
+            runs.append([])
+        runs[-1].append(size)
+        last = partition
+    if partitions > 1:
+        for run in runs[:-1]:
+            assert 1000 - max(run) <= sum(run) <= 1000 + max(run)
+
+
+def test_partitions_without_a_leader_are_passed_over() -> None:
+    sticky, topic = StickyPartition(10, 0), _topic(4, without_leader=(0, 2))
+    assert [sticky.place(10, topic) for _ in range(4)] == [1, 3, 1, 3]
+    none = _topic(2, without_leader=(0, 1))
+    assert sticky.place(10, none) in (0, 1)
+
+
+def test_producers_begin_at_different_partitions() -> None:
+    topic = _topic(16)
+    assert len({StickyPartition(10).place(1, topic) for _ in range(60)}) > 1
+
+
+def test_round_robin_counts_records_and_rows_alike() -> None:
+    partitioner, topic = RoundRobinPartitioner(), _topic(3)
+    record = ProducerRecord("t", b"x", key=b"the same")
+    assert [partitioner.partition(record, topic) for _ in range(4)] == [0, 1, 2, 0]
+    table = pa.table({"value": [b"x"] * 5})
+    assert partitioner.partition_table(table, topic).tolist() == [1, 2, 0, 1, 2]
+    assert partitioner.partition(record, topic) == 0
+
+
+class _ByLength(Partitioner):
+    def partition(self, record: ProducerRecord, topic: TopicDescription) -> int:
+        return len(record.key or b"") % topic.num_partitions
+
+
+def test_a_partitioner_of_records_serves_tables_too() -> None:
+    table = pa.table({"key": pa.array([b"a", b"bb", None], pa.binary()), "value": [b"x"] * 3})
+    assert _ByLength().partition_table(table, _topic(2)).tolist() == [1, 0, 0]
+    assert Counter(_ByLength().partition_table(table, _topic(1)).tolist()) == {0: 3}
+
+
+def test_a_choice_out_of_range_names_the_partitioner() -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="_ByLength chose partition 7 of t"):
+        check_choice(_ByLength(), _topic(2), 7)
+    assert check_choice(_ByLength(), _topic(2), -1) == -1
+
+
+def test_classes_are_found_by_name_and_configured() -> None:
+    name = "millrace.clients.producing.partitioning:RoundRobinPartitioner"
+    for given_as in (name, name.replace(":", "."), RoundRobinPartitioner, RoundRobinPartitioner()):
+        (made,) = instances("partitioner.class", [given_as], Partitioner, {})
+        assert isinstance(made, RoundRobinPartitioner)
+    with pytest.raises(InvalidConfigError, match=r"partitioner\.class: no\.such:Thing cannot be imported"):
+        instances("partitioner.class", ["no.such:Thing"], Partitioner, {})
+    with pytest.raises(InvalidConfigError, match=r"is no .*Partitioner"):
+        instances("partitioner.class", [object()], Partitioner, {})
