@@ -51,17 +51,8 @@ def test_without_acks_the_answer_is_empty_and_the_records_are_there(calls: Any, 
     assert calls.offset(topic, -1).offset == 1
 
 
-@pytest.mark.parametrize(
-    ("request_fields", "error"),
-    [
-        ({"acks": 2}, errors.InvalidRequiredAcksError),
-        ({"acks": -1, "transactional_id": "t"}, errors.UnsupportedVersionError),
-    ],
-)
-def test_a_wrong_produce_request_fails_as_a_whole(
-    calls: Any, request_fields: dict[str, Any], error: type[errors.MillraceError]
-) -> None:
-    assert isinstance(calls.error("Produce", pb.ProduceRequest(**request_fields)), error)
+def test_a_wrong_produce_request_fails_as_a_whole(calls: Any) -> None:
+    assert isinstance(calls.error("Produce", pb.ProduceRequest(acks=2)), errors.InvalidRequiredAcksError)
 
 
 def _typed(schema_id: int, ddl: str, values: dict[str, list[Any]]) -> bytes:
