@@ -25,6 +25,7 @@ from millrace.clients.model import (
 )
 from millrace.clients.offsets import isolation_number, list_offsets
 from millrace.clients.record_deletion import delete_records
+from millrace.clients.transactions.operations import TransactionOperations
 from millrace.config.client import ClientConfig, Isolation
 from millrace.errors import BrokerUnavailableError, MillraceError, UnknownServerError, UsageError, error_of
 from millrace.protocol import millrace_pb2 as pb
@@ -34,7 +35,7 @@ from millrace.schemas import deserialize_schema, parse_schema, serialize_schema,
 _RESOURCES = {"topic": pb.TOPIC, "broker": pb.BROKER}
 
 
-class Admin(GroupOperations):
+class Admin(GroupOperations, TransactionOperations):
     """Creates, describes, changes and deletes topics. Thread safe; close it when done, or use it in ``with``.
 
     ``config`` is ``bootstrap.servers`` or a mapping of ``ClientConfig``'s options.

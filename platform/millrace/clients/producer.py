@@ -83,9 +83,13 @@ class Producer:
         self._connections = Connections(config)
         self._metadata = MetadataCache(self._connections, may_create=True)
         self._closing = threading.Lock()
+        # Topics whose plain values take the short way: empty wherever a record needs to be looked at more closely.
+        self._plain: dict[str, RecordBuffer] = {}
         # Shared by all futures and the sender.
         self._condition = threading.Condition()
-        self._transactions = Transactions(config, self._connections) if config.transactional_id else None
+        self._transactions: Transactions | None = None
+        if config.transactional_id:
+            self._transactions = Transactions(config, self._connections, on_leaving=self._plain.clear)
         self._sender = Sender(config, self._connections, self._metadata, self._condition, self._transactions)
         self._memory = BufferMemory(config.buffer_memory, on_wait=self._sender.wake)
         maker = BatchMaker(config, self._partitioner)
@@ -102,8 +106,6 @@ class Producer:
         self._tables = TableSender(
             config, self._connections, self._memory, self._condition, maker, self._sender, self._interceptors
         )
-        # Topics whose plain values take the short way: empty wherever a record needs to be looked at more closely.
-        self._plain: dict[str, RecordBuffer] = {}
         self._sender.start(self._records.drain_due)
 
     # --- records -------------------------------------------------------------------------------------------------
@@ -336,7 +338,6 @@ class Producer:
         with transactions.operation:
             deadline = time.monotonic() + transactions.max_block_s
             transactions.begin_commit()
-            self._plain.clear()
             self._flush_transaction(transactions, deadline)
             transactions.end(committed=True, timeout_s=deadline - time.monotonic())
 
@@ -353,7 +354,6 @@ class Producer:
     def _abort(self, transactions: Transactions, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         transactions.begin_abort()
-        self._plain.clear()
         name = self._config.transactional_id
         self._records.abandon(TransactionAbortedError(f"the transaction of {name} was aborted before this was sent"))
         self._sender.wake()
@@ -400,18 +400,18 @@ class Producer:
         except MillraceError as error:
             logger.warning("the transaction of %s could not be aborted: %s", self._config.transactional_id, error)
 
-    def prepared_transaction(self) -> PreparedTransaction:
+    def prepared_transaction(self) -> PreparedTransaction | None:
         """Send all of the open transaction and return what ``Admin.commit_transactions`` needs to commit it.
 
-        After that nothing more can be sent, and closing the producer does not abort it; ``transaction.timeout.ms``
-        still does. Raises ``AbortableTransactionError`` when a part has failed.
+        ``None`` when nothing was sent: then there is nothing to commit. After that nothing more can be sent, and
+        closing the producer does not abort it; ``transaction.timeout.ms`` still does. Raises
+        ``AbortableTransactionError`` when a part has failed.
         """
         transactions = self._needed_transactions()
         with transactions.operation:
-            prepared = transactions.prepare()
-            self._plain.clear()
+            transactions.begin_prepare()
             self._flush_transaction(transactions, time.monotonic() + transactions.max_block_s)
-            return prepared
+            return transactions.prepared()
 
     def _needed_transactions(self) -> Transactions:
         self._connections.check_open()

@@ -156,7 +156,7 @@ class AsyncProducer:
         """See ``Producer.abort_transaction``."""
         await self._run(self._waiter, self._core.abort_transaction)
 
-    async def prepared_transaction(self) -> PreparedTransaction:
+    async def prepared_transaction(self) -> PreparedTransaction | None:
         """See ``Producer.prepared_transaction``."""
         return await self._run(self._waiter, self._core.prepared_transaction)
 

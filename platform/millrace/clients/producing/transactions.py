@@ -66,15 +66,19 @@ _LEFT_GROUP: Final = (FencedInstanceIdError, IllegalGenerationError, UnknownMemb
 
 
 class Transactions:
-    """The transactions of one producer. Thread safe."""
+    """The transactions of one producer. Thread safe.
 
-    def __init__(self, config: ProducerConfig, connections: Connections) -> None:
+    ``on_leaving`` is called when records can no longer be sent: a transaction is being ended, or has failed.
+    """
+
+    def __init__(self, config: ProducerConfig, connections: Connections, on_leaving: Callable[[], None]) -> None:
         self._config = config
         self._connections = connections
         self._id = config.transactional_id
         self._coordinator = Coordinator(connections, config.coordinator_key or self._id, pb.TRANSACTION)
         self._lock = threading.Lock()
         self._state = TransactionState(transactional_id=self._id)
+        self._on_leaving = on_leaving
         self.operation: Final = threading.RLock()
         """Held for as long as one of the application's calls lasts."""
 
@@ -158,9 +162,15 @@ class Transactions:
                 # The call that may have opened the transaction did not: there is nothing to abort.
         self._change(lambda state: state.ended(producer_id, epoch))
 
-    def prepare(self) -> PreparedTransaction:
-        """Leave the end to ``Admin.commit_transactions``; raises ``AbortableTransactionError``."""
-        state = self._change(TransactionState.prepared)
+    def begin_prepare(self) -> None:
+        """Take no more records, for the end is left to ``Admin.commit_transactions``."""
+        self._change(TransactionState.prepared)
+
+    def prepared(self) -> PreparedTransaction | None:
+        """What there is to be committed, once everything is sent; ``None`` when that is nothing."""
+        state = self._state
+        if not state.must_be_ended:
+            return None
         return PreparedTransaction(transactional_id=self._id, producer_id=state.producer_id, producer_epoch=state.epoch)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata) -> None:
@@ -277,8 +287,11 @@ class Transactions:
 
     def _change(self, event: Callable[[TransactionState], TransactionState]) -> TransactionState:
         with self._lock:
-            self._state = event(self._state)
-            return self._state
+            before, self._state = self._state, event(self._state)
+            state = self._state
+        if before.phase is TransactionPhase.IN_TRANSACTION is not state.phase:
+            self._on_leaving()
+        return state
 
     def _break(self, error: MillraceError) -> None:
         self._change(lambda state: state.broken(error))

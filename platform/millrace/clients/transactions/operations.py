@@ -1,0 +1,251 @@
+"""What ``Admin`` does with transactions: list and describe them, find and end those that hang, commit many as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from millrace.clients.connections import Connections
+from millrace.clients.membership.coordinator import Coordinator, check_topic_errors
+from millrace.clients.metadata import MetadataCache
+from millrace.clients.model import PreparedTransaction, TopicPartition
+from millrace.clients.transactions.model import (
+    CommitOutcome,
+    OpenTransaction,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
+from millrace.errors import (
+    MillraceError,
+    TransactionalIdNotFoundError,
+    UnknownProducerIdError,
+    UsageError,
+    error_of,
+)
+from millrace.protocol import millrace_pb2 as pb
+
+
+class TransactionOperations:
+    """The part of ``Admin`` that is about transactions."""
+
+    _connections: Connections
+    _metadata: MetadataCache
+
+    def list_transactions(
+        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), duration_ms_min: int = -1
+    ) -> list[TransactionListing]:
+        """The transactional ids of the cluster, in their order; of these states (Ongoing, ...) and producers, or all.
+
+        With ``duration_ms_min`` only those with a transaction that has been open for longer. Raises ``UsageError`` for
+        a state that is none.
+        """
+        request = pb.ListTransactionsRequest(
+            states=list(states), producer_ids=list(producer_ids), duration_ms_min=duration_ms_min
+        )
+        found = []
+        for broker_id, address in self._brokers():
+            response = self._connections.call(lambda stub: stub.ListTransactions, request, address=address)
+            if response.unknown_states:
+                raise UsageError(
+                    f"{response.unknown_states[0]} is no state of a transaction: they are Empty, Ongoing, "
+                    "PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, Dead and PrepareEpochFence"
+                )
+            found += [
+                TransactionListing(
+                    transactional_id=transaction.transactional_id,
+                    producer_id=transaction.producer_id,
+                    state=transaction.state,
+                    coordinator_id=broker_id,
+                )
+                for transaction in response.transactions
+            ]
+        return sorted(found, key=lambda listing: listing.transactional_id)
+
+    def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        """Transactional ids and what is open under each; raises ``TransactionalIdNotFoundError`` for the first unknown.
+
+        All brokers are asked, for a ``coordinator.key`` may decide which of them coordinates.
+        """
+        wanted = list(dict.fromkeys(transactional_ids))
+        request = pb.DescribeTransactionsRequest(transactional_ids=wanted)
+        found: dict[str, TransactionDescription] = {}
+        errors: dict[str, MillraceError] = {}
+        for _, address in self._brokers():
+            response = self._connections.call(lambda stub: stub.DescribeTransactions, request, address=address)
+            for transaction in response.transactions:
+                if transaction.error.code:
+                    error = error_of(transaction.error.code, transaction.error.message)
+                    errors.setdefault(transaction.transactional_id, error)
+                else:
+                    found[transaction.transactional_id] = _transaction(transaction)
+        for name in wanted:
+            if name not in found:
+                raise errors.get(name) or TransactionalIdNotFoundError(f"there is no transactional id {name}")
+        return {name: found[name] for name in wanted}
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        """The producers that partitions remember, by producer id; raises the first partition's error."""
+        found = {}
+        for partition in (TopicPartition(*each) for each in partitions):
+            request = pb.DescribeProducersRequest(
+                topics=[pb.TopicPartitions(name=partition.topic, partitions=[partition.partition])]
+            )
+            response = self._connections.call(
+                lambda stub: stub.DescribeProducers, request, address=self._metadata.leader_address(partition)
+            )
+            result = response.topics[0].partitions[0]
+            if result.error.code:
+                raise error_of(result.error.code, f"{partition}: {result.error.message}")
+            found[partition] = sorted(map(_producer, result.producers), key=lambda producer: producer.producer_id)
+        return found
+
+    def find_hanging_transactions(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], *, last_written_before_ms: int
+    ) -> list[OpenTransaction]:
+        """Transactions that are open in partitions while no coordinator knows of them: they hold readers back for ever.
+
+        Only those are looked at whose producer has written last before a time, in ms: ``transaction.max.timeout.ms``
+        ago, say, for younger ones may just be being ended.
+        """
+        suspects = [
+            OpenTransaction(partition=partition, producer=producer)
+            for partition, producers in self.describe_producers(partitions).items()
+            for producer in producers
+            if producer.transaction_start_offset >= 0 and producer.last_timestamp_ms < last_written_before_ms
+        ]
+        if not suspects:
+            return []
+        known = self._partitions_of_producers({suspect.producer.producer_id for suspect in suspects})
+        return [
+            suspect for suspect in suspects if suspect.partition not in known.get(suspect.producer.producer_id, set())
+        ]
+
+    def _partitions_of_producers(self, producer_ids: set[int]) -> Mapping[int, set[TopicPartition]]:
+        """The partitions of transactions that coordinators know to be open, by producer."""
+        known: dict[int, set[TopicPartition]] = {}
+        for listing in self.list_transactions(producer_ids=producer_ids):
+            try:
+                described = self.describe_transactions([listing.transactional_id])[listing.transactional_id]
+            except TransactionalIdNotFoundError:
+                continue  # it has expired meanwhile
+            known.setdefault(described.producer_id, set()).update(described.partitions)
+        return known
+
+    def abort_transaction(self, partition: TopicPartition | tuple[str, int], *, start_offset: int) -> None:
+        """End a transaction that hangs in a partition, given by the offset at which it begins there.
+
+        One that its coordinator still knows of should be left to it. Raises ``UnknownProducerIdError`` when none that
+        is open begins at that offset.
+        """
+        partition = TopicPartition(*partition)
+        for producer in self.describe_producers([partition])[partition]:
+            if producer.transaction_start_offset == start_offset:
+                self.write_abort_marker(
+                    partition,
+                    producer_id=producer.producer_id,
+                    producer_epoch=producer.producer_epoch,
+                    coordinator_epoch=producer.coordinator_epoch,
+                )
+                return
+        raise UnknownProducerIdError(
+            f"no transaction that is open in {partition} begins at offset {start_offset}: "
+            f"millrace transactions describe-producers --topic {partition.topic} --partition {partition.partition} "
+            "shows where they do"
+        )
+
+    def write_abort_marker(
+        self,
+        partition: TopicPartition | tuple[str, int],
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+    ) -> None:
+        """End what a producer has open in a partition, whoever coordinates it: what ``abort_transaction`` does.
+
+        Raises ``InvalidProducerEpochError``, ``TransactionCoordinatorFencedError``.
+        """
+        partition = TopicPartition(*partition)
+        marker = pb.WriteTxnMarkersRequest.Marker(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            committed=False,
+            topics=[pb.TopicPartitions(name=partition.topic, partitions=[partition.partition])],
+            coordinator_epoch=max(coordinator_epoch, 0),
+        )
+        response = self._connections.call(
+            lambda stub: stub.WriteTxnMarkers,
+            pb.WriteTxnMarkersRequest(markers=[marker]),
+            address=self._metadata.leader_address(partition),
+        )
+        check_topic_errors(response.results[0].topics)
+
+    def commit_transactions(
+        self,
+        external_id: str,
+        external_epoch: int,
+        *,
+        committed: Sequence[PreparedTransaction],
+        aborted: Sequence[PreparedTransaction] = (),
+    ) -> CommitOutcome:
+        """Commit the prepared transactions of many producers together, and abort others: all or nothing, and once.
+
+        ``external_id`` names what they write for (a streaming query), and was their ``coordinator.key``;
+        ``external_epoch`` the step of it (its micro-batch). An epoch that was committed before is not committed again:
+        the members of this call are aborted then. Safe to repeat when the outcome of a call is not known.
+
+        Raises ``InvalidTxnStateError`` when one of ``committed`` is not open any more, because its
+        ``transaction.timeout.ms`` has passed, say: nothing is committed then.
+        """
+        request = pb.CommitTransactionsRequest(
+            external_id=external_id,
+            external_epoch=external_epoch,
+            committed=[_member(member) for member in committed],
+            aborted=[_member(member) for member in aborted],
+        )
+        coordinator = Coordinator(self._connections, external_id, pb.TRANSACTION)
+        response = coordinator.call(lambda stub: stub.CommitTransactions, request)
+        return CommitOutcome(
+            was_committed_before=response.was_committed_before, last_committed_epoch=response.last_committed_epoch
+        )
+
+    def _brokers(self) -> Iterator[tuple[int, str]]:
+        for broker in self._metadata.cluster().brokers:
+            host = f"[{broker.host}]" if ":" in broker.host else broker.host
+            yield broker.node_id, f"{host}:{broker.port}"
+
+
+def _member(prepared: PreparedTransaction) -> pb.CommitTransactionsRequest.Member:
+    return pb.CommitTransactionsRequest.Member(
+        transactional_id=prepared.transactional_id,
+        producer_id=prepared.producer_id,
+        producer_epoch=prepared.producer_epoch,
+    )
+
+
+def _transaction(transaction: pb.DescribeTransactionsResponse.Transaction) -> TransactionDescription:
+    return TransactionDescription(
+        transactional_id=transaction.transactional_id,
+        coordinator_id=transaction.coordinator_id,
+        state=transaction.state,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        timeout_ms=transaction.timeout_ms,
+        start_time_ms=transaction.start_time_ms,
+        partitions=tuple(
+            TopicPartition(topic.name, number) for topic in transaction.topics for number in topic.partitions
+        ),
+    )
+
+
+def _producer(producer: pb.DescribeProducersResponse.Producer) -> ProducerDescription:
+    return ProducerDescription(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        last_sequence=producer.last_sequence,
+        last_timestamp_ms=producer.last_timestamp_ms,
+        coordinator_epoch=producer.coordinator_epoch,
+        transaction_start_offset=producer.transaction_start_offset,
+    )

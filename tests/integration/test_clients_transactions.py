@@ -1,0 +1,301 @@
+"""Transactions of producers against a real broker: committed, aborted, fenced, with offsets, prepared, restarted."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.clients import Admin, Consumer, ConsumerGroupMetadata, OffsetAndMetadata, Producer, TopicPartition
+from millrace.errors import (
+    AbortableTransactionError,
+    ClientClosedError,
+    InvalidConfigError,
+    InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    MessageTooLargeError,
+    ProducerFencedError,
+    TransactionAbortedError,
+)
+from millrace_broker.embedded import EmbeddedBroker
+
+
+@pytest.fixture(scope="module")
+def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    options = {
+        "transaction.state.log.num.partitions": "4",
+        "offsets.topic.num.partitions": "4",
+    }
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), options=options) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(module_broker: EmbeddedBroker) -> Iterator[Admin]:
+    with Admin(module_broker.bootstrap_servers) as client:
+        yield client
+
+
+def _producer(broker: EmbeddedBroker, name: str, **options: Any) -> Producer:
+    named = {option.replace("_", "."): value for option, value in options.items()}
+    return Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name, **named})
+
+
+def _read(broker: EmbeddedBroker, topic: str, isolation: str = "read_committed") -> list[bytes]:
+    values: list[bytes] = []
+    config = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "auto.offset.reset": "earliest",
+        "isolation.level": isolation,
+    }
+    with Consumer(config) as consumer:
+        partitions = consumer.partitions_for(topic)
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        deadline = time.monotonic() + 30
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            assert time.monotonic() < deadline
+            values += [record.value for record in consumer.poll(100)]  # type: ignore[misc]
+    return sorted(values)
+
+
+def _eventually(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        threading.Event().wait(0.02)
+
+
+def test_what_is_committed_is_read_and_what_is_aborted_is_not(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("ledger", partitions=3)
+    with _producer(module_broker, "ledger") as producer:
+        producer.init_transactions()
+        for number in range(6):
+            producer.begin_transaction()
+            places = [producer.send("ledger", b"%d.%d" % (number, part), partition=part) for part in range(3)]
+            producer.send_table("ledger", {"value": [b"%d.t" % number]})
+            producer.send_batch("ledger", [b"%d.b" % number])
+            if number % 2:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+                assert all(place.done() for place in places)
+    committed = [b"%d.%s" % (number, part) for number in (0, 2, 4) for part in (b"0", b"1", b"2", b"b", b"t")]
+    assert _read(module_broker, "ledger") == sorted(committed)
+
+
+def _send_and_fail(producer: Producer, topic: str, value: bytes) -> None:
+    producer.send(topic, value).result(10)
+    raise ZeroDivisionError
+
+
+def test_the_block_commits_or_aborts(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("blocks", partitions=1)
+    with _producer(module_broker, "blocks") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("blocks", b"good")
+        with pytest.raises(ZeroDivisionError), producer.transaction():
+            _send_and_fail(producer, "blocks", b"bad")
+        with producer.transaction():
+            pass  # nothing in it
+        with producer.transaction():
+            producer.send("blocks", b"good too")
+    assert _read(module_broker, "blocks") == [b"good", b"good too"]
+    assert _read(module_broker, "blocks", "read_uncommitted") == [b"bad", b"good", b"good too"]
+
+
+def test_a_second_producer_fences_the_first(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("fenced", partitions=1)
+    first, second = _producer(module_broker, "twins"), _producer(module_broker, "twins")
+    first.init_transactions()
+    first.begin_transaction()
+    first.send("fenced", b"lost").result(10)
+    second.init_transactions()
+    late = first.send("fenced", b"late")
+    with pytest.raises((ProducerFencedError, AbortableTransactionError)):
+        first.commit_transaction()
+    assert late.exception(10) is not None
+    with pytest.raises(ProducerFencedError):
+        first.abort_transaction()
+    for call in (first.begin_transaction, first.init_transactions, lambda: first.send("fenced", b"x")):
+        with pytest.raises(ProducerFencedError, match=r"transactional\.id=twins: .*make a new one"):
+            call()
+    first.close()
+    with second.transaction():
+        second.send("fenced", b"kept")
+    second.close()
+    assert _read(module_broker, "fenced") == [b"kept"]
+
+
+def test_calls_out_of_order_say_what_to_do(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("orderly", partitions=1)
+    producer = _producer(module_broker, "orderly")
+    with pytest.raises(InvalidTxnStateError, match=r"call init_transactions\(\) first"):
+        producer.begin_transaction()
+    with pytest.raises(InvalidTxnStateError, match=r"call init_transactions\(\) first"):
+        producer.send("orderly", b"x")
+    producer.init_transactions()
+    for call in (
+        lambda: producer.send("orderly", b"x"),
+        lambda: producer.send_table("orderly", {"value": [b"x"]}),
+        lambda: producer.send_batch("orderly", [b"x"]),
+        producer.commit_transaction,
+        producer.abort_transaction,
+        lambda: producer.send_offsets_to_transaction({}, "group"),
+    ):
+        with pytest.raises(InvalidTxnStateError, match=r"call begin_transaction\(\) first"):
+            call()
+    with pytest.raises(InvalidTxnStateError):
+        producer.init_transactions()
+    producer.begin_transaction()
+    with pytest.raises(InvalidTxnStateError, match="commit or abort the transaction that is open first"):
+        producer.begin_transaction()
+    producer.send("orderly", b"y")
+    producer.close()  # aborts it
+    with pytest.raises(ClientClosedError):
+        producer.begin_transaction()
+    with Producer(module_broker.bootstrap_servers) as plain, pytest.raises(InvalidTxnStateError, match="transactional"):
+        plain.begin_transaction()
+    assert _read(module_broker, "orderly") == []
+
+
+def test_wrong_options_of_transactions(module_broker: EmbeddedBroker) -> None:
+    for options, message in [
+        ({"transactional.id": "t", "enable.idempotence": False, "acks": 1}, "needs enable.idempotence=true"),
+        ({"coordinator.key": "k"}, "set transactional.id too"),
+    ]:
+        with pytest.raises(InvalidConfigError, match=message):
+            Producer(options)
+    with (
+        _producer(module_broker, "slow", transaction_timeout_ms=2**31 - 1) as producer,
+        pytest.raises(InvalidTransactionTimeoutError, match=r"transaction\.max\.timeout\.ms"),
+    ):
+        producer.init_transactions()
+
+
+def test_a_part_that_fails_leaves_only_aborting(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("partial", partitions=2, configs={"max.message.bytes": 2000})
+    with _producer(module_broker, "partial", linger_ms=50) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        good = producer.send("partial", b"good", partition=0)
+        bad = producer.send("partial", b"x" * 5000, partition=1)
+        assert isinstance(bad.exception(10), MessageTooLargeError)
+        _eventually(good.done)
+        with pytest.raises(AbortableTransactionError, match="abort the transaction, for a part failed"):
+            producer.send("partial", b"more")
+        with pytest.raises(AbortableTransactionError):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send("partial", b"again", partition=1)
+        with pytest.raises(AbortableTransactionError), producer.transaction():
+            producer.send("partial", b"x" * 5000)
+        with producer.transaction():
+            producer.send("partial", b"and again")
+    assert _read(module_broker, "partial") == [b"again", b"and again"]
+
+
+def test_aborting_drops_what_was_not_sent(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("dropped", partitions=1)
+    with _producer(module_broker, "dropped", linger_ms=60_000, delivery_timeout_ms=120_000) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        futures = [producer.send("dropped", b"x") for _ in range(10)]
+        producer.abort_transaction()
+        assert {type(future.exception(10)) for future in futures} == {TransactionAbortedError}
+    assert admin.list_offsets({TopicPartition("dropped", 0): "latest"})[TopicPartition("dropped", 0)].offset == 0
+
+
+def test_offsets_are_committed_with_the_records(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("input", partitions=1)
+    admin.create_topic("output", partitions=1)
+    source = TopicPartition("input", 0)
+    with Producer(module_broker.bootstrap_servers) as filling:
+        filling.send_batch("input", [b"%d" % number for number in range(10)]).result(10)
+    consumer = Consumer({"bootstrap.servers": module_broker.bootstrap_servers, "group.id": "copiers"})
+    with _producer(module_broker, "copier") as producer, consumer:
+        producer.init_transactions()
+        for start, is_kept in ((0, True), (5, False), (5, True)):
+            producer.begin_transaction()
+            for number in range(start, start + 5):
+                producer.send("output", b"%d" % number)
+            group = ConsumerGroupMetadata(group_id="copiers")
+            producer.send_offsets_to_transaction({source: OffsetAndMetadata(offset=start + 5, metadata="m")}, group)
+            if is_kept:
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+            committed = consumer.committed([source])[source]
+            assert committed is not None
+            assert committed.offset == (start + 5 if is_kept else 5)
+    assert _read(module_broker, "output") == [b"%d" % number for number in range(10)]
+
+
+def test_a_transaction_that_takes_too_long_is_aborted(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("tardy", partitions=1)
+    with _producer(module_broker, "tardy", transaction_timeout_ms=300) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("tardy", b"too late").result(10)
+        stable = TopicPartition("tardy", 0)
+        _eventually(
+            lambda: admin.list_offsets({stable: "latest"}, isolation_level="read_committed")[stable].offset == 2
+        )
+        with pytest.raises((ProducerFencedError, AbortableTransactionError)):
+            producer.commit_transaction()
+    assert _read(module_broker, "tardy") == []
+
+
+def test_prepared_transactions_are_committed_together(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("together", partitions=2)
+
+    def prepare(task: str, epoch: int) -> Any:
+        with _producer(module_broker, f"query-{task}-{epoch}", coordinator_key="query") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send_table("together", {"value": [b"%d.%s" % (epoch, task.encode())] * 2})
+            prepared = producer.prepared_transaction()
+            with pytest.raises(InvalidTxnStateError, match="prepared"):
+                producer.send("together", b"more")
+            return prepared
+
+    for epoch in (0, 1):
+        winners, loser = [prepare(task, epoch) for task in ("a", "b")], prepare("lost", epoch)
+        outcome = admin.commit_transactions("query", epoch, committed=winners, aborted=[loser])
+        assert (outcome.was_committed_before, outcome.last_committed_epoch) == (False, epoch)
+    again = prepare("again", 1)
+    assert admin.commit_transactions("query", 1, committed=[again]).was_committed_before
+    with _producer(module_broker, "query-idle", coordinator_key="query") as idle:
+        idle.init_transactions()
+        idle.begin_transaction()
+        assert idle.prepared_transaction() is None
+    expected = [b"%d.%s" % (epoch, task) for epoch in (0, 1) for task in (b"a", b"b") for _ in range(2)]
+    _eventually(lambda: _read(module_broker, "together") == sorted(expected))
+
+
+def test_transactions_go_on_through_a_restart_of_the_broker(tmp_path: Path) -> None:
+    options = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"}
+    with EmbeddedBroker(tmp_path, options=options) as broker:
+        port = broker.port
+        with Admin(broker.bootstrap_servers) as admin:
+            admin.create_topic("durable", partitions=2)
+        with _producer(broker, "durable", retry_backoff_ms=20) as producer:
+            producer.init_transactions()
+            for number in range(3):
+                producer.begin_transaction()
+                producer.send("durable", b"%d before" % number).result(10)
+                broker.stop()
+                restarted = EmbeddedBroker(tmp_path, port, options=options)
+                starting = threading.Thread(target=restarted.start)
+                starting.start()
+                producer.send("durable", b"%d after" % number)
+                producer.commit_transaction()
+                starting.join()
+                broker = restarted
+        expected = [b"%d %s" % (number, when) for number in range(3) for when in (b"before", b"after")]
+        assert _read(broker, "durable") == sorted(expected)
+        broker.stop()
