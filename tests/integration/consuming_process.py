@@ -1,0 +1,23 @@
+"""A program that consumes as a member of a group until it is killed, and writes down what it had before it commits."""
+
+import json
+import sys
+
+from millrace.clients import Consumer
+
+
+def main() -> None:
+    config = json.loads(sys.argv[1])
+    with Consumer(config) as consumer, open(sys.argv[3], "a", encoding="utf-8") as out:
+        consumer.subscribe(sys.argv[2])
+        while True:
+            records = consumer.poll(200)
+            for record in records:
+                out.write(f"{record.partition} {record.offset}\n")
+            out.flush()
+            if records:
+                consumer.commit()
+
+
+if __name__ == "__main__":
+    main()
