@@ -8,6 +8,7 @@ from millrace_broker.api.call import Call
 from millrace_broker.api.commits import checked_commits
 from millrace_broker.broker import Broker
 from millrace_broker.groups import Identity
+from millrace_broker.transactions import Producer
 
 
 async def handle(broker: Broker, request: pb.TxnOffsetCommitRequest, call: Call) -> pb.TxnOffsetCommitResponse:
@@ -15,6 +16,12 @@ async def handle(broker: Broker, request: pb.TxnOffsetCommitRequest, call: Call)
     if request.producer_id < 0 or request.producer_epoch < 0:
         raise InvalidRequestError("TxnOffsetCommit without a producer id and epoch: initialise the transactions first")
     shard = broker.groups.shard_of(request.group_id)
+    await broker.transactions.verify_offsets(
+        request.transactional_id,
+        Producer(request.producer_id, request.producer_epoch),
+        request.group_id,
+        coordinator_key=request.coordinator_key,
+    )
     response = pb.TxnOffsetCommitResponse()
     commits = checked_commits(broker, request.topics, response.topics)
     identity = Identity(

@@ -122,6 +122,13 @@ class TransactionCoordinator:
         shard = await self._shard(coordinator_key or transactional_id)
         shard.verify(transactional_id, producer, partition)
 
+    async def verify_offsets(
+        self, transactional_id: str, producer: Producer, group_id: str, *, coordinator_key: str = ""
+    ) -> None:
+        """Raise unless the offsets of a group are part of the producer's open transaction."""
+        partition = (OFFSETS_TOPIC, partition_of(group_id, self._broker.groups.partition_count))
+        await self.verify(transactional_id, producer, partition, coordinator_key=coordinator_key)
+
     async def write_marker(self, partition: PartitionKey, marker: Marker) -> None:
         """Write a marker that another coordinator, or an administrator, sends for a partition that is led here."""
         await self._broker.to_the_end(self.markers.write(partition, marker))
