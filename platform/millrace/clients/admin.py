@@ -29,7 +29,7 @@ from millrace.clients.transactions.operations import TransactionOperations
 from millrace.config.client import ClientConfig, Isolation
 from millrace.errors import BrokerUnavailableError, MillraceError, UnknownServerError, UsageError, error_of
 from millrace.protocol import millrace_pb2 as pb
-from millrace.records import scan_headers
+from millrace.records import AbortedTransaction, scan_headers
 from millrace.schemas import deserialize_schema, parse_schema, serialize_schema, validate_topic_schema
 
 _RESOURCES = {"topic": pb.TOPIC, "broker": pb.BROKER}
@@ -238,7 +238,8 @@ class Admin(GroupOperations, TransactionOperations):
         """Find the extents of segment files that hold a range of offsets, cut to about ``split_bytes`` (0: not cut).
 
         ``end_offset`` is exclusive, -1 the high watermark (or last stable offset). With ``topic_id`` a topic that was
-        created again raises ``InconsistentTopicIdError``. Raises ``OffsetOutOfRangeError``.
+        created again raises ``InconsistentTopicIdError``. Reading committed, the aborted transactions that reach into
+        the range are told as well. Raises ``OffsetOutOfRangeError``.
         """
         request = pb.LocateRangeRequest(
             topic=topic,
@@ -267,6 +268,10 @@ class Admin(GroupOperations, TransactionOperations):
                     uri=extent.uri,
                 )
                 for extent in response.extents
+            ),
+            aborted_transactions=tuple(
+                AbortedTransaction(each.producer_id, each.first_offset, each.last_offset)
+                for each in response.aborted_transactions
             ),
         )
 

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from millrace.records import AbortedTransaction
+
 
 class TopicPartition(NamedTuple):
     """One partition of a topic."""
@@ -128,6 +130,8 @@ class LocatedRange:
     high_watermark: int
     last_stable_offset: int
     extents: tuple[LocatedExtent, ...]
+    aborted_transactions: tuple[AbortedTransaction, ...] = ()
+    """Those that reach into the range, when reading committed: ``millrace.records.decode_range`` takes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +168,25 @@ class ProducerRecord(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
     timestamp_ms: int | None = None
     partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerStatistics:
+    """What a producer has done since it was made, in counts, and what it holds now."""
+
+    records_sent: int
+    """Records that were acknowledged."""
+    records_failed: int
+    batches_sent: int
+    bytes_sent: int
+    """Bytes of the batches that were acknowledged, compressed."""
+    batches_repeated: int
+    """Batches that were sent again."""
+    requests: int
+    batches_waiting: int
+    """Batches that are not acknowledged now."""
+    buffer_bytes: int
+    """Bytes of ``buffer.memory`` that are taken now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

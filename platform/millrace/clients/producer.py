@@ -20,6 +20,7 @@ from millrace.clients.model import (
     OffsetAndMetadata,
     PreparedTransaction,
     ProducerRecord,
+    ProducerStatistics,
     RecordMetadata,
     TopicDescription,
     TopicPartition,
@@ -418,6 +419,15 @@ class Producer:
         if self._transactions is None:
             raise InvalidTxnStateError("this producer has no transactions: set transactional.id")
         return self._transactions
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it has a ``transactional.id``, and so sends in transactions only."""
+        return self._transactions is not None
+
+    def statistics(self) -> ProducerStatistics:
+        """What this producer has done so far, and what it holds now."""
+        return self._sender.statistics(self._memory.used_bytes)
 
     @property
     def _may_send(self) -> bool:

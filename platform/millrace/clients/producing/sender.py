@@ -27,7 +27,7 @@ import grpc
 
 from millrace.clients.connections import Connections, backoff_s
 from millrace.clients.metadata import MetadataCache
-from millrace.clients.model import BatchMetadata, TopicPartition
+from millrace.clients.model import BatchMetadata, ProducerStatistics, TopicPartition
 from millrace.clients.producing.batching import BuiltBatch
 from millrace.clients.producing.transactions import Transactions
 from millrace.clients.producing.wire import ProducerStamp, encode_produce_request, stamped_parts
@@ -77,6 +77,16 @@ class _Queue:
     retry_at: float = 0.0
 
 
+@dataclass(slots=True)
+class _Counts:
+    records_sent: int = 0
+    records_failed: int = 0
+    batches_sent: int = 0
+    bytes_sent: int = 0
+    batches_repeated: int = 0
+    requests: int = 0
+
+
 class Sender:
     """Queues of batches and the thread that empties them."""
 
@@ -96,6 +106,7 @@ class Sender:
         self._work: Callable[[], float | None] = lambda: None
         self._queues: dict[TopicPartition, _Queue] = {}
         self._outstanding = 0
+        self._counts = _Counts()
         self._requests_in_flight: dict[str, int] = {}
         self._producer: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = {}
@@ -150,10 +161,20 @@ class Sender:
             self._woken = True
             self._condition.notify_all()
 
-    @property
-    def is_own_thread(self) -> bool:
-        """Whether the caller is this sender's thread, in which nothing may wait for what is to be sent."""
-        return threading.current_thread() is self._thread
+    def statistics(self, buffer_bytes: int) -> ProducerStatistics:
+        """The counts, beside what the producer holds."""
+        counts = self._counts
+        with self._condition:
+            return ProducerStatistics(
+                records_sent=counts.records_sent,
+                records_failed=counts.records_failed,
+                batches_sent=counts.batches_sent,
+                bytes_sent=counts.bytes_sent,
+                batches_repeated=counts.batches_repeated,
+                requests=counts.requests,
+                batches_waiting=self._outstanding,
+                buffer_bytes=buffer_bytes,
+            )
 
     def wait_until_sent(self, timeout_s: float | None) -> bool:
         """Wait until every batch queued so far is completed; false when that takes longer than ``timeout_s``."""
@@ -341,6 +362,8 @@ class Sender:
     def _send(self, address: str, batches: list[_Outgoing]) -> None:
         with self._condition:
             self._requests_in_flight[address] = self._requests_in_flight.get(address, 0) + 1
+            self._counts.requests += 1
+            self._counts.batches_repeated += sum(outgoing.attempts > 0 for outgoing in batches)
         try:
             call = self._call(address, batches)
         except Exception as error:
@@ -479,7 +502,16 @@ class Sender:
                 if was_in_flight:
                     self._queues[outgoing.partition].in_flight = False
                 self._outstanding -= 1
+                self._count(outgoing, error)
                 self._condition.notify_all()
+
+    def _count(self, outgoing: _Outgoing, error: MillraceError | None) -> None:
+        if error is not None:
+            self._counts.records_failed += outgoing.batch.num_rows
+            return
+        self._counts.records_sent += outgoing.batch.num_rows
+        self._counts.batches_sent += 1
+        self._counts.bytes_sent += len(outgoing.batch.records)
 
     def _fail_all(self, error: MillraceError, *, spare_in_flight: bool = False) -> None:
         """Fail what waits, but for partitions of which something is under way, whose callbacks come first."""

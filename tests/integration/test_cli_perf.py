@@ -1,0 +1,75 @@
+"""The performance tools of the real command: they run, and print Kafka's lines."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millrace.clients import Admin, TopicPartition
+from millrace_broker.embedded import EmbeddedBroker
+
+_TOTAL = re.compile(
+    r"^(\d+) records sent, [\d.]+ records/sec \([\d.]+ MB/sec\), [\d.]+ ms avg latency, [\d.]+ ms max latency, "
+    r"\d+ ms 50th, \d+ ms 95th, \d+ ms 99th, \d+ ms 99\.9th\.$",
+    re.MULTILINE,
+)
+
+
+def _perf(broker: EmbeddedBroker, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "MILLRACE_BOOTSTRAP_SERVERS": broker.bootstrap_servers, "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "millrace.cli.main", "perf", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def _count(broker: EmbeddedBroker, topic: str, partitions: int) -> int:
+    with Admin(broker.bootstrap_servers) as admin:
+        ends = admin.list_offsets({TopicPartition(topic, number): "latest" for number in range(partitions)})
+    return sum(end.offset for end in ends.values())
+
+
+@pytest.mark.parametrize("mode", ["records", "tables"])
+def test_produce_sends_what_it_says(module_broker: EmbeddedBroker, mode: str) -> None:
+    topic = f"perf-{mode}"
+    with Admin(module_broker.bootstrap_servers) as admin:
+        admin.create_topic(topic, partitions=2)
+    options = ["--topic", topic, "--num-records", "3001", "--record-size", "100", "--mode", mode, "--print-metrics"]
+    done = _perf(module_broker, "produce", *options, "--producer-props", "compression.type=lz4")
+    total = _TOTAL.search(done.stdout)
+    assert total is not None
+    assert total[1] == "3001"
+    assert re.search(r"^records-sent +3,001$", done.stdout, re.MULTILINE)
+    assert _count(module_broker, topic, 2) == 3001
+
+
+def test_produce_takes_payloads_throughput_and_transactions(module_broker: EmbeddedBroker, tmp_path: Path) -> None:
+    with Admin(module_broker.bootstrap_servers) as admin:
+        admin.create_topic("perf-payloads", partitions=1)
+    payloads = tmp_path / "payloads"
+    payloads.write_text("one\ntwo\n")
+    options = ["--topic", "perf-payloads", "--num-records", "200", "--throughput", "1000"]
+    done = _perf(module_broker, "produce", *options, "--payload-file", str(payloads), "--transaction-duration-ms", "50")
+    assert _TOTAL.search(done.stdout)
+    assert _count(module_broker, "perf-payloads", 1) > 200  # markers are records too
+
+
+def test_wrong_usage_is_said(module_broker: EmbeddedBroker) -> None:
+    options = ["--topic", "nowhere", "--num-records", "1"]
+    assert "give --record-size or --payload-file" in _perf(module_broker, "produce", *options, code=2).stderr
+    missing = _perf(module_broker, "produce", *options, "--record-size", "1", code=1).stderr
+    assert "topic nowhere does not exist: auto.create.topics.enable is off" in missing
+    assert "--producer-acks 0" in _perf(module_broker, "latency", "--topic", "x", "--producer-acks", "0", code=2).stderr
+
+
+def test_latency_prints_average_and_percentiles(module_broker: EmbeddedBroker) -> None:
+    done = _perf(module_broker, "latency", "--topic", "perf-latency", "--num-records", "50")
+    assert 'Topic "perf-latency" does not exist' in done.stdout
+    assert re.search(r"^0\t[\d.]+$", done.stdout, re.MULTILINE)
+    assert re.search(r"^Avg latency: [\d.]+ ms$", done.stdout, re.MULTILINE)
+    assert re.search(r"^Percentiles: 50th = \d+, 99th = \d+, 99\.9th = \d+$", done.stdout, re.MULTILINE)
+    assert _count(module_broker, "perf-latency", 1) == 50
