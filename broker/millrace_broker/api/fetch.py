@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from millrace.errors import FencedLeaderEpochError, StorageError, UnknownLeaderEpochError
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.fetch_response import FetchAnswer
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.api.ranges import aborted_within
 from millrace_broker.broker import Broker, ServedPartition
@@ -26,12 +27,12 @@ from millrace_broker.log import PartitionLog
 class _Reading:
     """A response as far as it was filled, the bytes in it, and whether it must be sent without waiting."""
 
-    response: pb.FetchResponse
+    response: FetchAnswer
     size_bytes: int
     has_error: bool
 
 
-async def handle(broker: Broker, request: pb.FetchRequest, call: Call) -> pb.FetchResponse:
+async def handle(broker: Broker, request: pb.FetchRequest, call: Call) -> FetchAnswer:
     """Read what is there; with fewer than ``min_bytes``, wait up to ``max_wait_ms`` for more and read again."""
     max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
     min_bytes = min(request.min_bytes, max_bytes)
@@ -69,13 +70,14 @@ def _readable_bytes_max(broker: Broker, request: pb.FetchRequest) -> int:
 
 
 async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int) -> _Reading:
-    response = pb.FetchResponse()
+    response = FetchAnswer()
     size_bytes = 0
     has_error = False
     for topic_fetch in request.topics:
-        topic_records = response.topics.add(name=topic_fetch.name, topic_id=topic_fetch.topic_id)
+        topic_records = response.add_topic(topic_fetch.name, topic_fetch.topic_id)
         for wanted in topic_fetch.partitions:
-            result = topic_records.partitions.add(partition=wanted.partition)
+            answered = topic_records.add_partition(wanted.partition)
+            result = answered.result
             try:
                 topic = broker.topic(topic_fetch.name, topic_fetch.topic_id)
                 topic_records.topic_id = topic.topic_id.bytes
@@ -83,11 +85,11 @@ async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int) -> _Re
                 _check_epoch(partition, wanted.current_leader_epoch)
                 left_bytes = min(wanted.partition_max_bytes, max_bytes - size_bytes)
                 _describe(result, partition.log)
-                result.records, aborted = await _read_partition(
+                answered.records, aborted = await _read_partition(
                     broker, request, partition.log, wanted.fetch_offset, left_bytes, is_first=size_bytes == 0
                 )
                 result.aborted_transactions.extend(aborted)
-                size_bytes += len(result.records)
+                size_bytes += len(answered.records)
             except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
                 has_error = True
                 result.error.CopyFrom(error_message(error))

@@ -1329,6 +1329,7 @@ class FetchResponse(_message.Message):
         ERROR_FIELD_NUMBER: _builtins.int
         ABORTED_TRANSACTIONS_FIELD_NUMBER: _builtins.int
         PREFERRED_READ_REPLICA_FIELD_NUMBER: _builtins.int
+        PADDING_FIELD_NUMBER: _builtins.int
         partition: _builtins.int
         high_watermark: _builtins.int
         last_stable_offset: _builtins.int
@@ -1337,6 +1338,8 @@ class FetchResponse(_message.Message):
         """whole batches; the first may begin before fetch_offset"""
         preferred_read_replica: _builtins.int
         """fetch from this broker instead; records are empty"""
+        padding: _builtins.bytes
+        """nothing: with it records begin at a multiple of 8 bytes in the response, and need no copy"""
         @_builtins.property
         def error(self) -> Global___Error: ...
         @_builtins.property
@@ -1354,10 +1357,11 @@ class FetchResponse(_message.Message):
             error: Global___Error | None = ...,
             aborted_transactions: _abc.Iterable[Global___AbortedTransaction] | None = ...,
             preferred_read_replica: _builtins.int | None = ...,
+            padding: _builtins.bytes = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["_preferred_read_replica", b"_preferred_read_replica", "error", b"error", "preferred_read_replica", b"preferred_read_replica"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["_preferred_read_replica", b"_preferred_read_replica", "aborted_transactions", b"aborted_transactions", "error", b"error", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "log_start_offset", b"log_start_offset", "partition", b"partition", "preferred_read_replica", b"preferred_read_replica", "records", b"records"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_preferred_read_replica", b"_preferred_read_replica", "aborted_transactions", b"aborted_transactions", "error", b"error", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "log_start_offset", b"log_start_offset", "padding", b"padding", "partition", b"partition", "preferred_read_replica", b"preferred_read_replica", "records", b"records"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         _WhichOneofReturnType__preferred_read_replica: _TypeAlias = _typing.Literal["preferred_read_replica"]  # noqa: Y015
         _WhichOneofArgType__preferred_read_replica: _TypeAlias = _typing.Literal["_preferred_read_replica", b"_preferred_read_replica"]  # noqa: Y015

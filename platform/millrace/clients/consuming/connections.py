@@ -55,7 +55,7 @@ class ConsumerConnections(Connections):
             raise
 
     def raw_fetch(self, address: str) -> grpc.UnaryUnaryMultiCallable[pb.FetchRequest, bytes]:
-        """The call Fetch whose response is left as it came: see ``fetch_response``."""
+        """The call Fetch whose response is left as it came: see ``millrace.protocol.fetch_response``."""
         channel = self.channel(address)
         with self._raw_lock:
             method = self._raw_fetches.get(channel)

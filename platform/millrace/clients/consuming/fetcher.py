@@ -24,12 +24,11 @@ import pyarrow as pa
 from millrace.clients.connections import backoff_s
 from millrace.clients.consuming.connections import ConsumerConnections
 from millrace.clients.consuming.direct_reads import DirectReader
-from millrace.clients.consuming.fetch_response import FetchedRecords, read_fetch_response
 from millrace.clients.consuming.partition import Fetched, PartitionState
 from millrace.clients.consuming.signal import Signal
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.offsets import isolation_number
-from millrace.config.client import ConsumerConfig, DirectReads
+from millrace.config.client import ConsumerConfig, DirectReads, Isolation
 from millrace.errors import (
     BrokerUnavailableError,
     MillraceError,
@@ -38,12 +37,18 @@ from millrace.errors import (
     error_of,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.fetch_response import FetchedRecords, read_fetch_response
 from millrace.records import AbortedTransaction, scan_headers
 
 _LOOKUP_MS_MIN: Final = 100
 """What finding a leader may take even in a poll that does not wait."""
 
 logger = logging.getLogger(__name__)
+_ANSWER_BYTES: Final = 4 * 2**20 - 64 * 2**10
+"""Most that is asked for at once: C libraries map and unmap blocks of 4 MiB and more, which costs more than it brings.
+
+So a partition with more to read than that is asked for by itself, and several are under way at once.
+"""
 _TIMEOUT_SLACK_S: Final = 5.0
 """What a fetch may take beyond ``fetch.max.wait.ms`` before its connection is given up, at least."""
 
@@ -72,7 +77,8 @@ class Fetcher:
     def send(self, states: Iterable[PartitionState], timeout_ms: int) -> None:
         """Ask for what follows in every partition that has little left; finding leaders may take ``timeout_ms``."""
         now = time.monotonic()
-        by_address: dict[str, _Asked] = {}
+        idle: dict[str, _Asked] = {}
+        behind: list[tuple[str, _Asked]] = []
         known = list(states)
         for state in known:
             if state.located and len(state.waiting) <= 1 and self._direct is not None:
@@ -86,9 +92,11 @@ class Fetcher:
                 continue
             if self._direct is not None and self._direct.may_read(state, now):
                 self._direct.locate(state, address)
+            elif state.is_behind:
+                behind.append((address, [(state, state.generation)]))
             else:
-                by_address.setdefault(address, []).append((state, state.generation))
-        for address, asked in by_address.items():
+                idle.setdefault(address, []).append((state, state.generation))
+        for address, asked in [*behind, *idle.items()]:
             self._fetch(address, asked, known)
 
     def _is_due(self, state: PartitionState, now: float) -> bool:
@@ -127,7 +135,8 @@ class Fetcher:
         return max(min(wanted_bytes, room_bytes), 1)
 
     def _fetch(self, address: str, asked: _Asked, known: list[PartitionState]) -> None:
-        wanted_bytes = min(self._config.fetch_max_bytes, len(asked) * self._config.max_partition_fetch_bytes)
+        wanted_bytes = len(asked) * self._config.max_partition_fetch_bytes
+        wanted_bytes = min(wanted_bytes, self._config.fetch_max_bytes, _ANSWER_BYTES)
         max_bytes = self._room_bytes(wanted_bytes, known)
         if not max_bytes:
             return
@@ -208,6 +217,7 @@ class Fetcher:
         state.high_watermark = result.high_watermark
         state.last_stable_offset = result.last_stable_offset
         state.log_start_offset = result.log_start_offset
+        state.is_behind = False
         if result.HasField("preferred_read_replica"):
             state.replica = result.preferred_read_replica
             state.replica_until = time.monotonic() + self._config.metadata_max_age_ms / 1000
@@ -225,11 +235,16 @@ class Fetcher:
         if last is None:
             return
         state.fetch_offset = last.next_offset
+        state.is_behind = state.fetch_offset < self._readable_end(state)
         batches = data.slice(0, end)
         state.waiting.append(Fetched(data=batches, next_offset=last.next_offset, held_bytes=data.size, aborted=aborted))
         if self._direct is not None:
             # There is more than a response holds: perhaps it can be read where it lies.
-            state.may_be_here = data.size >= self._config.max_partition_fetch_bytes // 2
+            state.may_be_here = state.is_behind
+
+    def _readable_end(self, state: PartitionState) -> int:
+        is_committed = self._config.isolation_level is Isolation.READ_COMMITTED
+        return state.last_stable_offset if is_committed else state.high_watermark
 
     # --- failures -------------------------------------------------------------------------------------------------
 

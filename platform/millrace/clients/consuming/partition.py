@@ -54,6 +54,7 @@ class PartitionState:
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
+    is_behind: bool = False
     error: MillraceError | None = None
     replica: int | None = None
     replica_until: float = 0.0
