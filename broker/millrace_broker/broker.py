@@ -53,6 +53,7 @@ from millrace_broker.metadata import (
 )
 from millrace_broker.purgatory import Arrivals, PartitionKey, PurgatoryStatistics, Timer
 from millrace_broker.remote_reads import RemoteReaders, RemoteReadStatistics
+from millrace_broker.share_groups import ShareCoordinator, ShareStatistics
 from millrace_broker.tiering import check_tiered_topics, tiering_settings
 from millrace_broker.transactions import TransactionCoordinator, TransactionStatistics
 
@@ -81,6 +82,7 @@ class BrokerStatistics:
     remote_reads: RemoteReadStatistics
     tiering: TieringStatistics | None
     groups: GroupStatistics
+    share_groups: ShareStatistics
     transactions: TransactionStatistics
 
 
@@ -135,6 +137,7 @@ class Broker:
         self._append_locks: dict[PartitionKey, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self.groups: Final = GroupCoordinator(self)
+        self.share_groups: Final = ShareCoordinator(self)
         self.transactions: Final = TransactionCoordinator(self)
 
     # --- life ------------------------------------------------------------------------------------------------
@@ -148,6 +151,7 @@ class Broker:
         self.timer.start(self._loop)
         await self.administer(self._open, on_progress)
         self.groups.start()
+        self.share_groups.start()
         self.transactions.start()
 
     def _open(self, on_progress: Progress | None) -> None:
@@ -226,6 +230,7 @@ class Broker:
     async def close(self) -> None:
         """Finish what has begun, write checkpoints and the clean-shutdown marks, let go of the directories."""
         await self.transactions.close()
+        await self.share_groups.close()
         await self.groups.close()
         ticking = getattr(self, "_ticking", None)
         if ticking is not None:
@@ -400,6 +405,7 @@ class Broker:
                 for known in (self._append_locks, self._stable_offsets, self._unstable_bytes):
                     known.pop(key, None)
             self.groups.topic_deleted(topic.name)
+            self.share_groups.topic_deleted(topic)
 
         self._loop.call_soon_threadsafe(forget)
 
@@ -427,6 +433,7 @@ class Broker:
             remote_reads=self._remote_readers.statistics(),
             tiering=None if self.logs.tiering is None else self.logs.tiering.statistics(),
             groups=self.groups.statistics(),
+            share_groups=self.share_groups.statistics(),
             transactions=self.transactions.statistics(),
         )
 

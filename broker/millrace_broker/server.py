@@ -81,6 +81,7 @@ class BrokerServer:
         if not self._is_started:
             return
         self._is_started = False
+        self.broker.share_groups.release()
         self.broker.arrivals.close()
         self.broker.stable_arrivals.close()
         self.broker.appends.close()

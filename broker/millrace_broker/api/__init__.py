@@ -43,6 +43,9 @@ from millrace_broker.api import (
     offset_fetch,
     produce,
     read_range,
+    share_acknowledge,
+    share_fetch,
+    share_group_heartbeat,
     sync_group,
     txn_offset_commit,
     write_txn_markers,
@@ -89,6 +92,9 @@ HANDLERS: Final[dict[str, UnaryHandler]] = {
     "ListGroups": list_groups.handle,
     "DescribeGroups": describe_groups.handle,
     "DeleteGroups": delete_groups.handle,
+    "ShareGroupHeartbeat": share_group_heartbeat.handle,
+    "ShareFetch": share_fetch.handle,
+    "ShareAcknowledge": share_acknowledge.handle,
 }
 """Handlers by the names of their calls in the ``Broker`` service."""
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from millrace.coordinator_records import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartitions,
+    write_versioned,
+)
 from millrace.errors import GroupIdNotFoundError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
-from millrace_broker.api.list_groups import CLASSIC
+from millrace_broker.api.list_groups import CLASSIC, SHARE
 from millrace_broker.broker import Broker
 from millrace_broker.groups import Entry
+from millrace_broker.share_groups import ShareGroup
 
 
 async def handle(broker: Broker, request: pb.DescribeGroupsRequest, call: Call) -> pb.DescribeGroupsResponse:
@@ -16,10 +23,13 @@ async def handle(broker: Broker, request: pb.DescribeGroupsRequest, call: Call) 
     for group_id in request.group_ids:
         result = response.groups.add(group_id=group_id)
         try:
-            entry = broker.groups.shard_of(group_id, may_be_empty=True).entries.get(group_id)
-            if entry is None:
+            entry, shared = broker.groups.find(group_id), broker.share_groups.find(group_id)
+            if entry is not None:
+                _describe(result, entry)
+            elif shared is not None:
+                _describe_shared(result, shared)
+            else:
                 raise GroupIdNotFoundError(f"there is no group {group_id}")
-            _describe(result, entry)
             _set_coordinator(result, broker)
         except Exception as error:  # noqa: BLE001 - stands beside the group, unexpected ones are logged
             result.state = "Dead"
@@ -45,6 +55,24 @@ def _describe(result: pb.DescribeGroupsResponse.Group, entry: Entry) -> None:
         if protocol is not None:
             described.metadata = member.metadata(protocol)
             described.assignment = member.assignment
+
+
+def _describe_shared(result: pb.DescribeGroupsResponse.Group, group: ShareGroup) -> None:
+    result.type = result.protocol_type = SHARE
+    result.state = group.state
+    result.generation_id = group.members.epoch
+    for member in group.members.members.values():
+        topics = tuple(sorted(member.topics))
+        assigned = tuple(
+            TopicPartitions(topic=topic, partitions=partitions) for topic, partitions in (member.told or {}).items()
+        )
+        result.members.add(
+            member_id=member.member_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            metadata=write_versioned(ConsumerProtocolSubscription(topics=topics, user_data=None), 3),
+            assignment=write_versioned(ConsumerProtocolAssignment(assigned_partitions=assigned, user_data=None), 3),
+        )
 
 
 def _set_coordinator(result: pb.DescribeGroupsResponse.Group, broker: Broker) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 
-from millrace.errors import MemberIdRequiredError
+from millrace.errors import InconsistentGroupProtocolError, MemberIdRequiredError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.broker import Broker
@@ -18,6 +18,8 @@ async def handle(broker: Broker, request: pb.JoinGroupRequest, call: Call) -> pb
     """Join; raises what ``Group.join`` answers with. A rebalance time-out of 0 is the session's, as in old Kafka."""
     group_id = request.group_id
     shard = broker.groups.shard_of(group_id)
+    if broker.share_groups.has_members(group_id):
+        raise InconsistentGroupProtocolError(f"group {group_id} is a share group with members: take another id")
     join = JoinRequest(
         member_id=request.member_id,
         new_member_id=f"{request.group_instance_id or request.client_id}-{uuid.uuid4()}",

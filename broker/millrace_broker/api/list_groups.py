@@ -7,6 +7,7 @@ from millrace_broker.api.call import Call
 from millrace_broker.broker import Broker
 
 CLASSIC = "classic"
+SHARE = "share"
 
 
 async def handle(broker: Broker, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsResponse:
@@ -21,6 +22,10 @@ async def handle(broker: Broker, request: pb.ListGroupsRequest, call: Call) -> p
             type=CLASSIC,
         )
         for group_id, entry in broker.groups.groups()
+    ]
+    groups += [
+        pb.ListGroupsResponse.Group(group_id=group.group_id, protocol_type=SHARE, state=group.state, type=SHARE)
+        for group in broker.share_groups.groups()
     ]
     wanted = (
         group

@@ -94,6 +94,20 @@ class GroupCoordinator:
             raise InvalidGroupIdError("the group id is empty: set group.id")
         return self._shards.shard_of(group_id)
 
+    def find(self, group_id: str) -> Entry | None:
+        """The group, if it is there. Raises ``CoordinatorLoadInProgressError``, ``NotCoordinatorError``."""
+        if self._shards.partition_count is None:
+            return None
+        return self._shards.shard_of(group_id).entries.get(group_id)
+
+    def has_members(self, group_id: str) -> bool:
+        """Whether the id is that of a group with members, as far as that has been read."""
+        try:
+            entry = self.find(group_id)
+        except (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError):
+            return False
+        return entry is not None and len(entry.group.roster) > 0
+
     def groups(self) -> Iterable[tuple[str, Entry]]:
         """All groups that have been read, by id.
 

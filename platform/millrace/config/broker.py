@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, NamedTuple, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator
 
@@ -231,6 +231,25 @@ class BrokerConfig(Config):
     )
     transaction_partition_verification_enable: bool = Field(
         True, description="Whether a transaction's records are taken only once the partition was added to it (KIP-890)."
+    )
+    group_share_delivery_count_limit: Annotated[int, Field(ge=2, le=10)] = Field(
+        5, description="How often a record is given to members of a share group before it is archived."
+    )
+    group_share_record_lock_duration_ms: int = Field(
+        30_000, ge=1, le=_INT_MAX, description="How long a member of a share group has the records that it was given."
+    )
+    group_share_partition_max_record_locks: _PositiveInt = Field(
+        200, description="Records of a partition that members of a share group may have at once."
+    )
+    group_share_session_timeout_ms: int = Field(
+        45_000, ge=1, le=_INT_MAX, description="How long a member of a share group may be silent."
+    )
+    group_share_heartbeat_interval_ms: int = Field(
+        5000, ge=1, le=_INT_MAX, description="How often members of share groups are to be heard of."
+    )
+    group_share_max_size: _PositiveInt = Field(200, description="Most members of a share group.")
+    share_auto_offset_reset: Literal["earliest", "latest"] = Field(
+        "latest", description="Where share groups begin to read a partition. In Kafka it is an option of each group."
     )
     transaction_state_log_num_partitions: _PositiveInt = Field(
         50, description="Partitions of __transaction_state, when it is created: not to be changed afterwards."

@@ -1,0 +1,53 @@
+"""ShareFetch: records that a member of a share group gets for itself, for a time (KIP-932).
+
+Acknowledgements in the request are taken first. A request without any room for records only acknowledges.
+"""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.share_acknowledge import acknowledge_all
+from millrace_broker.broker import Broker
+from millrace_broker.share_groups import Fetched, FetchLimits, Wanted
+
+
+async def handle(broker: Broker, request: pb.ShareFetchRequest, call: Call) -> pb.ShareFetchResponse:
+    """Acknowledge, then acquire; with nothing to give, wait up to ``max_wait_ms``."""
+    coordinator = broker.share_groups
+    response = pb.ShareFetchResponse(acquisition_lock_timeout_ms=coordinator.lock_duration_ms)
+    wanted: list[Wanted] = []
+    results: list[pb.ShareFetchResponse.PartitionRecords] = []
+    acknowledgements = []
+    for topic_fetch in request.topics:
+        topic_records = response.topics.add(name=topic_fetch.name, topic_id=topic_fetch.topic_id)
+        for each in topic_fetch.partitions:
+            result = topic_records.partitions.add(partition=each.partition)
+            wanted.append(Wanted(topic_fetch.name, topic_fetch.topic_id, each.partition))
+            results.append(result)
+            acknowledgements.append((topic_fetch.name, each.partition, each.acknowledgements))
+    errors = await acknowledge_all(broker, request.group_id, request.member_id, acknowledgements)
+    for result, error in zip(results, errors, strict=True):
+        if error is not None:
+            result.acknowledge_error.CopyFrom(error_message(error))
+    limits = FetchLimits(
+        records_max=request.max_records,
+        bytes_max=min(request.max_bytes, broker.config.fetch_max_bytes),
+        # Whoever acknowledged something in vain learns that at once.
+        wait_ms=0 if any(errors) else request.max_wait_ms,
+    )
+    if limits.records_max <= 0 or limits.bytes_max <= 0:
+        return response
+    fetched = await coordinator.fetch(request.group_id, request.member_id, wanted, limits, call.response_lease)
+    for result, each_fetched in zip(results, fetched, strict=True):
+        _fill(result, each_fetched)
+    return response
+
+
+def _fill(result: pb.ShareFetchResponse.PartitionRecords, fetched: Fetched) -> None:
+    if fetched.error is not None:
+        result.error.CopyFrom(error_message(fetched.error))
+        return
+    result.records = fetched.records
+    for run in fetched.acquired:
+        result.acquired.add(first_offset=run.first, last_offset=run.last, delivery_count=run.delivery_count)

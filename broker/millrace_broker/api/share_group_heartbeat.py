@@ -1,0 +1,36 @@
+"""ShareGroupHeartbeat: a member of a share group joins, lives or leaves, and learns what it reads (KIP-932)."""
+
+from __future__ import annotations
+
+from millrace.errors import InconsistentGroupProtocolError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.api.join_group import client_host
+from millrace_broker.broker import Broker
+from millrace_broker.share_groups import Beat
+
+
+async def handle(broker: Broker, request: pb.ShareGroupHeartbeatRequest, call: Call) -> pb.ShareGroupHeartbeatResponse:
+    """Note that the member lives; raises what ``ShareMembers.beat`` does, and ``InconsistentGroupProtocolError``."""
+    shard = broker.share_groups.shard_of(request.group_id)
+    if broker.groups.has_members(request.group_id):
+        raise InconsistentGroupProtocolError(
+            f"group {request.group_id} is a consumer group with members: take another id"
+        )
+    beat = Beat(
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        client_id=request.client_id,
+        client_host=client_host(call.peer),
+        rack_id=request.rack_id,
+        topics=frozenset(request.subscribed_topics) if request.subscribed_topics or not request.member_epoch else None,
+    )
+    epoch, assignment = shard.beat(request.group_id, beat)
+    response = pb.ShareGroupHeartbeatResponse(
+        member_epoch=epoch, heartbeat_interval_ms=broker.config.group_share_heartbeat_interval_ms
+    )
+    if assignment is not None:
+        response.has_assignment = True
+        for topic, partitions in assignment.items():
+            response.assignment.add(name=topic, partitions=partitions)
+    return response

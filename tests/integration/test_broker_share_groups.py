@@ -1,0 +1,369 @@
+"""Share groups on a real broker, over gRPC."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.coordinator_records import read_assignment, read_subscription
+from millrace.errors import (
+    CoordinatorLoadInProgressError,
+    FencedMemberEpochError,
+    GroupIdNotFoundError,
+    GroupMaxSizeReachedError,
+    InconsistentGroupProtocolError,
+    InvalidGroupIdError,
+    InvalidRecordStateError,
+    InvalidRequestError,
+    MillraceError,
+    NonEmptyGroupError,
+    UnknownMemberError,
+    UnknownTopicOrPartitionError,
+)
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.embedded import EmbeddedBroker
+
+OPTIONS = {
+    "share.auto.offset.reset": "earliest",
+    "group.share.record.lock.duration.ms": "60000",
+    "group.share.max.size": "8",
+    "share.coordinator.state.topic.num.partitions": "3",
+}
+DEADLINE_S = 20
+
+
+@pytest.fixture(scope="module")
+def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), options=OPTIONS) as running:
+        yield running
+
+
+@pytest.fixture
+def group() -> str:
+    return f"share-{uuid.uuid4().hex[:12]}"
+
+
+class Share:
+    """Calls about one share group."""
+
+    def __init__(self, calls: Any, group_id: str) -> None:
+        self.calls, self.group_id = calls, group_id
+        self.ready()
+
+    def ready(self) -> None:
+        """Find the coordinator, and wait until it has read what there is."""
+        self.calls.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.SHARE, keys=[self.group_id]))
+        deadline = time.monotonic() + DEADLINE_S
+        while self.error_of_fetch() is CoordinatorLoadInProgressError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def error_of_fetch(self) -> type[MillraceError]:
+        return type(
+            self.calls.error("ShareFetch", pb.ShareFetchRequest(group_id=self.group_id, max_records=1, max_bytes=1))
+        )
+
+    def beat(self, member: str, epoch: int, *topics: str) -> pb.ShareGroupHeartbeatResponse:
+        request = pb.ShareGroupHeartbeatRequest(
+            group_id=self.group_id, member_id=member, member_epoch=epoch, client_id="c", subscribed_topics=topics
+        )
+        return self.calls.call("ShareGroupHeartbeat", request)
+
+    def join(self, member: str, *topics: str) -> int:
+        return self.beat(member, 0, *topics).member_epoch
+
+    def fetch(
+        self,
+        member: str,
+        topic: str,
+        *,
+        partition: int = 0,
+        most: int = 100,
+        wait_ms: int = 0,
+        acknowledge: list[tuple[int, int, int]] | None = None,
+    ) -> pb.ShareFetchResponse.PartitionRecords:
+        wanted = pb.ShareFetchRequest.PartitionFetch(
+            partition=partition, acknowledgements=[batch(*each) for each in acknowledge or ()]
+        )
+        request = pb.ShareFetchRequest(
+            group_id=self.group_id,
+            member_id=member,
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=2**20,
+            max_records=most,
+            topics=[pb.ShareFetchRequest.TopicFetch(name=topic, partitions=[wanted])],
+        )
+        return self.calls.call("ShareFetch", request).topics[0].partitions[0]
+
+    def offsets(self, member: str, topic: str, **options: Any) -> list[int]:
+        return acquired(self.fetch(member, topic, **options))
+
+    def acknowledge(self, member: str, topic: str, first: int, last: int, what: int = pb.ACCEPT) -> int:
+        request = pb.ShareAcknowledgeRequest(
+            group_id=self.group_id,
+            member_id=member,
+            topics=[
+                pb.ShareAcknowledgeRequest.TopicAcknowledgements(
+                    name=topic,
+                    partitions=[
+                        pb.ShareAcknowledgeRequest.PartitionAcknowledgements(
+                            partition=0, acknowledgements=[batch(first, last, what)]
+                        )
+                    ],
+                )
+            ],
+        )
+        return self.calls.call("ShareAcknowledge", request).topics[0].partitions[0].error.code
+
+
+def batch(first: int, last: int, what: int) -> pb.AcknowledgementBatch:
+    return pb.AcknowledgementBatch(first_offset=first, last_offset=last, type=what)  # type: ignore[arg-type]
+
+
+def acquired(result: pb.ShareFetchResponse.PartitionRecords) -> list[int]:
+    assert result.error.code == 0, result.error.message
+    return [offset for run in result.acquired for offset in range(run.first_offset, run.last_offset + 1)]
+
+
+@pytest.fixture
+def filled(calls: Any, topic: str) -> str:
+    """A topic with ten records, in batches of five."""
+    calls.create(topic)
+    for _ in range(2):
+        calls.produce(topic, calls.batch(*[b"x"] * 5))
+    return topic
+
+
+def test_members_share_the_records_of_a_partition(calls: Any, group: str, filled: str) -> None:
+    share = Share(calls, group)
+    for member in "ab":
+        assert share.join(member, filled) > 0
+    first = share.fetch("a", filled, most=4)
+    assert acquired(first) == [0, 1, 2, 3]
+    assert calls.offsets_in(first.records) == [range(5)]
+    second = share.fetch("b", filled)
+    assert acquired(second) == [4, 5, 6, 7, 8, 9]
+    assert calls.offsets_in(second.records) == [range(5), range(5, 10)]
+    assert share.offsets("a", filled) == []
+    assert share.acknowledge("a", filled, 0, 3) == 0
+    assert share.acknowledge("a", filled, 0, 3) == InvalidRecordStateError.code
+    assert share.acknowledge("b", filled, 4, 4, pb.RELEASE) == 0
+    again = share.fetch("a", filled)
+    assert [(run.first_offset, run.delivery_count) for run in again.acquired] == [(4, 2)]
+
+
+def test_acknowledgements_in_a_fetch_are_done_first(calls: Any, group: str, filled: str) -> None:
+    share = Share(calls, group)
+    share.join("a", filled)
+    assert len(share.offsets("a", filled)) == 10
+    result = share.fetch("a", filled, acknowledge=[(0, 4, pb.ACCEPT), (5, 9, pb.RELEASE)])
+    assert acquired(result) == [5, 6, 7, 8, 9]
+    result = share.fetch("a", filled, acknowledge=[(0, 4, pb.ACCEPT)], wait_ms=10_000)
+    assert result.acknowledge_error.code == InvalidRecordStateError.code
+
+
+def test_records_are_given_out_a_limited_number_of_times(calls: Any, group: str, filled: str) -> None:
+    share = Share(calls, group)
+    share.join("a", filled)
+    counts = []
+    while result := share.fetch("a", filled, most=1).acquired:
+        if result[0].first_offset != 0:
+            break
+        counts.append(result[0].delivery_count)
+        assert share.acknowledge("a", filled, 0, 0, pb.RELEASE) == 0
+    assert counts == [1, 2, 3, 4, 5]
+
+
+def test_a_fetch_waits_for_records(calls: Any, group: str, topic: str) -> None:
+    calls.create(topic)
+    share = Share(calls, group)
+    share.join("a", topic)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(share.offsets, "a", topic, wait_ms=20_000)
+        calls.produce(topic, calls.batch(b"x"))
+        assert waiting.result() == [0]
+
+
+def test_a_fetch_waits_for_records_that_are_given_back(calls: Any, group: str, filled: str) -> None:
+    share = Share(calls, group)
+    for member in "ab":
+        share.join(member, filled)
+    assert len(share.offsets("a", filled)) == 10
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(share.offsets, "b", filled, wait_ms=20_000)
+        assert share.acknowledge("a", filled, 3, 4, pb.RELEASE) == 0
+        assert waiting.result() == [3, 4]
+        waiting = pool.submit(share.offsets, "b", filled, wait_ms=20_000)
+        assert share.beat("a", -1).member_epoch == -1  # it leaves, and everything it had is free
+        assert waiting.result() == [0, 1, 2, 5, 6, 7, 8, 9]
+
+
+def test_members_learn_what_they_read(calls: Any, group: str, topic: str) -> None:
+    calls.create(topic, 4)
+    share = Share(calls, group)
+    first = share.beat("a", 0, topic)
+    assert [(each.name, list(each.partitions)) for each in first.assignment] == [(topic, [0, 1, 2, 3])]
+    assert not share.beat("a", first.member_epoch).has_assignment
+    share.join("b", topic)
+    changed = share.beat("a", first.member_epoch)
+    assert [list(each.partitions) for each in changed.assignment] == [[0, 2]]
+    assert changed.member_epoch > first.member_epoch
+    for member in "cde":
+        share.join(member, topic)
+    assert len(share.beat("a", changed.member_epoch).assignment[0].partitions) == 4
+
+
+def test_groups_are_listed_described_and_deleted(calls: Any, group: str, filled: str) -> None:
+    share = Share(calls, group)
+    share.join("a", filled)
+    assert share.offsets("a", filled)
+    listed = calls.call("ListGroups", pb.ListGroupsRequest(types=["share"])).groups
+    assert [(each.state, each.type) for each in listed if each.group_id == group] == [("Stable", "share")]
+    described = calls.call("DescribeGroups", pb.DescribeGroupsRequest(group_ids=[group])).groups[0]
+    assert (described.type, described.state) == ("share", "Stable")
+    assert read_subscription(described.members[0].metadata)[1].topics == (filled,)
+    assert read_assignment(described.members[0].assignment)[1].assigned_partitions[0].partitions == (0,)
+
+    def delete() -> int:
+        return calls.call("DeleteGroups", pb.DeleteGroupsRequest(group_ids=[group])).results[0].error.code
+
+    assert delete() == NonEmptyGroupError.code
+    share.beat("a", -1)
+    assert delete() == 0
+    assert delete() == GroupIdNotFoundError.code
+
+
+def test_what_is_refused(calls: Any, group: str, filled: str) -> None:
+    share = Share(calls, group)
+
+    def refusal(call: Callable[[], Any]) -> type[MillraceError]:
+        with pytest.raises(MillraceError) as raised:
+            call()
+        return type(raised.value)
+
+    assert refusal(lambda: share.beat("a", 1)) is UnknownMemberError
+    assert refusal(lambda: share.beat("", 0, filled)) is InvalidRequestError
+    assert refusal(lambda: share.beat("a", -2, filled)) is InvalidRequestError
+    assert refusal(lambda: share.fetch("a", filled)) is UnknownMemberError
+    epoch = share.join("a", filled)
+    assert refusal(lambda: share.beat("a", epoch + 5)) is FencedMemberEpochError
+    assert share.fetch("a", "nothing").error.code == UnknownTopicOrPartitionError.code
+    assert share.fetch("a", filled, partition=7).error.code == UnknownTopicOrPartitionError.code
+    assert share.acknowledge("a", filled, 0, 0) == InvalidRecordStateError.code
+    assert share.acknowledge("a", filled, 1, 0) in (InvalidRequestError.code, InvalidRecordStateError.code)
+    for number in range(7):
+        share.join(f"m{number}", filled)
+    assert refusal(lambda: share.join("one too many", filled)) is GroupMaxSizeReachedError
+    nameless = pb.ShareGroupHeartbeatRequest(member_id="a", subscribed_topics=[filled])
+    assert type(calls.error("ShareGroupHeartbeat", nameless)) is InvalidGroupIdError
+    calls.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.GROUP, keys=[group]))
+    joining = pb.JoinGroupRequest(group_id=group, session_timeout_ms=10_000, protocol_type="consumer")
+    deadline = time.monotonic() + DEADLINE_S
+    while type(error := calls.error("JoinGroup", joining)) is CoordinatorLoadInProgressError:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert type(error) is InconsistentGroupProtocolError
+
+
+def test_locks_and_sessions_end(tmp_path: Path, calls_to: Callable[[str], Any], topic: str) -> None:
+    options = {
+        **OPTIONS,
+        "group.share.record.lock.duration.ms": "300",
+        "group.share.session.timeout.ms": "1500",
+    }
+    with EmbeddedBroker(tmp_path, options=options) as broker:
+        calls = calls_to(broker.bootstrap_servers)
+        calls.create(topic)
+        calls.produce(topic, calls.batch(b"a", b"b"))
+        share = Share(calls, "g")
+        share.join("silent", topic)
+        share.join("b", topic)
+        assert share.offsets("silent", topic) == [0, 1]
+        result = share.fetch("b", topic, wait_ms=10_000)
+        assert [(run.first_offset, run.last_offset, run.delivery_count) for run in result.acquired] == [(0, 1, 2)]
+        assert share.acknowledge("silent", topic, 0, 1) == InvalidRecordStateError.code
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                share.beat("silent", 1)
+            except (UnknownMemberError, FencedMemberEpochError) as error:
+                if isinstance(error, UnknownMemberError):
+                    break
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_a_group_begins_at_the_end_unless_told_otherwise(
+    tmp_path: Path, calls_to: Callable[[str], Any], topic: str
+) -> None:
+    with EmbeddedBroker(tmp_path) as broker:
+        calls = calls_to(broker.bootstrap_servers)
+        calls.create(topic)
+        calls.produce(topic, calls.batch(b"before"))
+        share = Share(calls, "g")
+        share.join("a", topic)
+        assert share.offsets("a", topic) == []
+        calls.produce(topic, calls.batch(b"after"))
+    with EmbeddedBroker(tmp_path) as broker:
+        share = Share(calls_to(broker.bootstrap_servers), "g")
+        share.join("a", topic)
+        assert share.offsets("a", topic) == [1]
+
+
+def test_accepted_records_stay_accepted_after_a_restart(
+    tmp_path: Path, calls_to: Callable[[str], Any], topic: str
+) -> None:
+    with EmbeddedBroker(tmp_path, options=OPTIONS) as broker:
+        calls = calls_to(broker.bootstrap_servers)
+        calls.create(topic)
+        calls.produce(topic, calls.batch(*[b"x"] * 10))
+        share = Share(calls, "g")
+        share.join("a", topic)
+        assert len(share.offsets("a", topic)) == 10
+        assert share.acknowledge("a", topic, 0, 2) == 0
+        assert share.acknowledge("a", topic, 5, 5) == 0
+        assert share.acknowledge("a", topic, 7, 7, pb.REJECT) == 0
+        assert share.acknowledge("a", topic, 8, 8, pb.RELEASE) == 0
+    with EmbeddedBroker(tmp_path, options=OPTIONS) as broker:
+        share = Share(calls_to(broker.bootstrap_servers), "g")
+        share.join("b", topic)
+        result = share.fetch("b", topic)
+        assert acquired(result) == [3, 4, 6, 8, 9]
+        counts = {run.first_offset: run.delivery_count for run in result.acquired}
+        assert (counts[3], counts[8]) == (1, 2)
+
+
+def test_many_members_process_every_record_once(calls: Any, group: str, topic: str) -> None:
+    """Nobody fails here: so every record is accepted exactly once, by whoever had it."""
+    calls.create(topic)
+    for _ in range(10):
+        calls.produce(topic, calls.batch(*[b"x"] * 30))
+    share = Share(calls, group)
+    processed: Counter[int] = Counter()
+    lock = threading.Lock()
+    deadline = time.monotonic() + DEADLINE_S
+
+    def work(member: str) -> None:
+        share.join(member, topic)
+        accept: list[tuple[int, int, int]] = []
+        while time.monotonic() < deadline:
+            result = share.fetch(member, topic, most=7, wait_ms=50, acknowledge=accept)
+            assert result.acknowledge_error.code == 0
+            accept = [(run.first_offset, run.last_offset, pb.ACCEPT) for run in result.acquired]
+            with lock:
+                processed.update(acquired(result))
+                if sum(processed.values()) >= 300 and not accept:
+                    return
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, [f"m{number}" for number in range(6)]))
+    assert processed == Counter(range(300))

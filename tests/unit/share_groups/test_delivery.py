@@ -1,0 +1,305 @@
+"""Records of a partition in a share group: against a model that looks at every record by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from millrace.errors import InvalidRecordStateError, InvalidRequestError
+from millrace_broker.share_groups.delivery import (
+    Acknowledgement,
+    Delivery,
+    DeliverySettings,
+    Readable,
+    RecordState,
+    Run,
+)
+
+SETTINGS = DeliverySettings(delivery_count_limit=3, lock_duration_ms=100, locks_max=8)
+ACCEPT, RELEASE, REJECT, GAP = (
+    Acknowledgement.ACCEPT,
+    Acknowledgement.RELEASE,
+    Acknowledgement.REJECT,
+    Acknowledgement.GAP,
+)
+
+
+def delivery(start: int = 0, **settings: Any) -> Delivery:
+    return Delivery(DeliverySettings(**settings), start)
+
+
+def given(runs: list[Run]) -> list[tuple[int, int, int]]:
+    return [(run.first, run.last, run.delivery_count) for run in runs]
+
+
+def test_records_are_given_out_once_while_their_lock_lasts() -> None:
+    partition = delivery()
+    assert given(partition.acquire("a", [Readable(0, 9)], 5, 0)) == [(0, 4, 1)]
+    assert partition.next_offset == 5
+    assert given(partition.acquire("b", [Readable(0, 9)], 100, 0)) == [(5, 9, 1)]
+    assert given(partition.acquire("c", [Readable(0, 9)], 100, 0)) == []
+
+
+def test_accepted_records_are_over() -> None:
+    partition = delivery()
+    partition.acquire("a", [Readable(0, 9)], 10, 0)
+    partition.acknowledge("a", [(2, 3, ACCEPT)], 1)
+    assert partition.start_offset == 0
+    partition.acknowledge("a", [(0, 1, ACCEPT), (4, 9, REJECT)], 1)
+    assert (partition.start_offset, partition.runs) == (10, ())
+
+
+def test_released_records_are_given_to_others_until_the_limit() -> None:
+    partition = delivery(delivery_count_limit=2)
+    partition.acquire("a", [Readable(0, 3)], 10, 0)
+    partition.acknowledge("a", [(1, 2, RELEASE)], 1)
+    assert partition.next_offset == 1
+    assert given(partition.acquire("b", [Readable(0, 3)], 10, 1)) == [(1, 2, 2)]
+    partition.acknowledge("b", [(1, 2, RELEASE)], 2)
+    assert partition.next_offset == 4
+    partition.acknowledge("a", [(0, 0, ACCEPT), (3, 3, GAP)], 2)
+    assert partition.start_offset == 4
+
+
+def test_a_lock_ends() -> None:
+    partition = delivery(lock_duration_ms=100)
+    partition.acquire("a", [Readable(0, 3)], 10, 0)
+    assert partition.next_deadline_ms == 100
+    assert not partition.release_overdue(99)
+    with pytest.raises(InvalidRecordStateError):
+        partition.acknowledge("a", [(0, 3, ACCEPT)], 100)
+    assert partition.release_overdue(100)
+    assert given(partition.acquire("b", [Readable(0, 3)], 10, 100)) == [(0, 3, 2)]
+
+
+def test_acknowledgements_are_taken_all_or_none() -> None:
+    partition = delivery()
+    partition.acquire("a", [Readable(0, 3)], 2, 0)
+    for wrong in [(2, 3, ACCEPT), (0, 0, ACCEPT), (0, 3, ACCEPT)]:
+        with pytest.raises(InvalidRecordStateError):
+            partition.acknowledge("a", [(0, 1, ACCEPT), wrong], 1)
+    with pytest.raises(InvalidRequestError):
+        partition.acknowledge("a", [(1, 0, ACCEPT)], 1)
+    with pytest.raises(InvalidRecordStateError):
+        partition.acknowledge("b", [(0, 1, ACCEPT)], 1)
+    assert partition.start_offset == 0
+
+
+def test_what_is_no_record_is_passed_over() -> None:
+    partition = delivery()
+    read = [Readable(0, 0, has_records=False), Readable(1, 2), Readable(5, 5)]
+    assert given(partition.acquire("a", read, 10, 0)) == [(1, 2, 1), (5, 5, 1)]
+    partition.acknowledge("a", [(1, 2, ACCEPT)], 1)
+    assert partition.start_offset == 5
+
+
+def test_released_records_that_were_compacted_meanwhile_are_passed_over() -> None:
+    partition = delivery()
+    partition.acquire("a", [Readable(0, 9)], 10, 0)
+    partition.release_member("a")
+    read = [Readable(0, 4, has_records=False), Readable(5, 9)]
+    assert given(partition.acquire("b", read, 10, 1)) == [(5, 9, 2)]
+    assert partition.start_offset == 5
+
+
+def test_only_so_many_are_given_out_at_a_time() -> None:
+    partition = delivery(locks_max=4)
+    assert given(partition.acquire("a", [Readable(0, 99)], 50, 0)) == [(0, 3, 1)]
+    assert partition.next_offset is None
+    partition.acknowledge("a", [(1, 1, ACCEPT)], 1)
+    assert given(partition.acquire("b", [Readable(0, 99)], 50, 1)) == [(4, 4, 1)]
+
+
+def test_a_log_that_begins_later_takes_records_away() -> None:
+    partition = delivery()
+    partition.acquire("a", [Readable(0, 9)], 10, 0)
+    assert partition.start_at(5)
+    partition.acknowledge("a", [(0, 9, ACCEPT)], 1)
+    assert partition.start_offset == 10
+    assert not partition.start_at(7)
+
+
+def test_what_is_written_down_does_not_know_of_deliveries_in_progress() -> None:
+    partition = delivery()
+    partition.acquire("a", [Readable(0, 9)], 10, 0)
+    partition.acknowledge("a", [(3, 4, ACCEPT), (5, 5, RELEASE)], 1)
+    partition.acquire("b", [Readable(0, 9)], 10, 1)
+    again = Delivery.restore(DeliverySettings(), partition.snapshot())
+    assert given(again.acquire("c", [Readable(0, 9)], 10, 5)) == [(0, 2, 1), (5, 5, 2), (6, 9, 1)]
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class ModelRecord:
+    state: RecordState = RecordState.AVAILABLE
+    count: int = 0
+    member: str = ""
+    deadline: int = 0
+
+
+class DeliveryMachine(RuleBasedStateMachine):
+    """The log is batches of three offsets; those at multiples of five are control batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.partition = Delivery(SETTINGS, 0)
+        self.records: dict[int, ModelRecord] = {}
+        self.seen = 0
+        self.now = 0
+        self.log_start = 0
+        self.accepted: set[int] = set()
+        self.deliveries: dict[int, int] = {}
+
+    members = st.sampled_from(["a", "b", "c"])
+
+    @staticmethod
+    def readable(offset: int, batches: int) -> list[Readable]:
+        first = offset // 3
+        return [
+            Readable(number * 3, number * 3 + 2, has_records=number % 5 != 0)
+            for number in range(first, first + batches)
+        ]
+
+    def look_at(self, offset: int) -> None:
+        assert offset == self.seen
+        is_record = offset // 3 % 5 != 0
+        self.records[offset] = ModelRecord() if is_record else ModelRecord(RecordState.ARCHIVED)
+        self.seen += 1
+
+    @property
+    def live(self) -> int:
+        return sum(r.state in (RecordState.AVAILABLE, RecordState.ACQUIRED) for r in self.records.values())
+
+    @rule(member=members, batches=st.integers(1, 4), most=st.integers(1, 7))
+    def acquire(self, member: str, batches: int, most: int) -> None:
+        offset = self.partition.next_offset
+        if offset is None:
+            assert self.live >= SETTINGS.locks_max
+            assert not any(r.state is RecordState.AVAILABLE for r in self.records.values())
+            return
+        read = self.readable(offset, batches)
+        got = self.partition.acquire(member, read, most, self.now)
+        expected = []
+        for position in range(read[0].first, read[-1].last + 1):
+            if position >= self.seen:
+                is_record = position // 3 % 5 != 0
+                available_later = [p for p in range(position, self.seen) if self.is_available(p)]
+                if is_record and (len(expected) + len(available_later) >= most or self.live >= SETTINGS.locks_max):
+                    break
+                self.look_at(position)
+            if self.is_available(position) and len(expected) < most:
+                expected.append(position)
+                record = self.records[position]
+                record.state, record.member = RecordState.ACQUIRED, member
+                record.count, record.deadline = record.count + 1, self.now + SETTINGS.lock_duration_ms
+        assert [p for run in got for p in range(run.first, run.last + 1)] == expected
+        for run in got:
+            for position in range(run.first, run.last + 1):
+                assert position not in self.accepted, "accepted, and given out again"
+                assert run.delivery_count == self.records[position].count <= SETTINGS.delivery_count_limit
+        self.forget()
+
+    def is_available(self, position: int) -> bool:
+        record = self.records.get(position)
+        return record is not None and record.state is RecordState.AVAILABLE
+
+    @rule(member=members, what=st.sampled_from(Acknowledgement), data=st.data())
+    def acknowledge(self, member: str, what: Acknowledgement, data: st.DataObject) -> None:
+        first = data.draw(st.integers(self.log_start, self.seen + 1))
+        last = data.draw(st.integers(first, min(first + 5, self.seen + 1)))
+        touched = [self.records.get(p) for p in range(max(first, self.log_start), last + 1)]
+        is_right = all(
+            r is not None and r.state is RecordState.ACQUIRED and r.member == member and r.deadline > self.now
+            for r in touched
+        )
+        if not is_right:
+            with pytest.raises(InvalidRecordStateError):
+                self.partition.acknowledge(member, [(first, last, what)], self.now)
+            return
+        self.partition.acknowledge(member, [(first, last, what)], self.now)
+        for position in range(first, last + 1):
+            if what is Acknowledgement.ACCEPT:
+                assert position not in self.accepted, "accepted twice"
+                self.accepted.add(position)
+            self.decide(self.records[position], what)
+        self.forget()
+
+    def decide(self, record: ModelRecord, what: Acknowledgement) -> None:
+        record.member = ""
+        if what is Acknowledgement.ACCEPT:
+            record.state = RecordState.ACKNOWLEDGED
+        elif what is Acknowledgement.RELEASE and record.count < SETTINGS.delivery_count_limit:
+            record.state = RecordState.AVAILABLE
+        else:
+            record.state = RecordState.ARCHIVED
+
+    @rule(member=members)
+    def leave(self, member: str) -> None:
+        had = [r for r in self.records.values() if r.state is RecordState.ACQUIRED and r.member == member]
+        assert self.partition.release_member(member) == bool(had)
+        for record in had:
+            self.decide(record, Acknowledgement.RELEASE)
+        self.forget()
+
+    @rule(ms=st.sampled_from([1, 50, 100]))
+    def wait(self, ms: int) -> None:
+        self.now += ms
+        over = [r for r in self.records.values() if r.state is RecordState.ACQUIRED and r.deadline <= self.now]
+        assert self.partition.release_overdue(self.now) == bool(over)
+        for record in over:
+            self.decide(record, Acknowledgement.RELEASE)
+        self.forget()
+
+    @precondition(lambda self: self.seen > self.log_start)
+    @rule(data=st.data())
+    def retention(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(self.partition.start_offset, self.partition.end_offset))
+        self.partition.start_at(offset)
+        self.log_start = max(self.log_start, offset)
+        for position in list(self.records):
+            if position < offset:
+                del self.records[position]
+        self.forget()
+
+    @rule()
+    def restart(self) -> None:
+        self.partition = Delivery.restore(SETTINGS, self.partition.snapshot())
+        for record in self.records.values():
+            if record.state is RecordState.ACQUIRED:
+                record.state, record.member, record.count = RecordState.AVAILABLE, "", record.count - 1
+        while self.seen > 0 and self.is_available(self.seen - 1) and self.records[self.seen - 1].count == 0:
+            self.seen -= 1
+            del self.records[self.seen]
+        self.forget()
+
+    def forget(self) -> None:
+        """What is over at the start is not remembered."""
+        for position in sorted(self.records):
+            if self.records[position].state not in (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED):
+                break
+            del self.records[position]
+
+    @invariant()
+    def is_as_the_model(self) -> None:
+        partition = self.partition
+        seen = {
+            position: (run.state, run.member_id)
+            for run in partition.runs
+            for position in range(run.first, run.last + 1)
+        }
+        assert seen == {position: (r.state, r.member) for position, r in self.records.items()}
+        assert partition.live_count == self.live <= SETTINGS.locks_max
+        assert partition.start_offset == min(self.records, default=self.seen)
+        assert partition.end_offset == self.seen
+        for before, after in zip(partition.runs, partition.runs[1:], strict=False):
+            assert before.last + 1 == after.first
+            assert not after.continues(before)
+
+
+TestDeliveryMachine = DeliveryMachine.TestCase
