@@ -5,7 +5,7 @@ A test that kills or generates takes its number of rounds from a *dial*, an envi
 many seconds with each round. ``make soak`` (``tests/soak.py``) turns them all up. Other variables that tests know:
 
 * ``ORACLES``: directory of the conformance cases (default: ``tests/oracles``)
-* ``DEMO_KILL_SEED``: repeats a run of the kill test of the demo; a failing run prints it
+* ``DEMO_KILL_SEED``, ``HISTORY_SEED``: repeat a kill test of the demo, of clients: a failing run prints it
 * ``FUZZ_CASES``, ``FUZZ_SEED``, ``FUZZ_FIRST``: how many cases the decoders are fuzzed with, and which
 * ``--hypothesis-profile=soak``: more examples in property tests that do not set a number of their own
 """
@@ -47,6 +47,7 @@ DIALS = {
     "BROKER_KILL_ROUNDS": 4,
     "LOG_CRASH_ROUNDS": 15,
     "LOG_FLIP_ROUNDS": 300,
+    "HISTORY_KILL_ROUNDS": 10,
 }
 """Rounds of the tests that can be turned up, as ``make test`` runs them."""
 

@@ -84,6 +84,13 @@ SUITES = (
         floor=4,
     ),
     Suite(
+        name="histories",
+        what="clients and broker killed while they work, what clients saw checked for anomalies: rounds",
+        arguments=["tests/histories/test_histories.py"],
+        dials={"HISTORY_KILL_ROUNDS": 600},
+        floor=10,
+    ),
+    Suite(
         name="properties",
         what="all unit tests, their examples drawn anew each time: runs",
         arguments=["tests/unit", "--hypothesis-profile=soak", "-o", "timeout=3600"],

@@ -6,6 +6,7 @@ is in the end (``final``, everything committed in all partitions, in the order o
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -95,13 +96,13 @@ def _invented(history: History, final: Sequence[Read]) -> Iterator[Anomaly]:
 
 
 def _lost_writes(history: History, final: Sequence[Read]) -> Iterator[Anomaly]:
-    """What was acknowledged, or read by somebody, is there in the end."""
+    """What was acknowledged, or read by somebody, is there in the end. In a transaction the commit is what counts."""
     left = {read.value for read in final}
     for write in history.writes:
-        if write.outcome is Outcome.OK:
-            for send in write.sends:
-                if send.value not in left:
-                    yield Anomaly("lost write", f"{send.value} of {write.process}, acknowledged at {send.offset}")
+        for send in write.sends:
+            is_promised = write.outcome is Outcome.OK or (not write.is_transaction and send.offset is not None)
+            if is_promised and send.value not in left:
+                yield Anomaly("lost write", f"{send.value} of {write.process}, acknowledged at {send.offset}")
     for poll in history.polls:
         for read in poll.reads:
             if read.value not in left:
@@ -175,8 +176,6 @@ def _polls(history: History, final: Sequence[Read]) -> Iterator[Anomaly]:
 
 
 def _between(offsets: Sequence[int], before: int, after: int) -> list[int]:
-    from bisect import bisect_left, bisect_right
-
     return list(offsets[bisect_right(offsets, before) : bisect_left(offsets, after)])
 
 

@@ -19,6 +19,7 @@ WRITES = (
     Write("w2", 3, True, (Send(A, "a4"), Send(B, "b4")), Outcome.UNKNOWN, commit_ns=20),
     Write("w1", 2, False, (Send(A, "a5", 5),), Outcome.OK),
 )
+PARTLY = Write("w3", 1, False, (Send(A, "a6", 6), Send(A, "a7")), Outcome.UNKNOWN)
 FINAL = (
     Read(A, 0, "a1"),
     Read(A, 1, "a2"),
@@ -58,6 +59,7 @@ def polled(*reads: Read, at_ns: int = 50, assignment: int = 9) -> History:
     [
         ("lost write", GOOD, FINAL[:4]),
         ("lost write", polled(Read(A, 9, "a4")), FINAL),
+        ("lost write", replace(GOOD, writes=(*WRITES, PARTLY)), FINAL),
         ("duplicate", GOOD, (*FINAL, Read(A, 8, "a1"))),
         ("inconsistent offset", polled(Read(A, 5, "a1")), FINAL),
         ("invented", polled(Read(A, 9, "a9")), FINAL),

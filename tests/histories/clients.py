@@ -1,0 +1,229 @@
+"""The clients of a history, processes that are killed at any moment: ``python -m tests.histories.clients ROLE ...``.
+
+``writer``       sends records and waits for their offsets
+``transactor``   the same in transactions, of which it aborts some
+``reader``       a member of a group that reads what is committed, and commits its offsets
+``transformer``  a member of a group that makes an output of each input, in transactions with its offsets
+``monitor``      asks for the offsets that the groups have committed
+
+A client ends when it is told to (SIGTERM), or when an error says that it cannot go on: then another takes its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from millrace.clients import Admin, Consumer, Producer, TopicPartition
+from millrace.errors import MillraceError
+
+from .history import Outcome, Place, Read, Recorder
+
+INPUT, OUTPUT = "input", "output"
+PARTITIONS = 3
+READERS, TRANSFORMERS = "readers", "transformers"
+TRANSACTION_TIMEOUT_MS = 4_000
+_CANNOT_GO_ON = 3
+
+
+class Client:
+    """What all have: where the broker is, where to write down what happens, whether to go on."""
+
+    def __init__(self, bootstrap_servers: str, record: Path, slot: str, topics: Sequence[str]) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self.recorder = Recorder(record)
+        self.slot = slot
+        self.topics = topics
+        self.is_stopping = False
+        self._values = 0
+        signal.signal(signal.SIGTERM, self._stop)
+
+    def _stop(self, *_: Any) -> None:
+        self.is_stopping = True
+
+    def values(self) -> list[tuple[Place, str]]:
+        """Some new values, and where they go."""
+        places = [
+            Place(random.choice(self.topics), random.randrange(PARTITIONS)) for _ in range(random.randrange(1, 9))
+        ]
+        return [(place, self.new_value()) for place in places]
+
+    def new_value(self) -> str:
+        """A value that nobody has sent."""
+        self._values += 1
+        return f"{self.recorder.process}:{self._values}"
+
+    def producer(self, **options: Any) -> Producer:
+        """A producer with short time-outs."""
+        base = {"bootstrap.servers": self.bootstrap_servers, "batch.size": 4096}
+        return Producer({**base, **{name.replace("_", "."): value for name, value in options.items()}})
+
+    def transactional_producer(self) -> Producer:
+        """A producer that takes over what its predecessor in this slot left."""
+        producer = self.producer(transactional_id=self.slot, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
+        producer.init_transactions()
+        return producer
+
+    def consumer(self, group: str) -> Consumer:
+        """A member of a group that reads what is committed."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "group.id": group,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": "false",
+                "session.timeout.ms": 6_000,
+                "heartbeat.interval.ms": 500,
+                "max.poll.records": 50,
+            }
+        )
+        consumer.subscribe(self.topics, listener=_Moves(self.recorder))
+        return consumer
+
+
+class _Moves:
+    """Writes down that a consumer's partitions have changed."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def on_partitions_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        self._recorder.moved()
+
+    def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        self._recorder.moved()
+
+    def on_partitions_lost(self, partitions: Iterable[TopicPartition]) -> None:
+        self._recorder.moved()
+
+
+def write(client: Client) -> None:
+    """See the module."""
+    with client.producer() as producer:
+        while not client.is_stopping:
+            values = client.values()
+            number = client.recorder.begin(values, is_transaction=False)
+            futures = [_send(producer, place, value) for place, value in values]
+            offsets = [_offset(future) for future in futures]
+            outcome = Outcome.UNKNOWN if None in offsets else Outcome.OK
+            client.recorder.ended(number, outcome, offsets)
+
+
+def transact(client: Client) -> None:
+    """See the module."""
+    producer = client.transactional_producer()
+    while not client.is_stopping:
+        values = client.values()
+        number = client.recorder.begin(values, is_transaction=True)
+        producer.begin_transaction()
+        futures = [_send(producer, place, value) for place, value in values]
+        if random.random() < 0.25:
+            client.recorder.ended(number, Outcome.FAILED)
+            producer.abort_transaction()
+        else:
+            _commit(client, producer, number, futures)
+    producer.close()
+
+
+def read(client: Client) -> None:
+    """See the module."""
+    with client.consumer(READERS) as consumer:
+        while not client.is_stopping:
+            polled = _poll(client, consumer)
+            if polled and random.random() < 0.5:
+                consumer.commit()
+
+
+def transform(client: Client) -> None:
+    """See the module."""
+    producer = client.transactional_producer()
+    with client.consumer(TRANSFORMERS) as consumer:
+        while not client.is_stopping:
+            reads = _poll(client, consumer)
+            if not reads:
+                continue
+            outputs = [
+                (Place(OUTPUT, random.randrange(PARTITIONS)), f"{read.value}>{client.new_value()}") for read in reads
+            ]
+            number = client.recorder.begin(outputs, is_transaction=True)
+            producer.begin_transaction()
+            futures = [_send(producer, place, value) for place, value in outputs]
+            offsets = {TopicPartition(*read.place): read.offset + 1 for read in reads}
+            try:
+                producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+            except MillraceError:
+                client.recorder.ended(number, Outcome.FAILED)  # its commit was never asked for
+                raise
+            _commit(client, producer, number, futures)
+    producer.close()
+
+
+def monitor(client: Client) -> None:
+    """See the module."""
+    with Admin(client.bootstrap_servers) as admin:
+        while not client.is_stopping:
+            for group in (READERS, TRANSFORMERS):
+                asked_ns = time.monotonic_ns()
+                found = admin.list_group_offsets(group)
+                offsets = {Place(f"{group}/{place.topic}", place.partition): at.offset for place, at in found.items()}
+                client.recorder.committed(asked_ns, offsets)
+            time.sleep(0.2)
+
+
+def _send(producer: Producer, place: Place, value: str) -> Any:
+    return producer.send(place.topic, value.encode(), partition=place.partition)
+
+
+def _offset(future: Any) -> int | None:
+    try:
+        return int(future.result(120).offset)
+    except MillraceError:
+        return None
+
+
+def _commit(client: Client, producer: Producer, number: int, futures: Sequence[Any]) -> None:
+    client.recorder.committing(number)
+    producer.commit_transaction()  # after an error nobody knows; then another takes this one's place
+    client.recorder.ended(number, Outcome.OK, [_offset(future) for future in futures])
+
+
+def _poll(client: Client, consumer: Consumer) -> list[Read]:
+    records = consumer.poll(200)
+    reads = [
+        Read(Place(record.topic, record.partition), record.offset, record.value.decode())
+        for partition in records.partitions()
+        for record in records.records(partition)
+    ]
+    client.recorder.polled(reads)
+    return reads
+
+
+ROLES = {"writer": write, "transactor": transact, "reader": read, "transformer": transform, "monitor": monitor}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("role", choices=ROLES)
+    parser.add_argument("bootstrap_servers")
+    parser.add_argument("record", type=Path)
+    parser.add_argument("--slot", required=True)
+    parser.add_argument("--topics", nargs="+", default=[INPUT])
+    arguments = parser.parse_args()
+    client = Client(arguments.bootstrap_servers, arguments.record, arguments.slot, arguments.topics)
+    try:
+        ROLES[arguments.role](client)
+    except MillraceError as error:
+        print(f"{type(error).__name__}: {error.message}", file=sys.stderr)
+        return _CANNOT_GO_ON
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

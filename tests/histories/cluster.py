@@ -1,0 +1,93 @@
+"""A broker and its clients as processes: started, killed, started again."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+MILLRACE: Final = Path(sys.executable).with_name("millrace")
+DEADLINE_S: Final = 90.0
+
+
+def wait_for(what: str, condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds; fails when it takes too long."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S:.0f} s for {what}"
+        time.sleep(0.05)
+
+
+class BrokerProcess:
+    """``millrace broker``, always under the same address."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._process: subprocess.Popen[str] | None = None
+        self.address = "127.0.0.1:0"
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        command = [str(MILLRACE), "broker", "--data-dir", str(self._directory / "data"), "--listen", self.address]
+        with (self._directory / "broker.stderr").open("a") as errors:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert "listening on" in line, (self._directory / "broker.stderr").read_text()
+        self.address = line.rpartition(" ")[2].strip()
+
+    def end(self, number: signal.Signals) -> None:
+        """Kill it, or let it end."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        self._process.send_signal(number)
+        self._process.wait(60)
+        self._process.stdout.close()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None and self._process.poll() is None
+
+
+class ClientProcess:
+    """One client and those that take its place, each with a record of its own."""
+
+    def __init__(self, role: str, number: int, address: str, directory: Path, topics: list[str]) -> None:
+        self.role = role
+        self.slot = f"{role}-{number}"
+        self._address = address
+        self._directory = directory
+        self._topics = topics
+        self._incarnation = 0
+        self.start()
+
+    def start(self) -> None:
+        """Start it, or one that takes its place."""
+        self._incarnation += 1
+        self.record = self._directory / f"{self.slot}-{self._incarnation}.jsonl"
+        module = "tests.histories.clients"
+        arguments = [self.role, self._address, str(self.record), "--slot", self.slot, "--topics", *self._topics]
+        with (self._directory / "clients.stderr").open("a") as errors:
+            self._process = subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=ROOT, stderr=errors)
+
+    def end(self, number: signal.Signals) -> int:
+        """Kill it, or let it end; returns its exit status."""
+        self._process.send_signal(number)
+        return self._process.wait(60)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself."""
+        return self._process.poll() is not None
+
+    @property
+    def size_bytes(self) -> int:
+        """How much it has written down."""
+        return self.record.stat().st_size if self.record.exists() else 0
