@@ -20,8 +20,9 @@ from millrace.clients.producing.batch_making import BatchMaker
 from millrace.clients.producing.batching import BuiltBatch, Fitted, RefusedRow
 from millrace.clients.producing.chunk import Chunk, Rows
 from millrace.clients.producing.memory import BufferMemory, NoRoomError
+from millrace.clients.producing.outgoing import Completion
 from millrace.clients.producing.record_buffer import RecordBuffer
-from millrace.clients.producing.sender import Completion, Sender
+from millrace.clients.producing.sender import Sender
 from millrace.config.client import ProducerConfig
 from millrace.errors import ClientClosedError, MillraceError, SchemaMismatchError, UnknownServerError
 

@@ -4,10 +4,7 @@ Invariants:
 
 - Of each partition at most one batch is under way, the head of its queue. So the order in the log is the order of
   the queue whatever is repeated, with or without idempotence.
-- A batch gets its sequence number when it is first sent, and keeps it through all repetitions. A sequence number is
-  used again only when the broker has refused the batch that had it. When that is not known, the producer takes a
-  new id: the old one's numbers are of no further use. A transactional producer keeps its id, and its transaction can
-  only be aborted then: the next one has another epoch, and its numbers begin anew.
+- A batch keeps the sequence number that it was first sent with, through all repetitions (``identity``).
 - Of a transaction nothing is sent to a partition before the coordinator knows that it belongs to it.
 - Every batch that was queued is completed exactly once, with its place in the log or with an error; those of a
   partition in the order of the queue, each before the next is sent.
@@ -18,9 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 import grpc
@@ -29,8 +24,10 @@ from millrace.clients.connections import Connections, backoff_s
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import BatchMetadata, ProducerStatistics, TopicPartition
 from millrace.clients.producing.batching import BuiltBatch
+from millrace.clients.producing.identity import Identity
+from millrace.clients.producing.outgoing import Completion, Counts, Outgoing, Queue
 from millrace.clients.producing.transactions import Transactions
-from millrace.clients.producing.wire import ProducerStamp, encode_produce_request, stamped_parts
+from millrace.clients.producing.wire import encode_produce_request, stamped_parts
 from millrace.config.client import Acks, ProducerConfig
 from millrace.errors import (
     BrokerUnavailableError,
@@ -38,7 +35,6 @@ from millrace.errors import (
     ConcurrentTransactionsError,
     DuplicateSequenceError,
     MillraceError,
-    OutOfOrderSequenceError,
     RequestTimedOutError,
     UnknownServerError,
     error_of,
@@ -50,41 +46,8 @@ _PRODUCE: Final = "/millrace.v1.Broker/Produce"
 _REQUEST_BYTES: Final = 2**20
 """Size up to which batches of several partitions share a request. With larger ones all partitions' batches would be
 answered at once, and the producer and the broker would wait for each other."""
-_SEQUENCE_MAX: Final = 2**31 - 1
 _CONCURRENT_WAIT_S: Final = 0.02
 """The transaction before is ended within milliseconds."""
-
-Completion = Callable[[BatchMetadata | None, int, MillraceError | None], None]
-"""Called once with where the batch lies, the broker's timestamp (-1: the producer's own stand), or an error."""
-
-
-@dataclass(slots=True)
-class _Outgoing:
-    batch: BuiltBatch
-    partition: TopicPartition
-    completion: Completion
-    deadline: float
-    attempts: int = 0
-    stamp: ProducerStamp | None = None
-    outcome_unknown: bool = False
-    last_error: MillraceError | None = None
-
-
-@dataclass(slots=True)
-class _Queue:
-    waiting: deque[_Outgoing] = field(default_factory=deque)
-    in_flight: bool = False
-    retry_at: float = 0.0
-
-
-@dataclass(slots=True)
-class _Counts:
-    records_sent: int = 0
-    records_failed: int = 0
-    batches_sent: int = 0
-    bytes_sent: int = 0
-    batches_repeated: int = 0
-    requests: int = 0
 
 
 class Sender:
@@ -104,12 +67,11 @@ class Sender:
         self._condition = condition
         self._transactions = transactions
         self._work: Callable[[], float | None] = lambda: None
-        self._queues: dict[TopicPartition, _Queue] = {}
+        self._queues: dict[TopicPartition, Queue] = {}
         self._outstanding = 0
-        self._counts = _Counts()
+        self._counts = Counts()
         self._requests_in_flight: dict[str, int] = {}
-        self._producer: tuple[int, int] | None = None
-        self._sequences: dict[TopicPartition, int] = {}
+        self._identity = Identity(config, connections, transactions)
         self._producers: dict[str, grpc.UnaryUnaryMultiCallable[bytes, pb.ProduceResponse]] = {}
         self._wanted_topics: set[str] = set()
         self._woken = False
@@ -133,8 +95,8 @@ class Sender:
         with self._condition:
             if self._stopping:
                 raise ClientClosedError("the producer is closed: make a new one")
-            queue = self._queues.setdefault(partition, _Queue())
-            queue.waiting.append(_Outgoing(batch, partition, completion, deadline))
+            queue = self._queues.setdefault(partition, Queue())
+            queue.waiting.append(Outgoing(batch, partition, completion, deadline))
             self._outstanding += 1
             self._woken = True
             self._condition.notify_all()
@@ -163,18 +125,8 @@ class Sender:
 
     def statistics(self, buffer_bytes: int) -> ProducerStatistics:
         """The counts, beside what the producer holds."""
-        counts = self._counts
         with self._condition:
-            return ProducerStatistics(
-                records_sent=counts.records_sent,
-                records_failed=counts.records_failed,
-                batches_sent=counts.batches_sent,
-                bytes_sent=counts.bytes_sent,
-                batches_repeated=counts.batches_repeated,
-                requests=counts.requests,
-                batches_waiting=self._outstanding,
-                buffer_bytes=buffer_bytes,
-            )
+            return self._counts.statistics(self._outstanding, buffer_bytes)
 
     def wait_until_sent(self, timeout_s: float | None) -> bool:
         """Wait until every batch queued so far is completed; false when that takes longer than ``timeout_s``."""
@@ -232,7 +184,7 @@ class Sender:
 
     def _expire(self) -> None:
         now = time.monotonic()
-        expired: list[_Outgoing] = []
+        expired: list[Outgoing] = []
         with self._condition:
             for queue in self._queues.values():
                 while queue.waiting and not queue.in_flight and queue.waiting[0].deadline <= now:
@@ -246,10 +198,10 @@ class Sender:
         if error is not None:
             self._fail_all(error, spare_in_flight=True)
 
-    def _give_up(self, outgoing: _Outgoing) -> None:
+    def _give_up(self, outgoing: Outgoing) -> None:
         """Fail a batch whose time is over, with the reason why it could not be delivered."""
         reason = outgoing.last_error
-        self._forget_sequence(outgoing, was_refused=not outgoing.outcome_unknown)
+        self._identity.forget(outgoing, was_refused=not outgoing.outcome_unknown)
         text = (
             f"{outgoing.batch.num_rows} records for {outgoing.partition} were not acknowledged within "
             f"delivery.timeout.ms={self._config.delivery_timeout_ms}"
@@ -259,7 +211,7 @@ class Sender:
         kind = BrokerUnavailableError if isinstance(reason, BrokerUnavailableError) else RequestTimedOutError
         self._complete(outgoing, error=kind(f"{text}: {reason.message}" if reason else text))
 
-    def _take_ready(self) -> dict[str, list[_Outgoing]]:
+    def _take_ready(self) -> dict[str, list[Outgoing]]:
         """The heads of queues that may be sent now, by the leaders' addresses, as many as a request takes."""
         now = time.monotonic()
         with self._condition:
@@ -268,7 +220,7 @@ class Sender:
                 for partition, queue in self._queues.items()
                 if queue.waiting and not queue.in_flight and queue.retry_at <= now
             ]
-        taken: dict[str, list[_Outgoing]] = {}
+        taken: dict[str, list[Outgoing]] = {}
         sizes: dict[str, int] = {}
         for partition, address in self._sendable(ready):
             if self._requests_in_flight.get(address, 0) >= self._config.max_in_flight_requests_per_connection:
@@ -295,7 +247,7 @@ class Sender:
             try:
                 timeout_ms = self._lookup_timeout_ms()
                 found.append((partition, self._metadata.leader_address(partition, timeout_ms)))
-                self._identify(timeout_ms)
+                self._identity.ensure(timeout_ms)
             except MillraceError as error:
                 found = [entry for entry in found if entry[0] != partition]
                 self._postpone(partition, error)
@@ -308,18 +260,6 @@ class Sender:
                 self._postpone(partition, error)
             return []
         return found
-
-    def _identify(self, timeout_ms: int) -> None:
-        """See to it that there is a producer id. Sequence numbers begin anew with each id or epoch."""
-        if self._transactions is not None:
-            identity = self._transactions.identity
-        elif self._config.enable_idempotence:
-            identity = self._producer or self._new_producer(timeout_ms)
-        else:
-            return
-        if identity != self._producer:
-            self._sequences.clear()
-            self._producer = identity
 
     def _postpone(self, partition: TopicPartition, error: MillraceError) -> None:
         """No leader or no producer id: try again later, or fail all when that is of no use."""
@@ -347,19 +287,7 @@ class Sender:
         left_ms = (min(deadlines, default=0.0) - time.monotonic()) * 1000
         return max(min(int(left_ms), self._config.request_timeout_ms), 1)
 
-    def _new_producer(self, timeout_ms: int) -> tuple[int, int]:
-        request = pb.InitProducerIdRequest(producer_id=-1, producer_epoch=-1)
-        response = self._connections.call(lambda stub: stub.InitProducerId, request, timeout_ms=timeout_ms)
-        return response.producer_id, response.producer_epoch
-
-    def _stamp(self, outgoing: _Outgoing) -> ProducerStamp | None:
-        if outgoing.stamp is None and self._producer is not None:
-            sequence = self._sequences.get(outgoing.partition, 0)
-            outgoing.stamp = ProducerStamp(*self._producer, sequence, self._transactions is not None)
-            self._sequences[outgoing.partition] = (sequence + outgoing.batch.num_rows) & _SEQUENCE_MAX
-        return outgoing.stamp
-
-    def _send(self, address: str, batches: list[_Outgoing]) -> None:
+    def _send(self, address: str, batches: list[Outgoing]) -> None:
         with self._condition:
             self._requests_in_flight[address] = self._requests_in_flight.get(address, 0) + 1
             self._counts.requests += 1
@@ -375,11 +303,11 @@ class Sender:
             return
         call.add_done_callback(lambda done: self._on_done(address, batches, done))
 
-    def _call(self, address: str, batches: list[_Outgoing]) -> grpc.Future[pb.ProduceResponse]:
+    def _call(self, address: str, batches: list[Outgoing]) -> grpc.Future[pb.ProduceResponse]:
         topics: dict[str, list[tuple[int, list[object]]]] = {}
         for outgoing in batches:
             outgoing.attempts += 1
-            pieces = stamped_parts(outgoing.batch.records, self._stamp(outgoing))
+            pieces = stamped_parts(outgoing.batch.records, self._identity.stamp(outgoing))
             topics.setdefault(outgoing.partition.topic, []).append((outgoing.partition.partition, pieces))
         timeout_ms = self._config.request_timeout_ms
         request = encode_produce_request(
@@ -402,7 +330,7 @@ class Sender:
 
     # --- answers, in a thread of grpc's ----------------------------------------------------------------------
 
-    def _on_done(self, address: str, batches: list[_Outgoing], call: grpc.Future[pb.ProduceResponse]) -> None:
+    def _on_done(self, address: str, batches: list[Outgoing], call: grpc.Future[pb.ProduceResponse]) -> None:
         try:
             response = call.result()
         except grpc.RpcError as error:
@@ -415,7 +343,7 @@ class Sender:
     def _answered(
         self,
         address: str,
-        batches: list[_Outgoing],
+        batches: list[Outgoing],
         response: pb.ProduceResponse | None,
         error: MillraceError | None,
     ) -> None:
@@ -442,7 +370,7 @@ class Sender:
                 self._succeeded(outgoing, result.base_offset, result.log_append_time_ms)
         self.wake()
 
-    def _succeeded(self, outgoing: _Outgoing, base_offset: int, append_time_ms: int) -> None:
+    def _succeeded(self, outgoing: Outgoing, base_offset: int, append_time_ms: int) -> None:
         metadata = BatchMetadata(
             topic=outgoing.partition.topic,
             partition=outgoing.partition.partition,
@@ -451,7 +379,7 @@ class Sender:
         )
         self._complete(outgoing, metadata, append_time_ms, was_in_flight=True)
 
-    def _failed(self, outgoing: _Outgoing, error: MillraceError) -> None:
+    def _failed(self, outgoing: Outgoing, error: MillraceError) -> None:
         if isinstance(error, DuplicateSequenceError):
             # It is in the log, from an earlier attempt; only its offset is not known any more.
             self._succeeded(outgoing, -1, -1)
@@ -462,31 +390,19 @@ class Sender:
             self._metadata.forget(outgoing.partition.topic)
             self._requeue(outgoing)
             return
-        self._forget_sequence(outgoing, was_refused=not outgoing.outcome_unknown)
+        self._identity.forget(outgoing, was_refused=not outgoing.outcome_unknown)
         self._complete(outgoing, error=error, was_in_flight=True)
 
-    def _requeue(self, outgoing: _Outgoing) -> None:
+    def _requeue(self, outgoing: Outgoing) -> None:
         with self._condition:
             queue = self._queues[outgoing.partition]
             queue.in_flight = False
             queue.waiting.appendleft(outgoing)
             queue.retry_at = time.monotonic() + backoff_s(self._config, outgoing.attempts - 1)
 
-    def _forget_sequence(self, outgoing: _Outgoing, *, was_refused: bool) -> None:
-        """A batch is given up: its sequence numbers are free again, or the producer id is of no more use."""
-        stamp = outgoing.stamp
-        if self._transactions is not None:
-            return  # the transaction is aborted, and the next one has another epoch
-        if stamp is None or self._producer != (stamp.producer_id, stamp.producer_epoch):
-            return
-        if was_refused and not isinstance(outgoing.last_error, OutOfOrderSequenceError):
-            self._sequences[outgoing.partition] = stamp.base_sequence
-        else:
-            self._producer = None
-
     def _complete(
         self,
-        outgoing: _Outgoing,
+        outgoing: Outgoing,
         metadata: BatchMetadata | None = None,
         append_time_ms: int = -1,
         error: MillraceError | None = None,
@@ -502,20 +418,12 @@ class Sender:
                 if was_in_flight:
                     self._queues[outgoing.partition].in_flight = False
                 self._outstanding -= 1
-                self._count(outgoing, error)
+                self._counts.completed(outgoing, error)
                 self._condition.notify_all()
-
-    def _count(self, outgoing: _Outgoing, error: MillraceError | None) -> None:
-        if error is not None:
-            self._counts.records_failed += outgoing.batch.num_rows
-            return
-        self._counts.records_sent += outgoing.batch.num_rows
-        self._counts.batches_sent += 1
-        self._counts.bytes_sent += len(outgoing.batch.records)
 
     def _fail_all(self, error: MillraceError, *, spare_in_flight: bool = False) -> None:
         """Fail what waits, but for partitions of which something is under way, whose callbacks come first."""
-        left: list[_Outgoing] = []
+        left: list[Outgoing] = []
         with self._condition:
             for queue in self._queues.values():
                 if not (spare_in_flight and queue.in_flight):

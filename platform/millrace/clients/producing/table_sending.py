@@ -13,7 +13,8 @@ from millrace.clients.producing.batching import BuiltBatch, Fitted, RefusedRow
 from millrace.clients.producing.futures import ValueFuture
 from millrace.clients.producing.interceptors import Interceptors
 from millrace.clients.producing.memory import BufferMemory
-from millrace.clients.producing.sender import Completion, Sender
+from millrace.clients.producing.outgoing import Completion
+from millrace.clients.producing.sender import Sender
 from millrace.config.client import ProducerConfig
 from millrace.errors import BufferExhaustedError, MillraceError
 

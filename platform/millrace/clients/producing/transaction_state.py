@@ -89,6 +89,8 @@ class TransactionState:
 
     def initialized(self, producer_id: int, epoch: int) -> TransactionState:
         """The coordinator has given an id and an epoch; what was open under the former epoch is aborted."""
+        if self.phase is not _Phase.INITIALIZING:
+            raise self._refusal("be initialized")
         return replace(self._to(_Phase.READY), producer_id=producer_id, epoch=epoch)
 
     def begun(self) -> TransactionState:
@@ -109,6 +111,8 @@ class TransactionState:
 
     def ended(self, producer_id: int, epoch: int) -> TransactionState:
         """The coordinator has committed or aborted the transaction; the next one has this id and epoch."""
+        if self.phase not in (_Phase.COMMITTING, _Phase.ABORTING):
+            raise self._refusal("end")
         return replace(
             self._to(_Phase.READY),
             producer_id=producer_id,

@@ -1,0 +1,72 @@
+"""Batches on their way: what the sender keeps of each, of each partition, and of all."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from millrace.clients.model import BatchMetadata, ProducerStatistics, TopicPartition
+from millrace.clients.producing.batching import BuiltBatch
+from millrace.clients.producing.wire import ProducerStamp
+from millrace.errors import MillraceError
+
+Completion = Callable[[BatchMetadata | None, int, MillraceError | None], None]
+"""Called once with where the batch lies, the broker's timestamp (-1: the producer's own stand), or an error."""
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A batch that is queued or under way, until it is completed."""
+
+    batch: BuiltBatch
+    partition: TopicPartition
+    completion: Completion
+    deadline: float
+    attempts: int = 0
+    stamp: ProducerStamp | None = None
+    outcome_unknown: bool = False
+    last_error: MillraceError | None = None
+
+
+@dataclass(slots=True)
+class Queue:
+    """A partition's batches; the one that is under way is in none of the places here."""
+
+    waiting: deque[Outgoing] = field(default_factory=deque)
+    in_flight: bool = False
+    retry_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the sender has done so far."""
+
+    records_sent: int = 0
+    records_failed: int = 0
+    batches_sent: int = 0
+    bytes_sent: int = 0
+    batches_repeated: int = 0
+    requests: int = 0
+
+    def completed(self, outgoing: Outgoing, error: MillraceError | None) -> None:
+        """A batch is acknowledged or has failed."""
+        if error is not None:
+            self.records_failed += outgoing.batch.num_rows
+            return
+        self.records_sent += outgoing.batch.num_rows
+        self.batches_sent += 1
+        self.bytes_sent += len(outgoing.batch.records)
+
+    def statistics(self, batches_waiting: int, buffer_bytes: int) -> ProducerStatistics:
+        """The same for users."""
+        return ProducerStatistics(
+            records_sent=self.records_sent,
+            records_failed=self.records_failed,
+            batches_sent=self.batches_sent,
+            bytes_sent=self.bytes_sent,
+            batches_repeated=self.batches_repeated,
+            requests=self.requests,
+            batches_waiting=batches_waiting,
+            buffer_bytes=buffer_bytes,
+        )
