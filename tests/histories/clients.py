@@ -16,11 +16,11 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from millrace.clients import Admin, Consumer, Producer, TopicPartition
+from millrace.clients import Admin, Consumer, ConsumerRecords, Producer, RebalanceListener, TopicPartition
 from millrace.errors import MillraceError
 
 from .history import Outcome, Place, Read, Recorder
@@ -88,19 +88,19 @@ class Client:
         return consumer
 
 
-class _Moves:
+class _Moves(RebalanceListener):
     """Writes down that a consumer's partitions have changed."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
 
-    def on_partitions_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+    def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         self._recorder.moved()
 
-    def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:
+    def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         self._recorder.moved()
 
-    def on_partitions_lost(self, partitions: Iterable[TopicPartition]) -> None:
+    def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
         self._recorder.moved()
 
 
@@ -196,12 +196,18 @@ def _commit(client: Client, producer: Producer, number: int, futures: Sequence[A
 
 def _poll(client: Client, consumer: Consumer) -> list[Read]:
     records = consumer.poll(200)
-    reads = [
-        Read(Place(record.topic, record.partition), record.offset, record.value.decode())
-        for partition in records.partitions()
-        for record in records.records(partition)
-    ]
+    reads = reads_of(records)
     client.recorder.polled(reads)
+    return reads
+
+
+def reads_of(records: ConsumerRecords) -> list[Read]:
+    """What a poll gave."""
+    reads = []
+    for place in records.partitions():
+        for record in records.records(place):
+            assert isinstance(record.value, bytes)
+            reads.append(Read(Place(record.topic, record.partition), record.offset, record.value.decode()))
     return reads
 
 

@@ -19,9 +19,9 @@ from millrace.clients import Admin, Consumer, TopicPartition
 from millrace.errors import MillraceError
 
 from .checker import anomalies, processing_anomalies
-from .clients import INPUT, OUTPUT, PARTITIONS, TRANSFORMERS
+from .clients import INPUT, OUTPUT, PARTITIONS, TRANSFORMERS, reads_of
 from .cluster import BrokerProcess, ClientProcess, wait_for
-from .history import Place, Read, load
+from .history import Read, load
 
 ROLES = {"writer": 1, "transactor": 2, "reader": 2, "transformer": 2, "monitor": 1}
 BROKER_SHARE = 0.35
@@ -135,9 +135,5 @@ def _everything(address: str, *topics: str) -> list[Read]:
         ends = consumer.end_offsets(places)
         consumer.assign(places)
         while any(consumer.position(place) < ends[place] for place in places):
-            records = consumer.poll(1000, max_records=10_000)
-            for place in records.partitions():
-                for record in records.records(place):
-                    assert record.value is not None
-                    reads.append(Read(Place(record.topic, record.partition), record.offset, record.value.decode()))
+            reads += reads_of(consumer.poll(1000, max_records=10_000))
     return sorted(reads, key=lambda read: (read.place, read.offset))
