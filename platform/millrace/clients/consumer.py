@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
@@ -17,8 +16,7 @@ from millrace.clients.consuming.connections import ConsumerConnections
 from millrace.clients.consuming.fetcher import Fetcher
 from millrace.clients.consuming.group import ConsumerGroup
 from millrace.clients.consuming.interceptors import ConsumerInterceptors
-from millrace.clients.consuming.positions import find_positions
-from millrace.clients.consuming.reader import PartitionReader
+from millrace.clients.consuming.polling import Poller
 from millrace.clients.consuming.records import ConsumerRecords
 from millrace.clients.consuming.signal import Signal
 from millrace.clients.consuming.subscription import Subscription
@@ -37,29 +35,11 @@ from millrace.clients.offsets import list_offsets
 from millrace.clients.schema_cache import SchemaCache
 from millrace.clients.tables import METADATA_COLUMNS, TableShape, batch_to_records, batch_to_table
 from millrace.config.client import ConsumerConfig
-from millrace.errors import (
-    BrokerUnavailableError,
-    ClientClosedError,
-    CoordinatorLoadInProgressError,
-    CoordinatorNotAvailableError,
-    NotCoordinatorError,
-    UnknownTopicOrPartitionError,
-    UnstableOffsetCommitError,
-    UsageError,
-)
+from millrace.errors import ClientClosedError, UnknownTopicOrPartitionError, UsageError
 
 _ROWS_MAX: Final = 2**63 - 1
 _POLL_BYTES_MAX: Final = 256 * 2**20
 """Most bytes of fetched batches that ``poll_table`` puts together."""
-_NOT_YET: Final = (
-    CoordinatorLoadInProgressError,
-    CoordinatorNotAvailableError,
-    NotCoordinatorError,
-    UnstableOffsetCommitError,
-)
-"""Why positions may not be known yet though brokers answer."""
-_RETRY_S: Final = 0.1
-
 Partitions = Iterable[TopicPartition | tuple[str, int]]
 Offsets = Mapping[TopicPartition, OffsetAndMetadata | int]
 P = ParamSpec("P")
@@ -104,6 +84,9 @@ class Consumer:
             self._config.model_dump(by_alias=True, exclude={"interceptor_classes"}),
         )
         self._group = ConsumerGroup(self._config, self._connections, self._assignment, self._signal, self._interceptors)
+        self._poller = Poller(
+            self._config, self._connections, self._metadata, self._assignment, self._fetcher, self._group, self._signal
+        )
         self._is_closed = False
 
     def _check_open(self) -> None:
@@ -226,18 +209,9 @@ class Consumer:
         """The offset of the next record that will be handed out."""
         state = self._assignment.reader(partition).state
         if state.position is None:
-            self._find_positions(None)
+            self._poller.find_positions(None)
         assert state.position is not None
         return state.position
-
-    def _find_positions(self, timeout_ms: int | None) -> None:
-        find_positions(
-            self._config,
-            self._connections,
-            self._metadata,
-            self._assignment.states(),
-            lambda partitions: self._group.committed(list(partitions), timeout_ms),
-        )
 
     @_in_use
     def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
@@ -342,7 +316,7 @@ class Consumer:
         """
         by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
         left = self._config.max_poll_records if max_records is None else max_records
-        for reader in self._wait_for_data(timeout_ms):
+        for reader in self._poller.wait_for_data(timeout_ms):
             reader.read_columns(None)
             key_columns = self._metadata.topic(reader.partition.topic).key_columns
             while left > 0 and (batch := reader.next(left)) is not None:
@@ -374,7 +348,7 @@ class Consumer:
         beside = METADATA_COLUMNS[:4] if metadata is True else metadata or ()
         if len(self._assignment):
             TableShape.of(self._topics(), columns, beside)  # what is asked for is wrong before anything is waited for
-        ready = self._wait_for_data(timeout_ms)
+        ready = self._poller.wait_for_data(timeout_ms)
         topics = self._topics()
         if not topics:
             return pa.table({})
@@ -406,59 +380,15 @@ class Consumer:
                 continue  # it may come
         return topics
 
-    def _wait_for_data(self, timeout_ms: int) -> list[PartitionReader]:
-        """The readers that have something, waiting for the first; in turns, so that none is starved."""
-        if self._group.subscription is None and not len(self._assignment):
-            raise UsageError("no partitions are assigned: assign some first, or subscribe to topics")
-        deadline = time.monotonic() + timeout_ms / 1000
-        while True:
-            serial = self._signal.serial
-            self._signal.check()
-            self._group.poll()
-            self._fetcher.take_in()
-            self._raise_errors()
-            retry_s = self._look_up_positions(deadline)
-            self._fetcher.send(self._assignment.states(), int((deadline - time.monotonic()) * 1000))
-            if ready := self._assignment.ready():
-                return ready
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                return []
-            self._signal.wait(serial, min(remaining, retry_s, self._next_retry_s()))
-
-    def _look_up_positions(self, deadline: float) -> float:
-        """Find positions that are missing; returns after how many seconds to try again what can't be found yet."""
-        left_ms = max(int((deadline - time.monotonic()) * 1000), 1000)
-        try:
-            self._find_positions(left_ms)
-        except BrokerUnavailableError:
-            if time.monotonic() >= deadline:
-                raise
-            return _RETRY_S
-        except _NOT_YET:
-            return _RETRY_S
-        return 3600.0
-
-    def _next_retry_s(self) -> float:
-        """How long until a partition may be fetched again that had an error."""
-        now = time.monotonic()
-        waits = [state.retry_at - now for state in self._assignment.states() if state.retry_at > now]
-        return max(min(waits, default=1.0), 0.001)
-
-    def _raise_errors(self) -> None:
-        for state in self._assignment.states():
-            if state.error is not None:
-                error, state.error = state.error, None
-                state.unavailable_since = None
-                if isinstance(error, UnknownTopicOrPartitionError):
-                    self._group.look_at_topics()
-                raise error
-
     # --- life -----------------------------------------------------------------------------------------------------
 
     def wakeup(self) -> None:
         """End the wait of a ``poll`` (or of any other call) with ``WakeupError``, now or next time. From any thread."""
         self._signal.wakeup()
+
+    def forget_wakeup(self) -> None:
+        """Take a ``wakeup`` back that has not ended anything yet. From any thread."""
+        self._signal.forget_wakeup()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records without end, as they come."""

@@ -44,6 +44,11 @@ class Signal:
             self._is_woken = True
             self._condition.notify_all()
 
+    def forget_wakeup(self) -> None:
+        """Take back a wake-up that nobody has noticed yet."""
+        with self._condition:
+            self._is_woken = False
+
     def ignore_wakeups(self) -> None:
         """The consumer is being closed: let it finish."""
         self._is_deaf = True

@@ -1,0 +1,116 @@
+"""Waiting for something to hand out: what happens in a poll, in the order in which it must."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from millrace.clients.connections import Connections
+from millrace.clients.consuming.assignment import Assignment
+from millrace.clients.consuming.fetcher import Fetcher
+from millrace.clients.consuming.group import ConsumerGroup
+from millrace.clients.consuming.positions import find_positions
+from millrace.clients.consuming.reader import PartitionReader
+from millrace.clients.consuming.signal import Signal
+from millrace.clients.metadata import MetadataCache
+from millrace.config.client import ConsumerConfig
+from millrace.errors import (
+    BrokerUnavailableError,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+    UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
+    UsageError,
+)
+
+_NOT_YET: Final = (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+    UnstableOffsetCommitError,
+)
+"""Why positions may not be known yet though brokers answer."""
+_RETRY_S: Final = 0.1
+_LOOK_UP_MS_MIN: Final = 1000
+"""What looking positions up may take even in a poll that does not wait."""
+
+
+class Poller:
+    """The loop of a poll. In the caller's thread."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        connections: Connections,
+        metadata: MetadataCache,
+        assignment: Assignment,
+        fetcher: Fetcher,
+        group: ConsumerGroup,
+        signal: Signal,
+    ) -> None:
+        self._config = config
+        self._connections = connections
+        self._metadata = metadata
+        self._assignment = assignment
+        self._fetcher = fetcher
+        self._group = group
+        self._signal = signal
+
+    def wait_for_data(self, timeout_ms: int) -> list[PartitionReader]:
+        """The readers that have something, waiting for the first; in turns, so that none is starved."""
+        if self._group.subscription is None and not len(self._assignment):
+            raise UsageError("no partitions are assigned: assign some first, or subscribe to topics")
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            serial = self._signal.serial
+            self._signal.check()
+            self._group.poll()
+            self._fetcher.take_in()
+            self._raise_errors()
+            retry_s = self._look_up_positions(deadline)
+            self._fetcher.send(self._assignment.states(), int((deadline - time.monotonic()) * 1000))
+            if ready := self._assignment.ready():
+                return ready
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return []
+            self._signal.wait(serial, min(remaining, retry_s, self._next_retry_s()))
+
+    def _look_up_positions(self, deadline: float) -> float:
+        """Find positions that are missing; returns after how many seconds to try again what can't be found yet."""
+        left_ms = max(int((deadline - time.monotonic()) * 1000), _LOOK_UP_MS_MIN)
+        try:
+            self.find_positions(left_ms)
+        except BrokerUnavailableError:
+            if time.monotonic() >= deadline:
+                raise
+            return _RETRY_S
+        except _NOT_YET:
+            return _RETRY_S
+        return 3600.0
+
+    def _next_retry_s(self) -> float:
+        """How long until a partition may be fetched again that had an error."""
+        now = time.monotonic()
+        waits = [state.retry_at - now for state in self._assignment.states() if state.retry_at > now]
+        return max(min(waits, default=1.0), 0.001)
+
+    def _raise_errors(self) -> None:
+        for state in self._assignment.states():
+            if state.error is not None:
+                error, state.error = state.error, None
+                state.unavailable_since = None
+                if isinstance(error, UnknownTopicOrPartitionError):
+                    self._group.look_at_topics()
+                raise error
+
+    def find_positions(self, timeout_ms: int | None) -> None:
+        """Give partitions without a position one; raises what the look-ups raise."""
+        find_positions(
+            self._config,
+            self._connections,
+            self._metadata,
+            self._assignment.states(),
+            lambda partitions: self._group.committed(list(partitions), timeout_ms),
+        )
