@@ -1,8 +1,7 @@
-"""Groups and committed offsets on a real broker, by calls that no client of ours would make, or not so."""
+"""Groups and committed offsets on a real broker, over gRPC: what members and tools are answered."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,23 +12,16 @@ from typing import Any
 import grpc
 import pytest
 
-from millrace.coordinator_records import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    TopicPartitions,
-    write_versioned,
-)
 from millrace.errors import (
-    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
     FencedInstanceIdError,
     GroupIdNotFoundError,
-    GroupMaxSizeReachedError,
+    GroupSubscribedToTopicError,
     IllegalGenerationError,
     InconsistentGroupProtocolError,
     InvalidGroupIdError,
     InvalidRequestError,
     InvalidSessionTimeoutError,
-    MemberIdRequiredError,
     MillraceError,
     NonEmptyGroupError,
     OffsetMetadataTooLargeError,
@@ -40,8 +32,13 @@ from millrace.errors import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.embedded import EmbeddedBroker
 
-OPTIONS = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "100"}
-DEADLINE_S = 20
+from .group_calls import DEADLINE_S, Groups, subscription
+
+OPTIONS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "offsets.topic.num.partitions": "5",
+}
 
 
 @pytest.fixture(scope="module")
@@ -57,131 +54,21 @@ def group() -> str:
 
 @pytest.fixture
 def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(32) as pool:
+    with ThreadPoolExecutor(8) as pool:
         yield pool
 
 
-def subscription(*topics: str) -> bytes:
-    return write_versioned(ConsumerProtocolSubscription(topics=topics, user_data=None), 3)
-
-
-class Groups:
-    """Calls about one group."""
-
-    def __init__(self, calls: Any, group_id: str) -> None:
-        self.calls, self.group_id = calls, group_id
-        self.ready()
-
-    def ready(self) -> None:
-        """Find the coordinator, and wait until it has read what there is."""
-        self.calls.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.GROUP, keys=[self.group_id]))
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
-            try:
-                self.calls.call("ListGroups", pb.ListGroupsRequest())
-                if self.fetch_error() != CoordinatorLoadInProgressError.code:
-                    return
-            except CoordinatorLoadInProgressError:
-                pass
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-    def fetch_error(self) -> int:
-        request = pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id=self.group_id, all_topics=True)])
-        return self.calls.call("OffsetFetch", request).groups[0].error.code
-
-    def join_request(self, member_id: str = "", **fields: Any) -> pb.JoinGroupRequest:
-        protocols = fields.pop("protocols", None) or [("range", subscription("t"))]
-        return pb.JoinGroupRequest(
-            **{
-                "group_id": self.group_id,
-                "session_timeout_ms": 10_000,
-                "rebalance_timeout_ms": 10_000,
-                "member_id": member_id,
-                "protocol_type": "consumer",
-                "client_id": "c",
-                "protocols": [pb.JoinGroupRequest.Protocol(name=name, metadata=data) for name, data in protocols],
-                **fields,
-            }
-        )
-
-    def member_id(self, **fields: Any) -> str:
-        response = self.calls.call("JoinGroup", self.join_request(**fields))
-        assert response.error.code == MemberIdRequiredError.code
-        return response.member_id
-
-    def join(self, member_id: str = "", **fields: Any) -> pb.JoinGroupResponse:
-        if not member_id and not fields.get("group_instance_id"):
-            member_id = self.member_id(**fields)
-        return self.calls.call("JoinGroup", self.join_request(member_id, **fields))
-
-    def sync(
-        self, joined: pb.JoinGroupResponse, assignments: dict[str, bytes] | None = None, **fields: Any
-    ) -> bytes:
-        request = pb.SyncGroupRequest(
-            **{
-                "group_id": self.group_id,
-                "generation_id": joined.generation_id,
-                "member_id": joined.member_id,
-                "assignments": [
-                    pb.SyncGroupRequest.Assignment(member_id=member_id, assignment=assignment)
-                    for member_id, assignment in (assignments or {}).items()
-                ],
-                **fields,
-            }
-        )
-        return self.calls.call("SyncGroup", request).assignment
-
-    def heartbeat(self, joined: pb.JoinGroupResponse, **fields: Any) -> None:
-        request = {"group_id": self.group_id, "generation_id": joined.generation_id, "member_id": joined.member_id}
-        self.calls.call("Heartbeat", pb.HeartbeatRequest(**{**request, **fields}))
-
-    def leave(self, member_id: str = "", instance: str = "") -> int:
-        member = pb.LeaveGroupRequest.Member(member_id=member_id, group_instance_id=instance)
-        response = self.calls.call("LeaveGroup", pb.LeaveGroupRequest(group_id=self.group_id, members=[member]))
-        return response.results[0].error.code
-
-    def commit(
-        self, topic: str, offset: int, joined: pb.JoinGroupResponse | None = None, **fields: Any
-    ) -> pb.PartitionError:
-        committed = pb.CommittedOffset(
-            **{"partition": fields.pop("partition", 0), "offset": offset, "metadata": fields.pop("metadata", "")}
-        )
-        request = pb.OffsetCommitRequest(
-            **{
-                "group_id": self.group_id,
-                "generation_id": -1 if joined is None else joined.generation_id,
-                "member_id": "" if joined is None else joined.member_id,
-                "topics": [pb.TopicCommits(name=topic, partitions=[committed])],
-                **fields,
-            }
-        )
-        return self.calls.call("OffsetCommit", request).topics[0].partitions[0]
-
-    def committed(self, topic: str, partition: int = 0, *, require_stable: bool = False) -> Any:
-        wanted = pb.OffsetFetchRequest.Group(
-            group_id=self.group_id, topics=[pb.TopicPartitions(name=topic, partitions=[partition])]
-        )
-        request = pb.OffsetFetchRequest(groups=[wanted], require_stable=require_stable)
-        return self.calls.call("OffsetFetch", request).groups[0].topics[0].partitions[0]
-
-    def describe(self) -> pb.DescribeGroupsResponse.Group:
-        return self.calls.call("DescribeGroups", pb.DescribeGroupsRequest(group_ids=[self.group_id])).groups[0]
-
-    def delete(self) -> int:
-        return self.calls.call("DeleteGroups", pb.DeleteGroupsRequest(group_ids=[self.group_id])).results[0].error.code
-
-    def wait_for(self, state: str) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while (present := self.describe().state) != state:
-            assert time.monotonic() < deadline, f"{present}, not {state}"
-            time.sleep(0.01)
-
-
-def error_of(call: Callable[[], Any]) -> type[MillraceError]:
+def refusal(call: Callable[[], Any]) -> type[MillraceError]:
     with pytest.raises(MillraceError) as raised:
         call()
     return type(raised.value)
+
+
+def eventually(what: str, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"in vain: {what}"
+        time.sleep(0.01)
 
 
 def test_one_member_joins_and_gets_its_assignment(calls: Any, group: str) -> None:
@@ -207,3 +94,210 @@ def test_committed_offsets_are_fetched(calls: Any, group: str, topic: str) -> No
     found = groups.committed(topic, 1)
     assert (found.committed.offset, found.committed.metadata) == (5, "m")
     assert found.commit_timestamp_ms > 0
+
+
+def rebalanced(
+    groups: Groups, threads: ThreadPoolExecutor, *joins: Callable[[], pb.JoinGroupResponse]
+) -> list[pb.JoinGroupResponse]:
+    """Let members join at once; the leader assigns each its own member id."""
+    joined = [future.result() for future in [threads.submit(join) for join in joins]]
+    leader = next(each for each in joined if each.leader == each.member_id)
+    assignments = {member.member_id: member.member_id.encode() for member in leader.members}
+    syncs = [threads.submit(groups.sync, each, assignments if each is leader else None) for each in joined]
+    assert [sync.result() for sync in syncs] == [each.member_id.encode() for each in joined]
+    return joined
+
+
+def test_a_second_member_makes_a_second_generation(calls: Any, group: str, threads: ThreadPoolExecutor) -> None:
+    groups = Groups(calls, group)
+    [first] = rebalanced(groups, threads, groups.join)
+    new_id = groups.member_id()
+    second = threads.submit(groups.join, new_id)
+    groups.wait_for("PreparingRebalance")
+    assert refusal(lambda: groups.heartbeat(first)) is RebalanceInProgressError
+    assert refusal(lambda: groups.sync(first)) is RebalanceInProgressError
+    again = groups.join(first.member_id)
+    assert {again.generation_id, second.result().generation_id} == {first.generation_id + 1}
+    assert refusal(lambda: groups.heartbeat(first)) is IllegalGenerationError
+    assert len(again.members or second.result().members) == 2
+
+
+def test_a_silent_member_is_gone(calls: Any, group: str, threads: ThreadPoolExecutor) -> None:
+    groups = Groups(calls, group)
+    [joined] = rebalanced(groups, threads, lambda: groups.join(session_timeout_ms=300))
+    groups.wait_for("Empty")
+    assert refusal(lambda: groups.heartbeat(joined)) is UnknownMemberError
+
+
+def test_a_static_member_comes_back_and_fences_the_one_before(
+    calls: Any, group: str, threads: ThreadPoolExecutor
+) -> None:
+    groups = Groups(calls, group)
+    [before] = rebalanced(groups, threads, lambda: groups.join(group_instance_id="i"))
+    now = groups.join(group_instance_id="i")
+    assert (now.generation_id, now.skip_assignment) == (before.generation_id, True)
+    assert groups.sync(now, group_instance_id="i") == before.member_id.encode()
+    assert refusal(lambda: groups.heartbeat(before, group_instance_id="i")) is FencedInstanceIdError
+    assert groups.leave(instance="i") == 0
+    assert groups.leave(instance="i") == UnknownMemberError.code
+
+
+def test_a_call_that_was_given_up_leaves_nothing_behind(
+    module_broker: EmbeddedBroker, calls: Any, group: str, threads: ThreadPoolExecutor
+) -> None:
+    groups = Groups(calls, group)
+    [first] = rebalanced(groups, threads, groups.join)
+    waiting = calls.stub.JoinGroup.future(groups.join_request(groups.member_id(), session_timeout_ms=200))
+    groups.wait_for("PreparingRebalance")
+    waiting.cancel()
+    with pytest.raises(grpc.FutureCancelledError):
+        waiting.result()
+    again = groups.join(first.member_id)  # answered once the other member's session has ended
+    assert len(again.members) == 1
+    assert module_broker.server.broker.statistics().limits.requests == 0
+
+
+def test_what_a_join_is_refused_for(calls: Any, group: str, threads: ThreadPoolExecutor) -> None:
+    groups = Groups(calls, group)
+    assert refusal(lambda: groups.join(session_timeout_ms=99)) is InvalidSessionTimeoutError
+    assert refusal(lambda: groups.join(session_timeout_ms=10**8)) is InvalidSessionTimeoutError
+    assert refusal(lambda: groups.join("unknown")) is UnknownMemberError
+    assert refusal(lambda: groups.join(group_id="")) is InvalidGroupIdError
+    assert refusal(lambda: groups.join(protocol_type="")) is InconsistentGroupProtocolError
+    rebalanced(groups, threads, groups.join)
+    assert refusal(lambda: groups.join(protocols=[("other", b"")])) is InconsistentGroupProtocolError
+
+
+def test_what_a_commit_is_refused_for(calls: Any, group: str, topic: str, threads: ThreadPoolExecutor) -> None:
+    calls.create(topic)
+    groups = Groups(calls, group)
+    assert groups.commit("nothing", 1).error.code == UnknownTopicOrPartitionError.code
+    assert groups.commit(topic, 1, partition=1).error.code == UnknownTopicOrPartitionError.code
+    assert groups.commit(topic, -5).error.code == InvalidRequestError.code
+    assert groups.commit(topic, 1, metadata="m" * 5000).error.code == OffsetMetadataTooLargeError.code
+    assert refusal(lambda: groups.commit(topic, 1, generation_id=3, member_id="m")) is UnknownMemberError
+    [joined] = rebalanced(groups, threads, groups.join)
+    assert groups.commit(topic, 1, joined).error.code == 0
+    assert refusal(lambda: groups.commit(topic, 2)) is UnknownMemberError
+    assert refusal(lambda: groups.commit(topic, 2, joined, generation_id=9)) is IllegalGenerationError
+    assert groups.committed(topic).committed.offset == 1
+
+
+def test_offsets_are_fetched_of_several_groups_at_once(calls: Any, group: str, topic: str) -> None:
+    calls.create(topic, 3)
+    for number in range(2):
+        assert Groups(calls, f"{group}-{number}").commit(topic, number, partition=number).error.code == 0
+    wanted = [pb.OffsetFetchRequest.Group(group_id=f"{group}-{number}", all_topics=True) for number in range(3)]
+    Groups(calls, f"{group}-2")
+    found = calls.call("OffsetFetch", pb.OffsetFetchRequest(groups=wanted, require_stable=True)).groups
+    partitions = [
+        [each.committed.partition for topic in answer.topics for each in topic.partitions] for answer in found
+    ]
+    assert partitions == [[0], [1], []]
+
+
+def test_offsets_are_deleted_unless_the_group_reads_them(
+    calls: Any, group: str, topic: str, threads: ThreadPoolExecutor
+) -> None:
+    calls.create(topic, 2)
+    groups = Groups(calls, group)
+    [joined] = rebalanced(groups, threads, lambda: groups.join(protocols=[("range", subscription(topic))]))
+    groups.commit(topic, 7, joined)
+
+    def delete(partition: int = 0) -> int:
+        partitions = [pb.TopicPartitions(name=topic, partitions=[partition])]
+        response = calls.call("OffsetDelete", pb.OffsetDeleteRequest(group_id=group, topics=partitions))
+        return response.topics[0].partitions[0].error.code
+
+    assert delete() == GroupSubscribedToTopicError.code
+    assert delete(9) == UnknownTopicOrPartitionError.code
+    groups.leave(joined.member_id)
+    assert delete() == 0
+    assert groups.committed(topic).committed.offset == -1
+    unknown = pb.OffsetDeleteRequest(group_id=group + "-unknown")
+    Groups(calls, group + "-unknown")
+    assert type(calls.error("OffsetDelete", unknown)) is GroupIdNotFoundError
+
+
+def test_groups_are_listed_and_deleted(calls: Any, group: str, topic: str, threads: ThreadPoolExecutor) -> None:
+    calls.create(topic)
+    groups = Groups(calls, group)
+    [joined] = rebalanced(groups, threads, groups.join)
+    groups.commit(topic, 7, joined)
+
+    def states(**filters: Any) -> list[str]:
+        listed = calls.call("ListGroups", pb.ListGroupsRequest(**filters)).groups
+        return [each.state for each in listed if each.group_id == group]
+
+    assert states() == states(states=["stable"]) == states(types=["classic"]) == ["Stable"]
+    assert states(states=["Empty"]) == states(types=["share"]) == []
+    assert groups.delete() == NonEmptyGroupError.code
+    groups.leave(joined.member_id)
+    assert groups.delete() == 0
+    assert states() == []
+    assert groups.delete() == GroupIdNotFoundError.code
+    assert (groups.describe().state, groups.describe().error.code) == ("Dead", GroupIdNotFoundError.code)
+    assert groups.committed(topic).committed.offset == -1
+
+
+def test_a_deleted_topic_takes_its_offsets_with_it(calls: Any, group: str, topic: str) -> None:
+    calls.create(topic)
+    groups = Groups(calls, group)
+    groups.commit(topic, 7)
+    calls.call("DeleteTopics", pb.DeleteTopicsRequest(names=[topic]))
+    eventually("offsets are forgotten", lambda: groups.committed(topic).committed.offset == -1)
+    calls.create(topic)
+    assert groups.committed(topic).committed.offset == -1
+
+
+def test_a_group_goes_on_after_a_restart(tmp_path: Path, calls_to: Callable[[str], Any], topic: str) -> None:
+    with EmbeddedBroker(tmp_path, options=OPTIONS) as broker, ThreadPoolExecutor(4) as threads:
+        calls = calls_to(broker.bootstrap_servers)
+        calls.create(topic)
+        groups = Groups(calls, "g")
+        [joined] = rebalanced(groups, threads, lambda: groups.join(session_timeout_ms=1000))
+        groups.commit(topic, 7, joined)
+    with EmbeddedBroker(tmp_path, options=OPTIONS) as broker:
+        groups = Groups(calls_to(broker.bootstrap_servers), "g")
+        groups.heartbeat(joined)
+        assert groups.describe().state == "Stable"
+        assert groups.sync(joined) == joined.member_id.encode()
+        assert groups.commit(topic, 8, joined).error.code == 0
+        assert groups.committed(topic).committed.offset == 8
+        groups.wait_for("Empty")  # its session began anew, and ends
+
+
+def test_who_waits_is_answered_when_the_broker_stops(tmp_path: Path, calls_to: Callable[[str], Any]) -> None:
+    options = {**OPTIONS, "group.initial.rebalance.delay.ms": "60000"}
+    with EmbeddedBroker(tmp_path, options=options) as broker, ThreadPoolExecutor(1) as threads:
+        groups = Groups(calls_to(broker.bootstrap_servers), "g")
+        waiting: Future[Any] = threads.submit(groups.join)
+        groups.wait_for("PreparingRebalance")
+        began = time.monotonic()
+        broker.stop()
+        assert isinstance(waiting.exception(), CoordinatorNotAvailableError)
+        assert time.monotonic() - began < 3
+
+
+def test_many_members_join_at_once(tmp_path: Path, calls_to: Callable[[str], Any]) -> None:
+    """More of them wait for each other than requests may be in progress."""
+    count = 120
+    options = {
+        **OPTIONS,
+        "group.initial.rebalance.delay.ms": "1500",
+        "queued.max.requests": "60",
+    }
+    with EmbeddedBroker(tmp_path, options=options) as broker:
+        groups = [Groups(calls_to(broker.bootstrap_servers), "g") for _ in range(4)]
+        ids = [groups[number % 4].member_id(session_timeout_ms=30_000) for number in range(count)]
+        parked = [
+            groups[number % 4].calls.stub.JoinGroup.future(groups[0].join_request(member_id))
+            for number, member_id in enumerate(ids)
+        ]
+        answers = [each.result(timeout=DEADLINE_S) for each in parked]
+        assert {answer.generation_id for answer in answers} == {1}
+        assert [len(answer.members) for answer in answers if answer.members] == [count]
+        statistics = broker.server.broker.statistics().groups
+        assert statistics.by_state == {"CompletingRebalance": 1}
+        assert statistics.heartbeats.delayed == count
+        assert statistics.rebalances.delayed == 1

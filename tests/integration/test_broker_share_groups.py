@@ -31,13 +31,14 @@ from millrace.errors import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.embedded import EmbeddedBroker
 
+from .group_calls import DEADLINE_S, Share, acquired
+
 OPTIONS = {
     "share.auto.offset.reset": "earliest",
     "group.share.record.lock.duration.ms": "60000",
     "group.share.max.size": "8",
     "share.coordinator.state.topic.num.partitions": "3",
 }
-DEADLINE_S = 20
 
 
 @pytest.fixture(scope="module")
@@ -49,89 +50,6 @@ def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded
 @pytest.fixture
 def group() -> str:
     return f"share-{uuid.uuid4().hex[:12]}"
-
-
-class Share:
-    """Calls about one share group."""
-
-    def __init__(self, calls: Any, group_id: str) -> None:
-        self.calls, self.group_id = calls, group_id
-        self.ready()
-
-    def ready(self) -> None:
-        """Find the coordinator, and wait until it has read what there is."""
-        self.calls.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.SHARE, keys=[self.group_id]))
-        deadline = time.monotonic() + DEADLINE_S
-        while self.error_of_fetch() is CoordinatorLoadInProgressError:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-    def error_of_fetch(self) -> type[MillraceError]:
-        return type(
-            self.calls.error("ShareFetch", pb.ShareFetchRequest(group_id=self.group_id, max_records=1, max_bytes=1))
-        )
-
-    def beat(self, member: str, epoch: int, *topics: str) -> pb.ShareGroupHeartbeatResponse:
-        request = pb.ShareGroupHeartbeatRequest(
-            group_id=self.group_id, member_id=member, member_epoch=epoch, client_id="c", subscribed_topics=topics
-        )
-        return self.calls.call("ShareGroupHeartbeat", request)
-
-    def join(self, member: str, *topics: str) -> int:
-        return self.beat(member, 0, *topics).member_epoch
-
-    def fetch(
-        self,
-        member: str,
-        topic: str,
-        *,
-        partition: int = 0,
-        most: int = 100,
-        wait_ms: int = 0,
-        acknowledge: list[tuple[int, int, int]] | None = None,
-    ) -> pb.ShareFetchResponse.PartitionRecords:
-        wanted = pb.ShareFetchRequest.PartitionFetch(
-            partition=partition, acknowledgements=[batch(*each) for each in acknowledge or ()]
-        )
-        request = pb.ShareFetchRequest(
-            group_id=self.group_id,
-            member_id=member,
-            max_wait_ms=wait_ms,
-            min_bytes=1,
-            max_bytes=2**20,
-            max_records=most,
-            topics=[pb.ShareFetchRequest.TopicFetch(name=topic, partitions=[wanted])],
-        )
-        return self.calls.call("ShareFetch", request).topics[0].partitions[0]
-
-    def offsets(self, member: str, topic: str, **options: Any) -> list[int]:
-        return acquired(self.fetch(member, topic, **options))
-
-    def acknowledge(self, member: str, topic: str, first: int, last: int, what: int = pb.ACCEPT) -> int:
-        request = pb.ShareAcknowledgeRequest(
-            group_id=self.group_id,
-            member_id=member,
-            topics=[
-                pb.ShareAcknowledgeRequest.TopicAcknowledgements(
-                    name=topic,
-                    partitions=[
-                        pb.ShareAcknowledgeRequest.PartitionAcknowledgements(
-                            partition=0, acknowledgements=[batch(first, last, what)]
-                        )
-                    ],
-                )
-            ],
-        )
-        return self.calls.call("ShareAcknowledge", request).topics[0].partitions[0].error.code
-
-
-def batch(first: int, last: int, what: int) -> pb.AcknowledgementBatch:
-    return pb.AcknowledgementBatch(first_offset=first, last_offset=last, type=what)  # type: ignore[arg-type]
-
-
-def acquired(result: pb.ShareFetchResponse.PartitionRecords) -> list[int]:
-    assert result.error.code == 0, result.error.message
-    return [offset for run in result.acquired for offset in range(run.first_offset, run.last_offset + 1)]
 
 
 @pytest.fixture
