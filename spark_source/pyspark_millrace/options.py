@@ -40,6 +40,13 @@ class DirectReads(StrEnum):
     NEVER = "never"
 
 
+class IsolationLevel(StrEnum):
+    """Whether records of transactions that are open or were aborted are read."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
+
+
 class NoMatch(StrEnum):
     """What a starting timestamp after a partition's last record means."""
 
@@ -81,6 +88,7 @@ class SourceOptions:
     starting: Mapping[str, str]
     ending: Mapping[str, str]
     starting_no_match: NoMatch
+    isolation_level: IsolationLevel
     fail_on_data_loss: bool
     max_offsets_per_trigger: int | None
     min_partitions: int
@@ -127,6 +135,7 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
         starting=given.present(*_STARTING),
         ending=given.present(*_ENDING),
         starting_no_match=given.choice("startingOffsetsByTimestampStrategy", NoMatch.ERROR),
+        isolation_level=_isolation_level(given),
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
         max_offsets_per_trigger=given.whole_number("maxOffsetsPerTrigger"),
         min_partitions=given.whole_number("minPartitions") or 1,
@@ -151,7 +160,7 @@ _OPTIONS: Final = (
     "bootstrap.servers", "kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign",
     *_STARTING, *_ENDING, "startingOffsetsByTimestampStrategy", "failOnDataLoss", "maxOffsetsPerTrigger",
     "minPartitions", "maxRecordsPerPartition", "splitBytes", "columns", "includeHeaders", "includeMetadata",
-    "directReads", "maxRecordsPerBatch", "transform", "transformSchema",
+    "directReads", "maxRecordsPerBatch", "transform", "transformSchema", "isolation.level", "kafka.isolation.level",
 )  # fmt: skip
 """Every supported option by its name as documented; client settings come as ``kafka.<name>`` besides."""
 
@@ -223,7 +232,7 @@ class _Given:
         return {
             name.removeprefix("kafka."): value
             for name, value in self._values.items()
-            if name.startswith("kafka.") and name != "kafka.bootstrap.servers"
+            if name.startswith("kafka.") and name not in ("kafka.bootstrap.servers", "kafka.isolation.level")
         }
 
     def refuse_unknown(self) -> None:
@@ -264,6 +273,17 @@ def _bootstrap_servers(given: _Given) -> str:
         if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
             raise UsageError(f"kafka.bootstrap.servers={address!r}: expected host:port[,host:port]")
     return address
+
+
+def _isolation_level(given: _Given) -> IsolationLevel:
+    """Committed records by default: Kafka's connector reads those of open and aborted transactions as well."""
+    values = {
+        given.choice(name, IsolationLevel.READ_COMMITTED)
+        for name in given.present("isolation.level", "kafka.isolation.level")
+    }
+    if len(values) > 1:
+        raise UsageError("isolation.level and kafka.isolation.level differ: give one")
+    return values.pop() if values else IsolationLevel.READ_COMMITTED
 
 
 def _subscription(given: _Given) -> Subscription:

@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark_millrace.offsets import OffsetRange
+
+if TYPE_CHECKING:
+    from millrace.records import AbortedTransaction
 
 MIB: Final = 2**20
 SPLIT_BYTES_MIN: Final = 8 * MIB
@@ -39,7 +42,8 @@ class Extent:
     """A run of whole batches in one segment file; the first and the last may reach beyond its offsets.
 
     ``end_offset`` and ``end_position`` are exclusive. ``path`` is the file on the broker's host, empty when the broker
-    does not name it; ``uri`` is the segment's copy in the remote store, where it is only there.
+    does not name it; ``uri`` is the segment's copy in the remote store, where it is only there. ``aborted`` are
+    transactions whose records in it are not to be read.
     """
 
     start_offset: int
@@ -48,6 +52,7 @@ class Extent:
     end_position: int
     path: str
     uri: str = ""
+    aborted: tuple[AbortedTransaction, ...] = ()
 
     @property
     def bytes(self) -> int:

@@ -84,7 +84,9 @@ def _decoded(
             rest = replace(extent, start_offset=position)
             try:
                 for buffer in _buffers(split, rest, options.direct_reads, sources):
-                    for decoded in decode_range(buffer, position, rest.end_offset, sources.schema_of, columns):
+                    for decoded in decode_range(
+                        buffer, position, rest.end_offset, sources.schema_of, columns, aborted=rest.aborted
+                    ):
                         yield decoded
                         # What has been handed out is not read again, should the rest have to come another way.
                         position = decoded.header.next_offset

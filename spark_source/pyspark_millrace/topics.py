@@ -21,7 +21,14 @@ from millrace.errors import (
     UsageError,
 )
 from pyspark_millrace.offsets import LossReport, OffsetRange, clip_to_log, gone, recreated, truncated
-from pyspark_millrace.options import AssignedPartitions, NoMatch, SourceOptions, Subscription, TopicPattern
+from pyspark_millrace.options import (
+    AssignedPartitions,
+    IsolationLevel,
+    NoMatch,
+    SourceOptions,
+    Subscription,
+    TopicPattern,
+)
 from pyspark_millrace.planning import Extent, PlannedSplit
 from pyspark_millrace.positions import AtTimestamp, Edge, ExactOffsets, PartitionKey, Position
 
@@ -29,6 +36,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from millrace.clients import TopicDescription
+    from millrace.clients.model import LocatedExtent
+    from millrace.records import AbortedTransaction
 
 _PARALLEL_CALLS: Final = 8
 _NOT_THERE: Final = (
@@ -57,20 +66,28 @@ class TopicSet:
 
 
 class Cluster:
-    """A connection to the brokers of one query. Thread safe."""
+    """A connection to the brokers of one query. Thread safe.
 
-    def __init__(self, client_config: Mapping[str, str]) -> None:
+    Of a query that reads committed records it sees no further than to the first open transaction (the last stable
+    offset): what is planned with it has been decided, and says which transactions were aborted.
+    """
+
+    def __init__(
+        self, client_config: Mapping[str, str], isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> None:
         try:
             self._admin = Admin(client_config)
         except InvalidConfigError as error:
             raise UsageError(f"in the kafka.* options: {error.message}") from None
         self._schema_cache = SchemaCache(client_config)
         self._schemas: dict[int, pa.Schema] = {}
+        self._isolation_level = isolation_level
 
     @classmethod
     def connect(cls, options: SourceOptions) -> Self:
         """Connect with the options' servers and ``kafka.*`` settings; raises ``UsageError`` for a wrong setting."""
-        return cls({**options.client_config, "bootstrap.servers": options.bootstrap_servers})
+        settings = {**options.client_config, "bootstrap.servers": options.bootstrap_servers}
+        return cls(settings, options.isolation_level)
 
     def close(self) -> None:
         """Close the connections."""
@@ -145,7 +162,8 @@ class Cluster:
 
     def edge(self, partitions: Iterable[PartitionKey], edge: Edge) -> dict[PartitionKey, int]:
         """The earliest or latest offsets of partitions."""
-        found = self._admin.list_offsets({TopicPartition(*key): _EDGE_WORDS[edge] for key in partitions})
+        wanted = {TopicPartition(*key): _EDGE_WORDS[edge] for key in partitions}
+        found = self._admin.list_offsets(wanted, isolation_level=self._isolation_level)
         return {PartitionKey(*partition): at.offset for partition, at in found.items()}
 
     def offsets_at(
@@ -172,7 +190,8 @@ class Cluster:
     def _offsets_at_times(
         self, times: Mapping[PartitionKey, int], option: str, no_match: NoMatch | None
     ) -> dict[PartitionKey, int]:
-        found = self._admin.list_offsets({TopicPartition(*key): time for key, time in times.items()})
+        wanted = {TopicPartition(*key): time for key, time in times.items()}
+        found = self._admin.list_offsets(wanted, isolation_level=self._isolation_level)
         offsets = {PartitionKey(*partition): at.offset for partition, at in found.items()}
         beyond = [key for key, offset in offsets.items() if offset < 0]
         if beyond and no_match is NoMatch.ERROR:
@@ -205,7 +224,13 @@ class Cluster:
         while wanted.count:
             try:
                 located = self._admin.locate_range(
-                    topic, partition, wanted.start, wanted.end, split_bytes=split_bytes, topic_id=wanted.topic_id
+                    topic,
+                    partition,
+                    wanted.start,
+                    wanted.end,
+                    split_bytes=split_bytes,
+                    topic_id=wanted.topic_id,
+                    isolation_level=self._isolation_level,
                 )
             except _NOT_THERE:
                 clipped = self._clipped(wanted, report)
@@ -223,6 +248,7 @@ class Cluster:
                     end_position=extent.end_position,
                     path=extent.path,
                     uri=extent.uri,
+                    aborted=_reaching_into(extent, located.aborted_transactions),
                 )
                 for extent in located.extents
             )
@@ -240,7 +266,21 @@ class Cluster:
             report.add(recreated(topic.name, wanted.topic_id, topic.topic_id))
             return nothing
         first, last = self.edge([wanted.key], Edge.EARLIEST), self.edge([wanted.key], Edge.LATEST)
+        self._check_decided(wanted, last[wanted.key])
         return clip_to_log(wanted, first[wanted.key], last[wanted.key], report)
+
+    def _check_decided(self, wanted: OffsetRange, stable_offset: int) -> None:
+        """Raise ``UsageError`` when a range is there, but reaches beyond the first open transaction."""
+        if self._isolation_level is IsolationLevel.READ_UNCOMMITTED or wanted.end <= stable_offset:
+            return
+        partition = TopicPartition(*wanted.key)
+        end = self._admin.list_offsets({partition: _EDGE_WORDS[Edge.LATEST]})[partition].offset
+        if wanted.end <= end:
+            raise UsageError(
+                f"offset {stable_offset} of {wanted.key} belongs to a transaction that is still open, so that "
+                f"{wanted.end - 1} cannot be read: end at {stable_offset}, wait until it has been ended, or set "
+                "isolation.level=read_uncommitted"
+            )
 
     def read_range(self, split: PlannedSplit, start: int, end: int) -> Iterator[bytes]:
         """Stream the batches of a range over gRPC."""
@@ -261,6 +301,12 @@ class Cluster:
 def cluster_of_process(bootstrap_servers: str, client_config: tuple[tuple[str, str], ...]) -> Cluster:
     """The connection that the tasks of one worker process share; it lives as long as the process."""
     return Cluster({**dict(client_config), "bootstrap.servers": bootstrap_servers})
+
+
+def _reaching_into(extent: LocatedExtent, aborted: Iterable[AbortedTransaction]) -> tuple[AbortedTransaction, ...]:
+    return tuple(
+        each for each in aborted if each.first_offset < extent.end_offset and each.last_offset >= extent.start_offset
+    )
 
 
 def _names(subscription: Subscription) -> list[str] | None:

@@ -6,6 +6,7 @@ from millrace.errors import UsageError
 from pyspark_millrace.options import (
     AssignedPartitions,
     DirectReads,
+    IsolationLevel,
     NoMatch,
     TopicPattern,
     Topics,
@@ -31,6 +32,7 @@ def test_defaults():
     assert options.direct_reads is DirectReads.AUTO
     assert options.max_offsets_per_trigger is None
     assert options.starting_no_match is NoMatch.ERROR
+    assert options.isolation_level is IsolationLevel.READ_COMMITTED
 
 
 def test_names_are_not_case_sensitive():
@@ -43,6 +45,15 @@ def test_bare_bootstrap_servers_and_client_settings():
     options = parse_options({"bootstrap.servers": "a:1,b:2", "subscribe": "t", "kafka.request.timeout.ms": "5000"})
     assert options.bootstrap_servers == "a:1,b:2"
     assert options.client_config == {"request.timeout.ms": "5000"}
+
+
+def test_isolation_level_with_and_without_prefix():
+    for name in ("isolation.level", "kafka.isolation.level", "Isolation.Level"):
+        options = parse_options({**BASE, name: "read_uncommitted"})
+        assert options.isolation_level is IsolationLevel.READ_UNCOMMITTED
+        assert options.client_config == {}
+    with pytest.raises(UsageError, match=r"isolation\.level='dirty': expected one of read_committed"):
+        parse_options({**BASE, "isolation.level": "dirty"})
 
 
 def test_assign_and_pattern():
