@@ -1,7 +1,8 @@
-"""``millrace produce``: lines, JSON, CSV, Parquet and Arrow into a topic."""
+"""``millrace produce``: lines (as they are, or hex), JSON, CSV, Parquet and Arrow into a topic."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from enum import StrEnum
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from millrace.cli.options import BootstrapServer, ClientConfigFile, ClientOptions, client_config
+from millrace.cli.options import BootstrapServer, ClientConfigFile, ClientOptions, client_config, name_value
 from millrace.errors import SchemaMismatchError, UsageError
 
 if TYPE_CHECKING:
@@ -25,12 +26,17 @@ class InputFormat(StrEnum):
     """What the input is."""
 
     LINES = "lines"
+    RAW = "raw"
+    """The same, by the name that ``consume`` has for it."""
+    HEX = "hex"
+    """Lines of hexadecimal digits, two for a byte."""
     JSON = "json"
     CSV = "csv"
     PARQUET = "parquet"
     ARROW = "arrow"
 
 
+_TEXTUAL = (InputFormat.LINES, InputFormat.RAW, InputFormat.HEX)
 _BY_SUFFIX = {
     ".json": InputFormat.JSON,
     ".jsonl": InputFormat.JSON,
@@ -61,16 +67,26 @@ def produce(
         str | None, typer.Option(metavar="COLUMN", help="Column with the records' timestamps; by default they are now.")
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", help="Send everything to this one.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header for all; repeatable.")
+    ] = None,
+    transactional_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Send all in one transaction under this id: all of it, or nothing.")
+    ] = None,
     compression: Annotated[str | None, typer.Option(help="none, lz4 or zstd.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing when done.")] = False,
     option: ClientOptions = None,
+    producer_property: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="The same as --option, by Kafka's name.")
+    ] = None,
     bootstrap_server: BootstrapServer = None,
     client_config_file: ClientConfigFile = None,
 ) -> None:
     """Send lines, JSON lines, CSV, Parquet or Arrow data to a topic.
 
-    Into a typed topic go tables and JSON objects with its columns. Into an opaque one go lines as values, JSON objects
-    and tables with the columns key, value, headers and timestamp; tables without a value column are sent as JSON.
+    Into a typed topic go tables and JSON objects with its columns. Into an opaque one go lines as values (raw and lines
+    are the same, hex are bytes), JSON objects and tables with the columns key, value, headers, timestamp and partition;
+    tables without a value column are sent as JSON.
 
     Examples:
 
@@ -85,19 +101,34 @@ def produce(
     from millrace.clients import Producer
     from millrace.config.client import ProducerConfig
 
-    options = [*(option or ()), *([f"compression.type={compression}"] if compression else ())]
+    options = [*(option or ()), *(producer_property or ())]
+    options += [f"compression.type={compression}"] if compression else []
+    options += [f"transactional.id={transactional_id}"] if transactional_id else []
     config = client_config(ProducerConfig, bootstrap_server, client_config_file, options)
     with Producer(config) as producer, _open(file) as source:
         description = producer.describe_topic(topic)
         chosen = input_format or _default_format(file, description)
-        if chosen is InputFormat.LINES and description.schema is not None:
+        if chosen in _TEXTUAL and description.schema is not None:
             raise UsageError(f"topic {topic} is typed, and lines have no columns: give JSON, CSV, Parquet or Arrow")
-        reader = _Reader(description, chosen, key_separator=key_separator, key=key)
+        headers = [name_value(text, "--header") for text in header or ()]
+        reader = _Reader(description, chosen, key_separator=key_separator, key=key, headers=headers)
         started = time.monotonic()
-        count = _send_all(producer, topic, reader.tables(source, file), partition=partition, timestamps=timestamp)
+        with _transaction(producer):
+            count = _send_all(producer, topic, reader.tables(source, file), partition=partition, timestamps=timestamp)
     if not quiet:
         seconds = max(time.monotonic() - started, 1e-6)
         typer.echo(f"{count:,} records sent to {topic} in {seconds:.1f} s ({count / seconds:,.0f} records/s)", err=True)
+
+
+@contextlib.contextmanager
+def _transaction(producer: Producer) -> Iterator[None]:
+    """One transaction, for a producer that is to send in one."""
+    if not producer.is_transactional:
+        yield
+        return
+    producer.init_transactions()
+    with producer.transaction():
+        yield
 
 
 def _open(file: Path | None) -> BinaryIO:
@@ -136,7 +167,8 @@ def _send_all(
         except SchemaMismatchError as error:
             if not count:
                 raise
-            raise SchemaMismatchError(f"after {count:,} records, which were sent: {error.message}") from error
+            fate = "which the transaction drops" if producer.is_transactional else "which were sent"
+            raise SchemaMismatchError(f"after {count:,} records, {fate}: {error.message}") from error
         finally:
             producer.flush()
     if last is not None:
@@ -148,13 +180,20 @@ class _Reader:
     """Reads one input as tables that the topic takes."""
 
     def __init__(
-        self, topic: TopicDescription, input_format: InputFormat, *, key_separator: str | None, key: str | None
+        self,
+        topic: TopicDescription,
+        input_format: InputFormat,
+        *,
+        key_separator: str | None,
+        key: str | None,
+        headers: list[tuple[str, str]],
     ) -> None:
         self._topic = topic
         self._format = input_format
         self._separator = key_separator.encode() if key_separator else None
         self._key = key
-        if key_separator and input_format is not InputFormat.LINES:
+        self._headers = [(name, value.encode()) for name, value in headers]
+        if key_separator and input_format not in _TEXTUAL:
             raise UsageError("--key-separator is for lines: use --key COLUMN")
         if key and topic.schema is not None:
             raise UsageError(f"--key is for opaque topics: the key of {topic.name} is in its key columns")
@@ -165,7 +204,7 @@ class _Reader:
 
         try:
             for table in self._raw(source):
-                yield table if self._topic.schema is not None else self._opaque(table)
+                yield self._with_headers(table if self._topic.schema is not None else self._opaque(table))
         except (pa.ArrowException, OSError) as error:
             name = file or "standard input"
             raise SchemaMismatchError(f"{name} is not readable as {self._format.value}: {error}") from error
@@ -173,7 +212,7 @@ class _Reader:
     def _raw(self, source: BinaryIO) -> Iterator[pa.Table]:
         import pyarrow as pa
 
-        if self._format is InputFormat.LINES:
+        if self._format in _TEXTUAL:
             yield from map(self._lines, _line_chunks(source))
         elif self._format is InputFormat.JSON:
             yield from self._json(source)
@@ -199,17 +238,42 @@ class _Reader:
         if lines[-1] == b"":
             lines.pop()
         if self._separator is None:
-            return pa.table({"value": pa.array(lines, pa.binary())})
+            return pa.table({"value": pa.array(self._decoded(lines, first_line), pa.binary())})
         pairs = [line.partition(self._separator) for line in lines]
         for number, (_, separator, _) in enumerate(pairs, start=first_line):
             if not separator:
                 raise SchemaMismatchError(f"line {number} has no key separator {self._separator.decode()!r}")
         return pa.table(
             {
-                "key": pa.array([pair[0] for pair in pairs], pa.binary()),
-                "value": pa.array([pair[2] for pair in pairs], pa.binary()),
+                "key": pa.array(self._decoded([pair[0] for pair in pairs], first_line), pa.binary()),
+                "value": pa.array(self._decoded([pair[2] for pair in pairs], first_line), pa.binary()),
             }
         )
+
+    def _decoded(self, texts: list[bytes], first_line: int) -> list[bytes]:
+        """What lines stand for: themselves, or the bytes that their hexadecimal digits are."""
+        if self._format is not InputFormat.HEX:
+            return texts
+        decoded = []
+        for number, text in enumerate(texts, start=first_line):
+            try:
+                decoded.append(bytes.fromhex(text.decode("ascii", "replace").strip().removeprefix("0x")))
+            except ValueError as error:
+                raise SchemaMismatchError(f"line {number} is not hexadecimal: {error}") from error
+        return decoded
+
+    def _with_headers(self, table: pa.Table) -> pa.Table:
+        """The table with the headers of ``--header`` for every record."""
+        if not self._headers:
+            return table
+        import pyarrow as pa
+
+        from millrace.records import headers_array
+
+        name = "headers" if self._topic.schema is None else "__headers"
+        if name in table.column_names:
+            raise UsageError(f"--header: the data has a column {name} of its own")
+        return table.append_column(name, pa.chunked_array([headers_array([self._headers] * table.num_rows)]))
 
     def _json(self, source: BinaryIO) -> Iterator[pa.Table]:
         from millrace.cli.json_input import opaque_json_table, typed_json_table

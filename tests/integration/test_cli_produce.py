@@ -1,0 +1,83 @@
+"""``millrace produce``: what lines stand for, headers, and all of it in a transaction."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from millrace.clients import Admin, Consumer, ConsumerRecord
+from millrace_broker.embedded import EmbeddedBroker
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(module_broker: EmbeddedBroker) -> Run:
+    environment = {**os.environ, "MILLRACE_BOOTSTRAP_SERVERS": module_broker.bootstrap_servers, "NO_COLOR": "1"}
+
+    def run_command(*arguments: str, stdin: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "millrace.cli.main", "produce", *arguments]
+        done = subprocess.run(
+            command, input=stdin, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run_command
+
+
+@pytest.fixture
+def admin(module_broker: EmbeddedBroker) -> Iterator[Admin]:
+    with Admin(module_broker.bootstrap_servers) as client:
+        yield client
+
+
+def _read(broker: EmbeddedBroker, topic: str) -> list[ConsumerRecord]:
+    config = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "auto.offset.reset": "earliest",
+        "isolation.level": "read_committed",
+    }
+    records: list[ConsumerRecord] = []
+    with Consumer(config) as consumer:
+        consumer.assign(consumer.partitions_for(topic))
+        ends = consumer.end_offsets(consumer.assignment())
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            records += consumer.poll(100)
+    return records
+
+
+def test_raw_and_hexadecimal_lines_with_keys_and_headers(admin: Admin, module_broker: EmbeddedBroker, run: Run) -> None:
+    admin.create_topic("textual", partitions=1)
+    run("textual", "--format", "raw", "--header", "source=test", "-H", "n=1", stdin="plain\n")
+    run("textual", "--format", "hex", stdin="00ff\n0x6869\n")
+    run("textual", "--format", "hex", "--key-separator", ":", stdin="6b:76\n")
+    records = _read(module_broker, "textual")
+    assert [record.value for record in records] == [b"plain", b"\x00\xff", b"hi", b"v"]
+    assert records[0].headers == (("source", b"test"), ("n", b"1"))
+    assert records[3].key == b"k"
+    assert "line 2 is not hexadecimal" in run("textual", "--format", "hex", stdin="00\nzz\n", code=1).stderr
+    assert "expected NAME=VALUE" in run("textual", "-H", "nothing", stdin="x\n", code=2).stderr
+
+
+def test_json_with_everything_that_a_record_has(admin: Admin, module_broker: EmbeddedBroker, run: Run) -> None:
+    admin.create_topic("whole", partitions=3, configs={"retention.ms": "-1"})
+    line = {"key": "k", "value": "v", "headers": {"h": "x"}, "timestamp": 1234, "partition": 2}
+    run("whole", "--format", "json", stdin=json.dumps(line) + "\n")
+    (record,) = _read(module_broker, "whole")
+    assert record[1:] == (2, 0, 1234, b"k", b"v", (("h", b"x"),))
+
+
+def test_one_transaction_holds_all_or_nothing(admin: Admin, module_broker: EmbeddedBroker, run: Run) -> None:
+    admin.create_topic("atomic", partitions=1, schema="id INT")
+    arguments = ["atomic", "--transactional-id", "loader", "--producer-property", "batch.size=1000"]
+    run(*arguments, stdin='{"id": 1}\n{"id": 2}\n')
+    bad = "".join(f'{{"id": {number}}}\n' for number in range(200_000)) + '{"id": "x"}\n'
+    text = run(*arguments, stdin=bad, code=1).stderr
+    assert "which the transaction drops: line 200001: column id" in text
+    assert [record.value for record in _read(module_broker, "atomic")] == [{"id": 1}, {"id": 2}]
+    assert "unknown option no.such" in run("atomic", "--producer-property", "no.such=1", stdin="", code=1).stderr
