@@ -105,8 +105,15 @@ class Delivery:
 
     @classmethod
     def restore(cls, settings: DeliverySettings, snapshot: Snapshot) -> Self:
-        """The partition as it was written down."""
-        return cls(settings, snapshot.start_offset, snapshot.runs)
+        """The partition as it was written down. Offsets that are not mentioned are available (Kafka leaves them out)."""
+        runs: list[Run] = []
+        next_offset = snapshot.start_offset
+        for run in snapshot.runs:
+            if run.first > next_offset:
+                _add(runs, Run(next_offset, run.first - 1, RecordState.AVAILABLE))
+            _add(runs, run if run.state not in _OVER else Run(run.first, run.last, run.state))
+            next_offset = run.last + 1
+        return cls(settings, snapshot.start_offset, runs)
 
     def snapshot(self) -> Snapshot:
         """What is to be written down. A delivery that is going on has not happened yet."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from millrace.errors import InvalidRecordError, UnsupportedVersionError
@@ -94,7 +94,7 @@ def apply_update(before: SharedState, data: bytes) -> SharedState:
     changed = _runs(data, _UPDATE_HEAD.size)
     runs = [part for run in before.snapshot.runs for part in _outside(run, changed)]
     merged = sorted([*runs, *changed], key=lambda run: run.first)
-    kept = tuple(run for run in merged if run.first >= start_offset)
+    kept = tuple(replace(run, first=max(run.first, start_offset)) for run in merged if run.last >= start_offset)
     return SharedState(snapshot_epoch, max(leader_epoch, before.leader_epoch), Snapshot(start_offset, kept))
 
 

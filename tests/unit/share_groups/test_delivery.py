@@ -17,6 +17,7 @@ from millrace_broker.share_groups.delivery import (
     Readable,
     RecordState,
     Run,
+    Snapshot,
 )
 
 SETTINGS = DeliverySettings(delivery_count_limit=3, lock_duration_ms=100, locks_max=8)
@@ -130,6 +131,12 @@ def test_what_is_written_down_does_not_know_of_deliveries_in_progress() -> None:
     partition.acquire("b", [Readable(0, 9)], 10, 1)
     again = Delivery.restore(DeliverySettings(), partition.snapshot())
     assert given(again.acquire("c", [Readable(0, 9)], 10, 5)) == [(0, 2, 1), (5, 5, 2), (6, 9, 1)]
+
+
+def test_what_a_snapshot_leaves_out_is_available() -> None:
+    snapshot = Snapshot(5, (Run(7, 7, RecordState.ACKNOWLEDGED, 2), Run(9, 9, RecordState.AVAILABLE, 2)))
+    partition = Delivery.restore(DeliverySettings(), snapshot)
+    assert given(partition.acquire("a", [Readable(5, 9)], 10, 0)) == [(5, 6, 1), (8, 8, 1), (9, 9, 3)]
 
 
 # --- the model -------------------------------------------------------------------------------------------------------

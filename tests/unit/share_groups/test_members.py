@@ -1,0 +1,110 @@
+"""Membership of share groups: epochs, and who reads what."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.errors import (
+    FencedMemberEpochError,
+    GroupMaxSizeReachedError,
+    InvalidRequestError,
+    UnknownMemberError,
+)
+from millrace_broker.share_groups.members import JOINS, LEAVES, Beat, ShareMembers, assign
+
+TOPICS = {"t": 4, "u": 2}
+
+
+def members(size_max: int = 10) -> ShareMembers:
+    return ShareMembers("g", size_max=size_max, session_timeout_ms=100)
+
+
+def count_of(topic: str) -> int:
+    return TOPICS.get(topic, 0)
+
+
+def join(group: ShareMembers, member_id: str, *topics: str) -> int:
+    beat = Beat(member_id=member_id, member_epoch=JOINS, topics=frozenset(topics))
+    return group.beat(beat, count_of, 0)[0]
+
+
+def test_a_member_is_told_what_it_reads_once() -> None:
+    group = members()
+    epoch, assignment = group.beat(Beat(member_id="a", member_epoch=JOINS, topics=frozenset("t")), count_of, 0)
+    assert (epoch, assignment) == (1, {"t": (0, 1, 2, 3)})
+    assert group.beat(Beat(member_id="a", member_epoch=1), count_of, 0) == (1, None)
+
+
+def test_changes_reach_members_with_their_next_heartbeat() -> None:
+    group = members()
+    join(group, "a", "t")
+    assert join(group, "b", "t") == 2
+    assert group.beat(Beat(member_id="a", member_epoch=1), count_of, 0) == (2, {"t": (0, 2)})
+    group.beat(Beat(member_id="b", member_epoch=LEAVES), count_of, 0)
+    assert group.beat(Beat(member_id="a", member_epoch=2), count_of, 0) == (3, {"t": (0, 1, 2, 3)})
+
+
+def test_new_partitions_are_assigned() -> None:
+    group = members()
+    join(group, "a", "new")
+    assert group.beat(Beat(member_id="a", member_epoch=1), lambda _: 2, 0) == (2, {"new": (0, 1)})
+
+
+def test_a_lost_answer_is_given_again() -> None:
+    group = members()
+    join(group, "a", "t")
+    join(group, "b", "t")
+    group.beat(Beat(member_id="a", member_epoch=1), count_of, 0)
+    assert group.beat(Beat(member_id="a", member_epoch=1), count_of, 0) == (2, {"t": (0, 2)})
+    with pytest.raises(FencedMemberEpochError):
+        group.beat(Beat(member_id="a", member_epoch=3), count_of, 0)
+
+
+def test_members_have_a_session() -> None:
+    group = members()
+    join(group, "a", "t")
+    assert not group.is_overdue("a", 99)
+    assert group.is_overdue("a", 100)
+    group.beat(Beat(member_id="a", member_epoch=1), count_of, 50)
+    assert not group.is_overdue("a", 149)
+
+
+def test_what_is_refused() -> None:
+    group = members(size_max=1)
+    with pytest.raises(InvalidRequestError):
+        group.beat(Beat(member_id="a", member_epoch=JOINS), count_of, 0)
+    for epoch in (LEAVES, 1):
+        with pytest.raises(UnknownMemberError):
+            group.beat(Beat(member_id="a", member_epoch=epoch), count_of, 0)
+    join(group, "a", "t")
+    join(group, "a", "t")  # again, which is no second one
+    with pytest.raises(GroupMaxSizeReachedError):
+        join(group, "b", "t")
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdefgh"), st.frozensets(st.sampled_from("tuv"))),
+    st.dictionaries(st.sampled_from("tuv"), st.integers(1, 6)),
+)
+def test_everything_has_a_reader_and_everybody_something_to_read(
+    topics: dict[str, frozenset[str]], counts: dict[str, int]
+) -> None:
+    target = assign(counts, topics)
+    assert target.keys() == topics.keys()
+    read = {(topic, number) for each in target.values() for topic, numbers in each.items() for number in numbers}
+    wanted = {topic for each in topics.values() for topic in each}
+    assert read == {(topic, number) for topic in wanted for number in range(counts.get(topic, 0))}
+    for member_id, assignment in target.items():
+        assert assignment.keys() <= topics[member_id]
+        assert assignment or not any(counts.get(topic) for topic in topics[member_id])
+    for subscription in set(topics.values()):
+        sizes = Counter(
+            sum(len(numbers) for numbers in target[member_id].values())
+            for member_id in topics
+            if topics[member_id] == subscription
+        )
+        assert max(sizes) - min(sizes) <= 1

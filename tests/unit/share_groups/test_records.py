@@ -1,0 +1,91 @@
+"""Deliveries as records of ``__share_group_state``."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.errors import InvalidRecordError, UnsupportedVersionError
+from millrace_broker.share_groups.delivery import RecordState, Run, Snapshot
+from millrace_broker.share_groups.records import (
+    SNAPSHOT_KEY,
+    SharedState,
+    ShareKey,
+    apply_update,
+    read_key,
+    read_snapshot,
+    snapshot_record,
+    tombstone,
+)
+
+TOPIC_ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
+AVAILABLE, ACKNOWLEDGED, ARCHIVED = RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVED
+
+RUNS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(1, 2**40), st.sampled_from([AVAILABLE, ACKNOWLEDGED, ARCHIVED])),
+    max_size=300,
+)
+
+
+@given(st.text(max_size=20), st.integers(0, 2**31 - 1), RUNS)
+def test_what_was_written_is_read(group_id: str, partition: int, sizes: list[tuple[int, int, RecordState]]) -> None:
+    runs, offset = [], 10
+    for count, size, state in sizes:
+        runs.append(Run(offset, offset + size - 1, state, count))
+        offset += size
+    key = ShareKey(group_id, TOPIC_ID, partition)
+    state = SharedState(3, 4, Snapshot(10, tuple(runs)))
+    record = snapshot_record(key, state, 99)
+    assert read_key(record.key) == (SNAPSHOT_KEY, key)
+    assert read_snapshot(record.value or b"") == state
+    assert tombstone(key).key == record.key
+
+
+def test_the_bytes_are_those_of_kafkas_messages() -> None:
+    state = SharedState(1, 2, Snapshot(5, (Run(5, 6, ACKNOWLEDGED, 1),)))
+    record = snapshot_record(ShareKey("g", TOPIC_ID, 7), state, 8)
+    assert record.key == b"\0\0" + b"\0\1g" + TOPIC_ID.bytes + b"\0\0\0\7"
+    head = struct.pack(">hiiiqqq", 0, 1, 0, 2, 5, 8, 8)
+    assert record.value == head + b"\x02" + struct.pack(">qqbh", 5, 6, 2, 1) + b"\0" + b"\0"
+
+
+def update(epoch: int, start: int, *runs: tuple[int, int, int, int]) -> bytes:
+    batches = b"".join(struct.pack(">qqbh", *run) + b"\0" for run in runs)
+    return struct.pack(">hiiq", 0, epoch, 0, start) + bytes([len(runs) + 1]) + batches + b"\0"
+
+
+def test_updates_change_a_snapshot() -> None:
+    before = SharedState(1, 0, Snapshot(0, (Run(0, 9, AVAILABLE, 1), Run(10, 19, ACKNOWLEDGED, 1))))
+    after = apply_update(before, update(1, -1, (3, 4, 2, 1), (20, 21, 4, 5)))
+    assert after.snapshot.runs == (
+        Run(0, 2, AVAILABLE, 1),
+        Run(3, 4, ACKNOWLEDGED, 1),
+        Run(5, 9, AVAILABLE, 1),
+        Run(10, 19, ACKNOWLEDGED, 1),
+        Run(20, 21, ARCHIVED, 5),
+    )
+    assert apply_update(after, update(1, 10)).snapshot.start_offset == 10
+    assert apply_update(before, update(1, 5)).snapshot.runs[0] == Run(5, 9, AVAILABLE, 1)
+    assert apply_update(before, update(0, 10)) == before
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\0\0", b"\0\0\0\5g", b"\0\0\xff\xffg"])
+def test_damaged_keys_are_refused(damaged: bytes) -> None:
+    with pytest.raises(InvalidRecordError):
+        read_key(damaged)
+
+
+def test_damaged_values_are_refused() -> None:
+    record = snapshot_record(ShareKey("g", TOPIC_ID, 7), SharedState(1, 2, Snapshot(5, (Run(5, 6, ARCHIVED),))), 8)
+    value = record.value or b""
+    for size in range(len(value) - 1):
+        with pytest.raises(InvalidRecordError):
+            read_snapshot(value[:size])
+    with pytest.raises(UnsupportedVersionError):
+        read_snapshot(b"\0\1" + value[2:])
+    with pytest.raises(InvalidRecordError, match="state 9"):
+        read_snapshot(value.replace(struct.pack(">qqb", 5, 6, 4), struct.pack(">qqb", 5, 6, 9)))
