@@ -5,6 +5,7 @@
 * ``admin``         topics, schemas, configuration; finding and reading ranges
 * ``producer``      what callers see of sending; ``producing`` is what it is made of
 * ``consumer``      topics to records or Arrow tables; ``consuming`` is what it is made of
+* ``share_consumer``  topics as queues; ``sharing`` is what it is made of
 * ``membership``    being a member of a group, and committing offsets; ``assignors`` who of a group reads what
 """
 
@@ -38,8 +39,11 @@ from millrace.clients.producing.futures import SendFuture
 from millrace.clients.producing.interceptors import ProducerInterceptor
 from millrace.clients.producing.partitioning import Partitioner, RoundRobinPartitioner
 from millrace.clients.schema_cache import SchemaCache
+from millrace.clients.share_consumer import ShareConsumer
+from millrace.clients.sharing.acknowledgements import AcknowledgeType
 
 __all__ = [
+    "AcknowledgeType",
     "Admin",
     "BatchMetadata",
     "BrokerInfo",
@@ -66,6 +70,7 @@ __all__ = [
     "RoundRobinPartitioner",
     "SchemaCache",
     "SendFuture",
+    "ShareConsumer",
     "TopicDescription",
     "TopicPartition",
     "TopicSchema",

@@ -226,6 +226,7 @@ class ConsumerRecord(NamedTuple):
     """One record. Of an opaque topic key and value are bytes; of a typed topic, dicts of columns.
 
     ``value`` is ``None`` for a tombstone; ``key`` holds the key columns of a typed topic, ``None`` without any.
+    ``delivery_count`` says how often a share group has given it to somebody, this time included.
     """
 
     topic: str
@@ -235,3 +236,4 @@ class ConsumerRecord(NamedTuple):
     key: bytes | Mapping[str, Any] | None
     value: bytes | Mapping[str, Any] | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    delivery_count: int | None = None

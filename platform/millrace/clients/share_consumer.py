@@ -1,0 +1,263 @@
+"""Consuming as a member of a share group: a queue, each record of which one consumer gets at a time (KIP-932)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from millrace.clients.consuming.connections import ConsumerConnections
+from millrace.clients.consuming.records import ConsumerRecords
+from millrace.clients.consuming.signal import Signal
+from millrace.clients.consuming.subscription import Subscription
+from millrace.clients.membership.coordinator import Coordinator, check_group_id
+from millrace.clients.metadata import MetadataCache
+from millrace.clients.model import ConsumerRecord, TopicPartition
+from millrace.clients.sharing.acknowledgements import AcknowledgeType, InHand, Run
+from millrace.clients.sharing.fetching import Given, ShareFetcher
+from millrace.clients.sharing.member import ShareMember
+from millrace.config.client import AcknowledgementMode, ShareConsumerConfig
+from millrace.errors import (
+    ClientClosedError,
+    FencedMemberEpochError,
+    InvalidRecordStateError,
+    MillraceError,
+    UnknownMemberError,
+    UsageError,
+)
+from millrace.protocol import millrace_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.1
+OnAcknowledged = Callable[[TopicPartition, MillraceError | None], None]
+
+
+class ShareConsumer:
+    """A member of a share group. For one thread at a time; only ``wakeup`` may be called from others.
+
+    ``config`` is a mapping of ``ShareConsumerConfig``'s options, ``group.id`` among them. Records come in no order, and
+    again if nothing is said of them within the broker's ``group.share.record.lock.duration.ms``, up to
+    ``group.share.delivery.count.limit`` times. With ``share.acknowledgement.mode=implicit`` the next ``poll`` or
+    ``commit`` accepts what the last poll returned; with ``explicit`` every record must be acknowledged before.
+
+    ``on_acknowledged(partition, error)`` is called when a poll learns what became of acknowledgements; without it
+    errors are logged.
+    """
+
+    def __init__(self, config: Mapping[str, Any], on_acknowledged: OnAcknowledged | None = None) -> None:
+        self._config = ShareConsumerConfig.of(config)
+        check_group_id(self._config.group_id)
+        self._on_acknowledged = on_acknowledged
+        self._signal = Signal()
+        self._connections = ConsumerConnections(self._config, self._signal)
+        self._metadata = MetadataCache(self._connections)
+        coordinator = Coordinator(self._connections, self._config.group_id, pb.SHARE)
+        self._member = ShareMember(self._config, self._connections, coordinator, self._signal)
+        self._fetcher = ShareFetcher(self._config, self._connections, self._metadata, self._signal)
+        self._topics: frozenset[str] = frozenset()
+        self._in_hand: dict[TopicPartition, InHand] = {}
+        self._to_tell: dict[TopicPartition, list[Run]] = {}
+        self._failure: MillraceError | None = None
+        self._is_closed = False
+
+    # --- subscription ---------------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: str | Iterable[str]) -> None:
+        """Get records of these topics; those of new partitions come by themselves."""
+        with self._signal.in_use():
+            self._check_open()
+            names = Subscription.of(topics).names
+            if not names:
+                raise UsageError("subscribe to a topic at least, or close the consumer")
+            self._topics = names
+            self._member.subscribe(names)
+
+    def subscription(self) -> frozenset[str]:
+        """The topics subscribed to."""
+        return self._topics
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout_ms: int = 0) -> ConsumerRecords:
+        """Acquire the next records, waiting for the first of them; each has its ``delivery_count``, from 1.
+
+        Empty when there are none within ``timeout_ms``. Raises ``UsageError`` when nothing is subscribed to, or (with
+        explicit acknowledgement) when something of the last poll was not acknowledged, ``WakeupError``,
+        ``ConcurrentUseError``, ``ClientClosedError`` and what the group refuses for good.
+        """
+        with self._signal.in_use():
+            self._check_open()
+            self._settle_last_poll()
+            deadline = time.monotonic() + timeout_ms / 1000
+            while True:
+                serial = self._signal.serial
+                self._signal.check()
+                self._member.raise_failure()
+                if records := self._take_in():
+                    return ConsumerRecords(records)
+                self._raise_failure()
+                wait_s = self._ask()
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return ConsumerRecords({})
+                self._signal.wait(serial, min(remaining, wait_s))
+
+    def _settle_last_poll(self) -> None:
+        if not self._topics:
+            raise UsageError("nothing is subscribed to: subscribe to topics first")
+        unsaid = sum(hand.unsaid for hand in self._in_hand.values())
+        if unsaid and self._config.share_acknowledgement_mode is AcknowledgementMode.EXPLICIT:
+            raise UsageError(
+                f"{unsaid} records of the last poll were not acknowledged: accept, release or reject each before the "
+                "next poll, or set share.acknowledgement.mode=implicit"
+            )
+        self._say_of_the_rest(AcknowledgeType.ACCEPT)
+
+    def _say_of_the_rest(self, what: AcknowledgeType) -> None:
+        for hand in self._in_hand.values():
+            hand.say_of_the_rest(what)
+        self._put_aside_what_was_said()
+
+    def _put_aside_what_was_said(self) -> None:
+        for partition, hand in list(self._in_hand.items()):
+            if runs := hand.take():
+                self._to_tell.setdefault(partition, []).extend(runs)
+            if not hand.said:
+                del self._in_hand[partition]
+
+    def _ask(self) -> float:
+        """Send fetches where none is under way; returns after how many seconds to try again."""
+        partitions = self._member.assigned
+        try:
+            told = self._fetcher.send(self._member.member_id, partitions, self._to_tell)
+        except MillraceError as error:
+            if not error.retriable:
+                raise
+            self._metadata.forget(partition.topic for partition in partitions)
+            return _RETRY_S
+        for partition in told:
+            self._to_tell.pop(partition, None)
+        return 3600.0
+
+    def _take_in(self) -> dict[TopicPartition, list[ConsumerRecord]]:
+        records: dict[TopicPartition, list[ConsumerRecord]] = {}
+        for given in self._fetcher.take_in():
+            self._note_errors(given)
+            if given.acquired:
+                hand = self._in_hand.setdefault(given.partition, InHand(given.partition))
+                hand.received(given.acquired, (record.offset for record in given.records))
+            if given.records:
+                records.setdefault(given.partition, []).extend(given.records)
+        if not records:
+            self._put_aside_what_was_said()  # gaps
+        return records
+
+    def _note_errors(self, given: Given) -> None:
+        if given.acknowledge_error is not None:
+            self._acknowledged(given.partition, given.acknowledge_error)
+        error = given.error
+        if error is None:
+            return
+        if isinstance(error, (UnknownMemberError, FencedMemberEpochError)):
+            self._member.rejoin(error)
+        elif error.retriable:
+            self._metadata.forget(given.partition.topic)
+        else:
+            # Not before the records that came with it are handed out: they would be accepted unseen.
+            self._failure = error
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _acknowledged(self, partition: TopicPartition, error: MillraceError | None) -> None:
+        if self._on_acknowledged is not None:
+            self._on_acknowledged(partition, error)
+        elif error is not None:
+            logger.warning("%s: acknowledgements were not taken: %s", partition, error.message)
+
+    # --- acknowledging --------------------------------------------------------------------------------------------
+
+    def acknowledge(self, record: ConsumerRecord, what: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
+        """Say what has become of a record of the last poll; the next poll or ``commit`` tells the broker.
+
+        Raises ``InvalidRecordStateError`` for another record, ``UsageError`` with implicit acknowledgement.
+        """
+        with self._signal.in_use():
+            self._check_open()
+            if self._config.share_acknowledgement_mode is AcknowledgementMode.IMPLICIT:
+                raise UsageError("records are acknowledged by the next poll: set share.acknowledgement.mode=explicit")
+            if what is AcknowledgeType.GAP:
+                raise UsageError("a record is accepted, released or rejected: gaps are the consumer's to see")
+            partition = TopicPartition(record.topic, record.partition)
+            hand = self._in_hand.get(partition)
+            if hand is None:
+                raise InvalidRecordStateError(f"offset {record.offset} of {partition} is not in this consumer's hands")
+            hand.say(record.offset, what)
+
+    def commit(self) -> dict[TopicPartition, MillraceError | None]:
+        """Tell the brokers what was said (implicitly: that all is accepted), and wait.
+
+        Returns each partition's error, ``None`` where all was taken: ``InvalidRecordStateError`` when the time for a
+        record was up, and somebody else may have it.
+        """
+        with self._signal.in_use():
+            self._check_open()
+            if self._config.share_acknowledgement_mode is AcknowledgementMode.IMPLICIT:
+                self._say_of_the_rest(AcknowledgeType.ACCEPT)
+            self._put_aside_what_was_said()
+            return self._tell()
+
+    def _tell(self) -> dict[TopicPartition, MillraceError | None]:
+        to_tell, self._to_tell = self._to_tell, {}
+        outcome = self._fetcher.acknowledge(self._member.member_id, to_tell) if to_tell else {}
+        for partition, error in outcome.items():
+            if self._on_acknowledged is not None:
+                self._on_acknowledged(partition, error)
+        return outcome
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def wakeup(self) -> None:
+        """End the wait of a ``poll`` with ``WakeupError``, now or the next time. From any thread."""
+        self._signal.wakeup()
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Records without end, as they come."""
+        while True:
+            yield from self.poll(self._config.fetch_max_wait_ms)
+
+    def close(self) -> None:
+        """Tell what was said, give back the rest for others to have, and leave the group. May be called twice."""
+        with self._signal.in_use():
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._signal.ignore_wakeups()
+            try:
+                self._fetcher.close()
+                self._say_of_the_rest(AcknowledgeType.RELEASE)
+                for partition, error in self._tell().items():
+                    if error is not None and self._on_acknowledged is None:
+                        logger.warning("%s: acknowledgements were not taken: %s", partition, error.message)
+                self._member.leave()
+            except MillraceError as error:  # what could not be told comes again when its time is up
+                logger.warning("closing the consumer: %s", error.message)
+            finally:
+                self._connections.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosedError("the consumer is closed: make a new one")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,199 @@
+"""Getting records of a share group, and handing in what was said of others, broker by broker.
+
+Invariant: a broker has at most one fetch of ours; answers come in grpc's threads, which only put them down.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import grpc
+import pyarrow as pa
+
+from millrace.clients.consuming.connections import ConsumerConnections
+from millrace.clients.consuming.signal import Signal
+from millrace.clients.metadata import MetadataCache
+from millrace.clients.model import ConsumerRecord, TopicPartition
+from millrace.clients.schema_cache import SchemaCache
+from millrace.clients.sharing.acknowledgements import Run
+from millrace.clients.tables import batch_to_records
+from millrace.config.client import ShareConsumerConfig
+from millrace.errors import BrokerUnavailableError, MillraceError, error_of
+from millrace.protocol import millrace_pb2 as pb
+from millrace.records import decode_range
+
+Said = Mapping[TopicPartition, list[Run]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What came of one partition: records, the runs that were acquired, and errors of fetching and acknowledging."""
+
+    partition: TopicPartition
+    records: list[ConsumerRecord]
+    acquired: list[range]
+    error: MillraceError | None = None
+    acknowledge_error: MillraceError | None = None
+
+
+class ShareFetcher:
+    """Sends fetches with acknowledgements, and takes what comes apart. In the caller's thread."""
+
+    def __init__(
+        self,
+        config: ShareConsumerConfig,
+        connections: ConsumerConnections,
+        metadata: MetadataCache,
+        signal: Signal,
+    ) -> None:
+        self._config = config
+        self._connections = connections
+        self._metadata = metadata
+        self._signal = signal
+        self._schemas = SchemaCache(connections)
+        self._under_way: dict[str, Any] = {}
+        self._answers: deque[tuple[str, list[TopicPartition], Any]] = deque()
+
+    def send(self, member_id: str, partitions: Iterable[TopicPartition], said: Said) -> set[TopicPartition]:
+        """Ask the leaders of these partitions for records, and tell them what was said; returns whose was told."""
+        by_address: dict[str, list[TopicPartition]] = {}
+        for partition in sorted({*partitions, *said}):
+            address = self._metadata.leader_address(partition)
+            if address not in self._under_way:
+                by_address.setdefault(address, []).append(partition)
+        told: set[TopicPartition] = set()
+        for address, asked in by_address.items():
+            request = pb.ShareFetchRequest(
+                group_id=self._config.group_id,
+                member_id=member_id,
+                max_wait_ms=self._config.fetch_max_wait_ms,
+                min_bytes=self._config.fetch_min_bytes,
+                max_bytes=self._config.fetch_max_bytes,
+                max_records=self._config.max_poll_records,
+            )
+            for partition in asked:
+                topic = _topic_of(request.topics, partition.topic)
+                topic.partitions.add(partition=partition.partition, acknowledgements=_batches(said.get(partition, ())))
+            call = self._connections.stub(address).ShareFetch.future(
+                request, timeout=self._config.request_timeout_ms / 1000
+            )
+            self._under_way[address] = call
+            told.update(asked)
+            call.add_done_callback(partial(self._on_done, address, asked))
+        return told
+
+    def _on_done(self, address: str, asked: list[TopicPartition], call: Any) -> None:
+        self._answers.append((address, asked, call))
+        self._signal.ring()
+
+    def take_in(self) -> list[Given]:
+        """What has come since."""
+        given: list[Given] = []
+        while self._answers:
+            address, asked, call = self._answers.popleft()
+            self._under_way.pop(address, None)
+            try:
+                response: pb.ShareFetchResponse = call.result()
+            except grpc.RpcError as error:
+                failure = self._connections.explain(error, address)
+                given += [Given(partition=each, records=[], acquired=[], error=failure) for each in asked]
+            except grpc.FutureCancelledError:
+                failure = BrokerUnavailableError(f"the fetch from {address} was cancelled")
+                given += [Given(partition=each, records=[], acquired=[], error=failure) for each in asked]
+            else:
+                given += [
+                    self._given(TopicPartition(topic.name, result.partition), result)
+                    for topic in response.topics
+                    for result in topic.partitions
+                ]
+        return given
+
+    def _given(self, partition: TopicPartition, result: pb.ShareFetchResponse.PartitionRecords) -> Given:
+        try:
+            return self._decoded(partition, result)
+        except MillraceError as error:
+            # What was acquired comes again when the time for it is up.
+            return Given(partition=partition, records=[], acquired=[], error=error)
+
+    def _decoded(self, partition: TopicPartition, result: pb.ShareFetchResponse.PartitionRecords) -> Given:
+        acquired = {
+            offset: run.delivery_count
+            for run in result.acquired
+            for offset in range(run.first_offset, run.last_offset + 1)
+        }
+        records: list[ConsumerRecord] = []
+        if acquired:
+            key_columns = self._metadata.topic(partition.topic).key_columns
+            batches = decode_range(
+                pa.py_buffer(result.records),
+                min(acquired),
+                max(acquired) + 1,
+                self._schemas.schema_of,
+                verify=self._config.check_crcs,
+            )
+            records = [
+                record._replace(delivery_count=acquired[record.offset])
+                for batch in batches
+                for record in batch_to_records(partition, batch, key_columns)
+                if record.offset in acquired
+            ]
+        return Given(
+            partition=partition,
+            records=records,
+            acquired=[range(run.first_offset, run.last_offset + 1) for run in result.acquired],
+            error=_error(result.error),
+            acknowledge_error=_error(result.acknowledge_error),
+        )
+
+    def acknowledge(self, member_id: str, said: Said) -> dict[TopicPartition, MillraceError | None]:
+        """Hand in what was said, and wait for the answer."""
+        outcome: dict[TopicPartition, MillraceError | None] = {}
+        by_address: dict[str, list[TopicPartition]] = {}
+        for partition in sorted(said):
+            by_address.setdefault(self._metadata.leader_address(partition), []).append(partition)
+        for address, partitions in by_address.items():
+            request = pb.ShareAcknowledgeRequest(group_id=self._config.group_id, member_id=member_id)
+            for partition in partitions:
+                topic = _topic_of(request.topics, partition.topic)
+                topic.partitions.add(partition=partition.partition, acknowledgements=_batches(said[partition]))
+            try:
+                response = self._connections.call(lambda stub: stub.ShareAcknowledge, request, address=address)
+            except MillraceError as error:
+                outcome.update(dict.fromkeys(partitions, error))
+                continue
+            for answer in response.topics:
+                for each in answer.partitions:
+                    outcome[TopicPartition(answer.name, each.partition)] = _error(each.error)
+        return outcome
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a fetch is under way, or has not been taken in."""
+        return bool(self._under_way)
+
+    def close(self) -> None:
+        """Cancel what is under way."""
+        for call in list(self._under_way.values()):
+            call.cancel()
+
+
+def _topic_of(topics: Any, name: str) -> Any:
+    """The part of a request that is about a topic; partitions come sorted."""
+    return topics[-1] if topics and topics[-1].name == name else topics.add(name=name)
+
+
+def _batches(runs: Iterable[Run]) -> list[pb.AcknowledgementBatch]:
+    return [
+        pb.AcknowledgementBatch(
+            first_offset=run.first, last_offset=run.last, type=cast("pb.AcknowledgeType.ValueType", int(run.type))
+        )
+        for run in runs
+    ]
+
+
+def _error(error: pb.Error) -> MillraceError | None:
+    return error_of(error.code, error.message) if error.code else None

@@ -1,0 +1,212 @@
+"""Queues: consumers of a share group against a real broker."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from millrace.clients import AcknowledgeType, Admin, ConsumerRecord, Producer, ShareConsumer, TopicPartition
+from millrace.errors import (
+    ClientClosedError,
+    InvalidGroupIdError,
+    InvalidRecordStateError,
+    MillraceError,
+    UsageError,
+    WakeupError,
+)
+from millrace_broker.embedded import EmbeddedBroker
+
+WAIT_S = 30
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    options = {
+        "share.auto.offset.reset": "earliest",
+        "group.share.heartbeat.interval.ms": "50",
+        "group.share.session.timeout.ms": "1000",
+        "group.share.record.lock.duration.ms": "1000",
+        "group.share.delivery.count.limit": "3",
+    }
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), options=options) as running:
+        yield running
+
+
+@pytest.fixture
+def queue(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[Queue]:
+    made = Queue(broker, re.sub(r"\W+", "-", request.node.name))
+    yield made
+    for consumer in made.consumers:
+        consumer.close()
+
+
+class Queue:
+    """A topic, and the consumers of one share group."""
+
+    def __init__(self, broker: EmbeddedBroker, name: str) -> None:
+        self.broker = broker
+        self.name = name
+        self.consumers: list[ShareConsumer] = []
+
+    def fill(self, records: int, partitions: int = 1) -> None:
+        with Admin(self.broker.bootstrap_servers) as admin, Producer(self.broker.bootstrap_servers) as producer:
+            admin.create_topic(self.name, partitions=partitions)
+            for partition in range(partitions):
+                producer.send_table(self.name, {"value": [b"%d" % n for n in range(records)]}, partition=partition)
+
+    def consumer(self, mode: str = "explicit", **options: Any) -> ShareConsumer:
+        named = {name.replace("_", "."): value for name, value in options.items()}
+        consumer = ShareConsumer(
+            {
+                "bootstrap.servers": self.broker.bootstrap_servers,
+                "group.id": self.name,
+                "share.acknowledgement.mode": mode,
+                **named,
+            }
+        )
+        consumer.subscribe(self.name)
+        self.consumers.append(consumer)
+        return consumer
+
+
+def _next(consumer: ShareConsumer) -> list[ConsumerRecord]:
+    deadline = time.monotonic() + WAIT_S
+    while not (records := list(consumer.poll(200))):
+        assert time.monotonic() < deadline
+    return records
+
+
+def test_many_consumers_of_one_partition_get_each_record_once(queue: Queue) -> None:
+    queue.fill(500)
+    consumers = [queue.consumer("implicit", max_poll_records=10) for _ in range(3)]
+    seen: Counter[int] = Counter()
+    by_consumer: Counter[int] = Counter()
+    deadline = time.monotonic() + WAIT_S
+    while len(seen) < 500:
+        assert time.monotonic() < deadline
+        for number, consumer in enumerate(consumers):
+            records = consumer.poll(20)
+            by_consumer[number] += len(records)
+            seen.update(record.offset for record in records)
+    assert set(seen.values()) == {1}
+    assert len(by_consumer) == 3
+
+
+def test_what_is_released_comes_again_and_what_is_rejected_does_not(queue: Queue) -> None:
+    queue.fill(3)
+    consumer = queue.consumer()
+    first, second, third = _next(consumer)
+    assert first.delivery_count == 1
+    consumer.acknowledge(first)
+    consumer.acknowledge(second, AcknowledgeType.RELEASE)
+    consumer.acknowledge(third, AcknowledgeType.REJECT)
+    assert consumer.commit() == {TopicPartition(queue.name, 0): None}
+    (again,) = _next(consumer)
+    assert (again.offset, again.delivery_count) == (1, 2)
+    consumer.acknowledge(again, AcknowledgeType.RELEASE)
+    (again,) = _next(consumer)
+    assert again.delivery_count == 3
+    # group.share.delivery.count.limit: after that it is given to nobody any more.
+    consumer.acknowledge(again, AcknowledgeType.RELEASE)
+    assert not consumer.poll(300)
+
+
+def test_what_nobody_acknowledges_in_time_comes_again(queue: Queue) -> None:
+    queue.fill(1)
+    slow, quick = queue.consumer(), queue.consumer()
+    (record,) = _next(slow)
+    (again,) = _next(quick)
+    assert (again.offset, again.delivery_count) == (record.offset, 2)
+    slow.acknowledge(record)
+    (error,) = slow.commit().values()
+    assert isinstance(error, InvalidRecordStateError)
+    quick.acknowledge(again)
+    assert quick.commit() == {TopicPartition(queue.name, 0): None}
+
+
+def test_closing_gives_back_what_was_not_acknowledged(queue: Queue) -> None:
+    queue.fill(2)
+    first = queue.consumer()
+    one, _ = _next(first)
+    first.acknowledge(one)
+    started = time.monotonic()
+    first.close()
+    (record,) = _next(queue.consumer())
+    assert (record.offset, record.delivery_count) == (1, 2)
+    assert time.monotonic() - started < WAIT_S
+
+
+def test_explicit_means_every_record(queue: Queue) -> None:
+    queue.fill(2)
+    consumer = queue.consumer()
+    one, two = _next(consumer)
+    consumer.acknowledge(one)
+    with pytest.raises(UsageError, match="1 records of the last poll were not acknowledged"):
+        consumer.poll(0)
+    consumer.acknowledge(two)
+    with pytest.raises(UsageError, match="gaps"):
+        consumer.acknowledge(two, AcknowledgeType.GAP)
+    consumer.commit()
+    with pytest.raises(InvalidRecordStateError, match="not in this consumer's hands"):
+        consumer.acknowledge(two)
+    assert not consumer.poll(100)
+
+
+def test_the_next_poll_tells_and_reports(queue: Queue) -> None:
+    queue.fill(4, partitions=2)
+    told: list[tuple[TopicPartition, MillraceError | None]] = []
+    consumer = ShareConsumer(
+        {
+            "bootstrap.servers": queue.broker.bootstrap_servers,
+            "group.id": queue.name,
+            "max.poll.records": "1",
+        },
+        on_acknowledged=lambda partition, error: told.append((partition, error)),
+    )
+    queue.consumers.append(consumer)
+    consumer.subscribe([queue.name])
+    seen = [(record.partition, record.offset) for _ in range(8) for record in [_next(consumer)[0]]]
+    assert sorted(set(seen)) == [(partition, offset) for partition in (0, 1) for offset in range(4)]
+    consumer.commit()
+    assert told
+    assert {error for _, error in told} == {None}
+    with pytest.raises(UsageError, match=r"share\.acknowledgement\.mode=explicit"):
+        consumer.acknowledge(ConsumerRecord(queue.name, 0, 0, 0, None, b""))
+
+
+def test_share_groups_are_described(queue: Queue) -> None:
+    queue.fill(1)
+    consumer = queue.consumer()
+    _next(consumer)
+    with Admin(queue.broker.bootstrap_servers) as admin:
+        described = admin.describe_group(queue.name)
+        assert (described.type, described.state) == ("share", "Stable")
+        assert described.members[0].partitions == (TopicPartition(queue.name, 0),)
+        assert queue.name in {group.group_id for group in admin.list_groups(types=["share"])}
+
+
+def test_what_is_wrong_says_so(queue: Queue) -> None:
+    queue.fill(0)
+    with pytest.raises(InvalidGroupIdError, match=r"set group\.id"):
+        ShareConsumer({"bootstrap.servers": "localhost:1"})
+    consumer = ShareConsumer({"bootstrap.servers": queue.broker.bootstrap_servers, "group.id": queue.name})
+    with pytest.raises(UsageError, match="subscribe to topics first"):
+        consumer.poll()
+    with pytest.raises(UsageError, match="a topic at least"):
+        consumer.subscribe([])
+    consumer.subscribe(queue.name)
+    timer = threading.Timer(0.2, consumer.wakeup)
+    timer.start()
+    with pytest.raises(WakeupError):
+        consumer.poll(60_000)
+    timer.join()
+    consumer.close()
+    consumer.close()
+    with pytest.raises(ClientClosedError):
+        consumer.poll()
