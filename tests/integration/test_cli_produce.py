@@ -69,7 +69,8 @@ def test_json_with_everything_that_a_record_has(admin: Admin, module_broker: Emb
     line = {"key": "k", "value": "v", "headers": {"h": "x"}, "timestamp": 1234, "partition": 2}
     run("whole", "--format", "json", stdin=json.dumps(line) + "\n")
     (record,) = _read(module_broker, "whole")
-    assert record[1:] == (2, 0, 1234, b"k", b"v", (("h", b"x"),))
+    assert (record.partition, record.timestamp_ms) == (2, 1234)
+    assert (record.key, record.value, record.headers) == (b"k", b"v", (("h", b"x"),))
 
 
 def test_one_transaction_holds_all_or_nothing(admin: Admin, module_broker: EmbeddedBroker, run: Run) -> None:
