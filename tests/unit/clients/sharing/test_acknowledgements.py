@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +42,7 @@ def test_everything_is_said_once_in_runs(
     runs = hand.take()
     assert {offset: run.type for run in runs for offset in range(run.first, run.last + 1)} == expected
     assert runs == sorted(runs, key=lambda run: run.first)
-    for before, after in zip(runs, runs[1:], strict=False):
+    for before, after in itertools.pairwise(runs):
         assert before.last + 1 < after.first or before.type is not after.type
     assert not hand.take()
 
