@@ -4,159 +4,32 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from millrace import errors
 from millrace.protocol import millrace_pb2 as pb
-from millrace.records import AbortedTransaction, decode_range
 from millrace_broker.embedded import EmbeddedBroker
 
-COMMITTED, UNCOMMITTED = pb.READ_COMMITTED, pb.READ_UNCOMMITTED
-
-
-class Producer:
-    """A transactional producer that does what it is told, right or wrong."""
-
-    def __init__(self, calls: Any, name: str = "", key: str = "", timeout_ms: int = 60_000) -> None:
-        self.calls = calls
-        self.name = name or f"producer-{uuid.uuid4().hex[:8]}"
-        self.key = key
-        self.timeout_ms = timeout_ms
-        self.id, self.epoch = -1, -1
-        self.sequences: dict[tuple[str, int], int] = {}
-
-    def init(self, *, keeps: bool = False) -> Producer:
-        answer = self.calls.call(
-            "InitProducerId",
-            pb.InitProducerIdRequest(
-                transactional_id=self.name,
-                transaction_timeout_ms=self.timeout_ms,
-                producer_id=self.id if keeps else -1,
-                producer_epoch=self.epoch if keeps else -1,
-                coordinator_key=self.key,
-            ),
-        )
-        self._goes_on(answer)
-        return self
-
-    def _goes_on(self, answer: Any) -> None:
-        self.id, self.epoch = answer.producer_id, answer.producer_epoch
-        self.sequences.clear()
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        return {
-            "transactional_id": self.name,
-            "producer_id": self.id,
-            "producer_epoch": self.epoch,
-            "coordinator_key": self.key,
-        }
-
-    def add(self, topic: str, *partitions: int) -> list[int]:
-        topics = [pb.TopicPartitions(name=topic, partitions=partitions or [0])]
-        request = pb.AddPartitionsToTxnRequest(topics=topics, **self.fields)
-        answer = self.calls.call("AddPartitionsToTxn", request)
-        return [partition.error.code for topic in answer.topics for partition in topic.partitions]
-
-    def send(
-        self, topic: str, *values: bytes, partition: int = 0, is_transactional: bool = True, name: str | None = None
-    ) -> pb.ProduceResponse.PartitionResult:
-        sequence = self.sequences.get((topic, partition), 0)
-        batch = self.calls.batch(
-            *values,
-            producer_id=self.id,
-            producer_epoch=self.epoch,
-            base_sequence=sequence,
-            is_transactional=is_transactional,
-        )
-        data = pb.ProduceRequest.PartitionData(partition=partition, records=batch)
-        request = pb.ProduceRequest(
-            transactional_id=self.name if name is None else name,
-            coordinator_key=self.key,
-            acks=-1,
-            topics=[pb.ProduceRequest.TopicData(name=topic, partitions=[data])],
-        )
-        result: pb.ProduceResponse.PartitionResult = self.calls.call("Produce", request).topics[0].partitions[0]
-        if not result.error.code:
-            self.sequences[topic, partition] = sequence + len(values)
-        return result
-
-    def write(self, topic: str, *values: bytes, partition: int = 0) -> None:
-        """Add the partition and write to it."""
-        assert self.add(topic, partition) == [0]
-        result = self.send(topic, *values, partition=partition)
-        assert not result.error.code, result.error.message
-
-    def end(self, *, committed: bool = True) -> Producer:
-        answer = self.calls.call("EndTxn", pb.EndTxnRequest(committed=committed, **self.fields))
-        self._goes_on(answer)
-        return self
-
-    def end_error(self, *, committed: bool = True) -> Exception:
-        """The error with which the end is refused."""
-        error: Exception = self.calls.error("EndTxn", pb.EndTxnRequest(committed=committed, **self.fields))
-        return error
-
-    @property
-    def member(self) -> pb.CommitTransactionsRequest.Member:
-        return pb.CommitTransactionsRequest.Member(
-            transactional_id=self.name, producer_id=self.id, producer_epoch=self.epoch
-        )
+from .transaction_calls import (
+    COMMITTED,
+    UNCOMMITTED,
+    Producer,
+    committed,
+    describe,
+    fetch,
+    together,
+    values_of,
+    wait,
+    wait_for_state,
+)
 
 
 @pytest.fixture
 def producer(calls: Any) -> Producer:
     return Producer(calls).init()
-
-
-def fetch(calls: Any, topic: str, level: Any = COMMITTED, partition: int = 0, **options: Any) -> Any:
-    request = calls.fetch_request({topic: {partition: options.pop("offset", 0)}}, **options)
-    request.isolation_level = level
-    return calls.call("Fetch", request).topics[0].partitions[0]
-
-
-def values_of(fetched: Any) -> list[bytes]:
-    listed = [
-        AbortedTransaction(each.producer_id, each.first_offset, each.last_offset)
-        for each in fetched.aborted_transactions
-    ]
-    batches = decode_range(pa.py_buffer(fetched.records), 0, 2**62, lambda _: pa.schema([]), aborted=listed)
-    return [value for batch in batches for value in batch.columns.column("value").to_pylist()]
-
-
-def committed(calls: Any, topic: str, partition: int = 0) -> list[bytes]:
-    """What a reader of committed records sees once everything that was decided is done."""
-    end: list[Any] = []
-
-    def is_all_decided() -> bool:
-        end[:] = [fetch(calls, topic, partition=partition, max_wait_ms=100)]
-        return bool(end[0].last_stable_offset == end[0].high_watermark)
-
-    _wait(is_all_decided)
-    values, offset = [], 0
-    while offset < end[0].high_watermark:  # a fetch ends with its segment
-        fetched = fetch(calls, topic, partition=partition, offset=offset)
-        values += values_of(fetched)
-        offset = calls.offsets_in(fetched.records)[-1].stop
-    return values
-
-
-def describe(calls: Any, name: str) -> Any:
-    answer = calls.call("DescribeTransactions", pb.DescribeTransactionsRequest(transactional_ids=[name]))
-    return answer.transactions[0]
-
-
-def wait_for_state(calls: Any, name: str, *states: str) -> Any:
-    deadline = time.monotonic() + 20
-    while (described := describe(calls, name)).state not in states:
-        assert time.monotonic() < deadline, described
-        time.sleep(0.01)
-    return described
 
 
 # --- what readers see ------------------------------------------------------------------------------------------------
@@ -236,20 +109,13 @@ def test_a_waiting_reader_of_committed_records_is_woken_by_the_commit(
     reader = threading.Thread(target=lambda: answers.append(fetch(own, topic, max_wait_ms=30_000)))
     before = time.monotonic()
     reader.start()
-    _wait(lambda: module_broker.server.broker.stable_arrivals.statistics().delayed > 0)
+    wait(lambda: module_broker.server.broker.stable_arrivals.statistics().delayed > 0)
     producer.send(topic, b"b")
     assert not answers, "records of open transactions wake nobody"
     producer.end()
     reader.join(20)
     assert values_of(answers[0]) == [b"a", b"b"]
     assert time.monotonic() - before < 20
-
-
-def _wait(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 # --- what producers may do -------------------------------------------------------------------------------------------
@@ -377,7 +243,7 @@ def test_offsets_count_with_the_transaction(calls: Any, topic: str, producer: Pr
 
     calls.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.GROUP, keys=[group]))
     request = pb.TxnOffsetCommitRequest(group_id=group, generation_id=-1, **producer.fields)
-    _wait(lambda: not isinstance(calls.error("TxnOffsetCommit", request), errors.CoordinatorLoadInProgressError))
+    wait(lambda: not isinstance(calls.error("TxnOffsetCommit", request), errors.CoordinatorLoadInProgressError))
     assert isinstance(calls.error("TxnOffsetCommit", request), errors.AbortableTransactionError), "it was not added"
     commit(5)
     assert offset() == -1
@@ -391,15 +257,6 @@ def test_offsets_count_with_the_transaction(calls: Any, topic: str, producer: Pr
 
 
 # --- several together ------------------------------------------------------------------------------------------------
-
-
-def together(query: str, epoch: int, committed: list[Producer], aborted: list[Producer] = []) -> Any:  # noqa: B006
-    return pb.CommitTransactionsRequest(
-        external_id=query,
-        external_epoch=epoch,
-        committed=[each.member for each in committed],
-        aborted=[each.member for each in aborted],
-    )
 
 
 def test_several_are_committed_as_one_and_once(calls: Any, topic: str) -> None:

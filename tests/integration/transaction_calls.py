@@ -1,0 +1,169 @@
+"""Transactions as raw calls: a producer that does what it is told, and readers of what it wrote."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace.records import AbortedTransaction, decode_range
+
+COMMITTED, UNCOMMITTED = pb.READ_COMMITTED, pb.READ_UNCOMMITTED
+DEADLINE_S = 20
+
+
+class Producer:
+    """A transactional producer that does what it is told, right or wrong."""
+
+    def __init__(self, calls: Any, name: str = "", key: str = "", timeout_ms: int = 60_000) -> None:
+        self.calls = calls
+        self.name = name or f"producer-{uuid.uuid4().hex[:8]}"
+        self.key = key
+        self.timeout_ms = timeout_ms
+        self.id, self.epoch = -1, -1
+        self.sequences: dict[tuple[str, int], int] = {}
+
+    def init(self, *, keeps: bool = False) -> Producer:
+        answer = self.calls.call(
+            "InitProducerId",
+            pb.InitProducerIdRequest(
+                transactional_id=self.name,
+                transaction_timeout_ms=self.timeout_ms,
+                producer_id=self.id if keeps else -1,
+                producer_epoch=self.epoch if keeps else -1,
+                coordinator_key=self.key,
+            ),
+        )
+        self._goes_on(answer)
+        return self
+
+    def _goes_on(self, answer: Any) -> None:
+        self.id, self.epoch = answer.producer_id, answer.producer_epoch
+        self.sequences.clear()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return {
+            "transactional_id": self.name,
+            "producer_id": self.id,
+            "producer_epoch": self.epoch,
+            "coordinator_key": self.key,
+        }
+
+    def add(self, topic: str, *partitions: int) -> list[int]:
+        topics = [pb.TopicPartitions(name=topic, partitions=partitions or [0])]
+        request = pb.AddPartitionsToTxnRequest(topics=topics, **self.fields)
+        answer = self.calls.call("AddPartitionsToTxn", request)
+        return [partition.error.code for topic in answer.topics for partition in topic.partitions]
+
+    def send(
+        self, topic: str, *values: bytes, partition: int = 0, is_transactional: bool = True, name: str | None = None
+    ) -> pb.ProduceResponse.PartitionResult:
+        sequence = self.sequences.get((topic, partition), 0)
+        batch = self.calls.batch(
+            *values,
+            producer_id=self.id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+            is_transactional=is_transactional,
+        )
+        data = pb.ProduceRequest.PartitionData(partition=partition, records=batch)
+        request = pb.ProduceRequest(
+            transactional_id=self.name if name is None else name,
+            coordinator_key=self.key,
+            acks=-1,
+            topics=[pb.ProduceRequest.TopicData(name=topic, partitions=[data])],
+        )
+        result: pb.ProduceResponse.PartitionResult = self.calls.call("Produce", request).topics[0].partitions[0]
+        if not result.error.code:
+            self.sequences[topic, partition] = sequence + len(values)
+        return result
+
+    def write(self, topic: str, *values: bytes, partition: int = 0) -> None:
+        """Add the partition and write to it."""
+        assert self.add(topic, partition) == [0]
+        result = self.send(topic, *values, partition=partition)
+        assert not result.error.code, result.error.message
+
+    def end(self, *, committed: bool = True) -> Producer:
+        answer = self.calls.call("EndTxn", pb.EndTxnRequest(committed=committed, **self.fields))
+        self._goes_on(answer)
+        return self
+
+    def end_error(self, *, committed: bool = True) -> Exception:
+        """The error with which the end is refused."""
+        error: Exception = self.calls.error("EndTxn", pb.EndTxnRequest(committed=committed, **self.fields))
+        return error
+
+    @property
+    def member(self) -> pb.CommitTransactionsRequest.Member:
+        return pb.CommitTransactionsRequest.Member(
+            transactional_id=self.name, producer_id=self.id, producer_epoch=self.epoch
+        )
+
+
+def fetch(calls: Any, topic: str, level: Any = COMMITTED, partition: int = 0, **options: Any) -> Any:
+    request = calls.fetch_request({topic: {partition: options.pop("offset", 0)}}, **options)
+    request.isolation_level = level
+    return calls.call("Fetch", request).topics[0].partitions[0]
+
+
+def values_of(fetched: Any) -> list[bytes]:
+    listed = [
+        AbortedTransaction(each.producer_id, each.first_offset, each.last_offset)
+        for each in fetched.aborted_transactions
+    ]
+    batches = decode_range(pa.py_buffer(fetched.records), 0, 2**62, lambda _: pa.schema([]), aborted=listed)
+    return [value for batch in batches for value in batch.columns.column("value").to_pylist()]
+
+
+def committed(calls: Any, topic: str, partition: int = 0) -> list[bytes]:
+    """What a reader of committed records sees once everything that was decided is done."""
+    end: list[Any] = []
+
+    def is_all_decided() -> bool:
+        end[:] = [fetch(calls, topic, partition=partition, max_wait_ms=100)]
+        return bool(end[0].last_stable_offset == end[0].high_watermark)
+
+    wait(is_all_decided)
+    values, offset = [], 0
+    while offset < end[0].high_watermark:  # a fetch ends with its segment
+        fetched = fetch(calls, topic, partition=partition, offset=offset)
+        values += values_of(fetched)
+        offset = calls.offsets_in(fetched.records)[-1].stop
+    return values
+
+
+def describe(calls: Any, name: str) -> Any:
+    answer = calls.call("DescribeTransactions", pb.DescribeTransactionsRequest(transactional_ids=[name]))
+    return answer.transactions[0]
+
+
+def wait_for_state(calls: Any, name: str, *states: str) -> Any:
+    deadline = time.monotonic() + DEADLINE_S
+    while (described := describe(calls, name)).state not in states:
+        assert time.monotonic() < deadline, described
+        time.sleep(0.01)
+    return described
+
+
+def wait(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def together(query: str, epoch: int, committed: Sequence[Producer], aborted: Sequence[Producer] = ()) -> Any:
+    """The request that commits producers as one."""
+    return pb.CommitTransactionsRequest(
+        external_id=query,
+        external_epoch=epoch,
+        committed=[each.member for each in committed],
+        aborted=[each.member for each in aborted],
+    )
