@@ -1,43 +1,39 @@
 """Reading a partition of ``__consumer_offsets``: batch by batch, into the groups and offsets that it leaves. Pure.
 
-Only the last record of each key is decoded, once all have been seen: what a partition holds is mostly offsets that were
-committed anew later.
+Offsets go where they go at run time, into ``GroupOffsets``, so that the last record of each wins in the same way. What
+costs much is done while batches are replayed, in another thread than the one that answers.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from millrace.coordinator_records import GroupMetadataKey, OffsetCommitKey, read_offsets_key
 from millrace.errors import InvalidRecordError, UnsupportedVersionError
 from millrace.records.control import ControlType
-from millrace_broker.coordinators import LoadedBatch
+from millrace_broker.coordinators import LoadedBatch, StateRecord
 from millrace_broker.groups.model import StoredGroup
 from millrace_broker.groups.offsets import GroupOffsets
 from millrace_broker.groups.records import read_group, read_offset
 
 _logger: Final = logging.getLogger(__name__)
 
-_OFFSET_KEYS: Final = (b"\0\0", b"\0\1")
-"""Versions of keys of offsets, which differ in nothing else."""
-
 
 @dataclass(slots=True)
 class LoadedGroup:
-    """A group as it was found. Without a record of its own, ``stored`` is None: it only commits."""
+    """A group as it was found. Without a record of its own, ``value`` is None: it only commits."""
 
-    stored: StoredGroup | None = None
-    state_since_ms: int = -1
+    value: bytes | None = None
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
 
+    def read(self) -> tuple[StoredGroup | None, int]:
+        """The group, and since when it was in its state (ms since 1970, -1 if that is not known).
 
-_Key = OffsetCommitKey | GroupMetadataKey
-
-_Found = tuple[int, bytes | None]
-"""A record's position and value."""
+        Raises ``InvalidRecordError``, ``UnsupportedVersionError``.
+        """
+        return (None, -1) if self.value is None else read_group(self.value)
 
 
 class Loading:
@@ -45,61 +41,58 @@ class Loading:
 
     def __init__(self, name: str) -> None:
         """``name`` of the partition, for the log."""
-        self._name = name
-        self._found: dict[bytes, _Found] = {}
-        self._pending: dict[int, dict[bytes, _Found]] = {}
+        self._name: Final = name
+        self._groups: Final[dict[str, LoadedGroup]] = {}
+        self._open: Final[dict[int, set[str]]] = {}
+        """The groups in which a producer has offsets pending."""
 
     def replay(self, batch: LoadedBatch) -> None:
-        """Take in the next batch."""
+        """Take in the next batch. Raises ``InvalidRecordError``, ``UnsupportedVersionError`` for a value."""
         header = batch.header
         if batch.marker is not None:
-            ended = self._pending.pop(header.producer_id, {})
-            if batch.marker.type is ControlType.COMMIT:
-                for key, found in ended.items():
-                    _put(self._found, key, found)
+            is_committed = batch.marker.type is ControlType.COMMIT
+            for group_id in self._open.pop(header.producer_id, ()):
+                self._groups[group_id].offsets.complete(
+                    header.producer_id, is_committed=is_committed, end_offset=header.next_offset
+                )
             return
-        into = self._pending.setdefault(header.producer_id, {}) if header.is_transactional else self._found
+        producer_id = header.producer_id if header.is_transactional else None
         # In a batch that compaction has thinned the positions are too low, but in order, and within the batch.
         for position, record in enumerate(batch.records, start=header.base_offset):
-            key = record.key
-            if key[:2] in _OFFSET_KEYS:
-                key = _OFFSET_KEYS[1] + key[2:]
-            _put(into, key, (position, record.value))
-            if record.value is None:
-                for pending in self._pending.values():
-                    pending.pop(key, None)  # what was deleted does not come back with the end of its transaction
+            self._take(record, position, producer_id)
+
+    def _take(self, record: StateRecord, position: int, producer_id: int | None) -> None:
+        try:
+            key = read_offsets_key(record.key)
+        except (InvalidRecordError, UnsupportedVersionError) as error:
+            _logger.warning("%s: the record at offset %d is passed over: %s", self._name, position, error.message)
+            return
+        # Keys of other versions are of newer kinds of groups, which leave nothing that we could use.
+        if isinstance(key, GroupMetadataKey):
+            self._group(key.group).value = record.value
+        elif isinstance(key, OffsetCommitKey):
+            self._take_offset(key, record.value, position, producer_id)
+
+    def _take_offset(self, key: OffsetCommitKey, value: bytes | None, position: int, producer_id: int | None) -> None:
+        offsets, partition = self._group(key.group).offsets, (key.topic, key.partition)
+        if value is None:
+            offsets.delete([partition], position)
+        elif producer_id is None:
+            offsets.apply(partition, read_offset(value, position))
+        else:
+            offsets.add_pending(producer_id, partition, read_offset(value, position))
+            self._open.setdefault(producer_id, set()).add(key.group)
+
+    def _group(self, group_id: str) -> LoadedGroup:
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = LoadedGroup()
+        return group
 
     def groups(self) -> dict[str, LoadedGroup]:
         """The groups that are left, by id."""
-        groups: dict[str, LoadedGroup] = {}
-        for key, position, value in self._read_keys(self._found):
-            group = groups.setdefault(key.group, LoadedGroup())
-            if isinstance(key, OffsetCommitKey):
-                group.offsets.apply((key.topic, key.partition), read_offset(value, position))
-            else:
-                group.stored, group.state_since_ms = read_group(value)
-        for producer_id, pending in self._pending.items():
-            for key, position, value in self._read_keys(pending):
-                if isinstance(key, OffsetCommitKey):
-                    offsets = groups.setdefault(key.group, LoadedGroup()).offsets
-                    offsets.add_pending(producer_id, (key.topic, key.partition), read_offset(value, position))
-        return groups
-
-    def _read_keys(self, found: Mapping[bytes, _Found]) -> Iterator[tuple[_Key, int, bytes]]:
-        for data, (position, value) in found.items():
-            if value is None:
-                continue
-            try:
-                key = read_offsets_key(data)
-            except (InvalidRecordError, UnsupportedVersionError) as error:
-                _logger.warning("%s: the record at offset %d is passed over: %s", self._name, position, error.message)
-                continue
-            # Keys of other versions are of newer kinds of groups, which leave nothing that we could use.
-            if isinstance(key, OffsetCommitKey | GroupMetadataKey):
-                yield key, position, value
-
-
-def _put(into: dict[bytes, _Found], key: bytes, found: _Found) -> None:
-    present = into.get(key)
-    if present is None or present[0] < found[0]:
-        into[key] = found
+        return {
+            group_id: group
+            for group_id, group in self._groups.items()
+            if group.value is not None or not group.offsets.is_empty
+        }

@@ -26,6 +26,8 @@ _GROUP_KEY_VERSION: Final = 2
 _GROUP_VALUE_VERSION: Final = 3
 
 _OFFSET_VALUE: Final = struct.Struct(">hqiH")
+_OFFSET_VALUE_HEAD: Final = _OFFSET_VALUE_VERSION.to_bytes(2, "big")
+_TIMESTAMP_BYTES: Final = 8
 _STRING_BYTES_MAX: Final = 2**15 - 1
 
 
@@ -99,6 +101,13 @@ def group_tombstone(group_id: str) -> StateRecord:
 
 def read_offset(value: bytes, position: int) -> Committed:
     """A committed offset of any version. Raises ``InvalidRecordError``, ``UnsupportedVersionError``."""
+    if value[:2] == _OFFSET_VALUE_HEAD and len(value) >= _OFFSET_VALUE.size:
+        _, offset, leader_epoch, size = _OFFSET_VALUE.unpack_from(value)
+        if size <= _STRING_BYTES_MAX and len(value) == _OFFSET_VALUE.size + size + _TIMESTAMP_BYTES:
+            # What ``read_offset_value`` would give, several times as fast: a partition may hold millions of these.
+            metadata = value[_OFFSET_VALUE.size : -_TIMESTAMP_BYTES].decode("utf-8", "replace")
+            time_ms = int.from_bytes(value[-_TIMESTAMP_BYTES:], "big", signed=True)
+            return Committed(offset, leader_epoch, metadata, time_ms, position)
     read = read_offset_value(value)
     return Committed(
         offset=read.offset,

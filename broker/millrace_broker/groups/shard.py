@@ -105,10 +105,11 @@ class GroupShard:
             self._carry_out(entry)
 
     def _restored(self, group_id: str, loaded: LoadedGroup) -> Entry:
-        if loaded.stored is None:
+        stored, state_since_ms = loaded.read()
+        if stored is None:
             return Entry(Group(group_id, self._settings), loaded.offsets)
-        group = Group.restore(group_id, self._settings, loaded.stored, self._now_ms())
-        return Entry(group, loaded.offsets, group.state, loaded.state_since_ms)
+        group = Group.restore(group_id, self._settings, stored, self._now_ms())
+        return Entry(group, loaded.offsets, group.state, state_since_ms)
 
     def release(self) -> None:
         """Answer all who wait, stop all timers, let nobody in any more. What is being written is finished."""

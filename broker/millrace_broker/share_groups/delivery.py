@@ -105,7 +105,7 @@ class Delivery:
 
     @classmethod
     def restore(cls, settings: DeliverySettings, snapshot: Snapshot) -> Self:
-        """The partition as it was written down. Offsets that are not mentioned are available (Kafka leaves them out)."""
+        """The partition as it was written down. Offsets that are not mentioned are available: Kafka leaves them out."""
         runs: list[Run] = []
         next_offset = snapshot.start_offset
         for run in snapshot.runs:

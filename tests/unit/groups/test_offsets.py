@@ -262,5 +262,6 @@ def test_reading_the_log_gives_what_was_in_memory(events: list[tuple[str, Any, A
         finish()
     loaded = load(log).get("g")
     assert (loaded.offsets.committed if loaded else {}) == offsets.committed
+    assert (loaded.offsets.open_producers if loaded else set()) == offsets.open_producers
     for partition in (T0, T1):
         assert (loaded is not None and loaded.offsets.is_unstable(partition)) == offsets.is_unstable(partition)
