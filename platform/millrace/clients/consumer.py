@@ -27,6 +27,7 @@ from millrace.clients.metadata import MetadataCache, check_partition
 from millrace.clients.model import (
     ConsumerGroupMetadata,
     ConsumerRecord,
+    ConsumerStatistics,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     TopicPartition,
@@ -87,6 +88,7 @@ class Consumer:
         self._poller = Poller(
             self._config, self._connections, self._metadata, self._assignment, self._fetcher, self._group, self._signal
         )
+        self._polls = self._records = 0
         self._is_closed = False
 
     def _check_open(self) -> None:
@@ -323,7 +325,7 @@ class Consumer:
                 left -= batch.num_rows
                 records = batch_to_records(reader.partition, batch, key_columns)
                 by_partition.setdefault(reader.partition, []).extend(records)
-        self._fetcher.send(self._assignment.states(), timeout_ms)
+        self._handed_out(sum(map(len, by_partition.values())), timeout_ms)
         return self._interceptors.on_consume(ConsumerRecords(by_partition))
 
     @_in_use
@@ -362,8 +364,14 @@ class Consumer:
                 left -= batch.num_rows
                 size_bytes += batch.header.size_bytes
                 batches.append(batch_to_table(shape, reader.partition, batch))
-        self._fetcher.send(self._assignment.states(), timeout_ms)
+        self._handed_out(sum(batch.num_rows for batch in batches), timeout_ms)
         return pa.Table.from_batches(batches, schema=shape.schema)
+
+    def _handed_out(self, records: int, timeout_ms: int) -> None:
+        """Count, and ask for what comes next."""
+        self._polls += 1
+        self._records += records
+        self._fetcher.send(self._assignment.states(), timeout_ms)
 
     def _topics(self) -> list[Any]:
         names = dict.fromkeys(partition.topic for partition in self._assignment.partitions())
@@ -379,6 +387,22 @@ class Consumer:
             except UnknownTopicOrPartitionError:
                 continue  # it may come
         return topics
+
+    @_in_use
+    def statistics(self) -> ConsumerStatistics:
+        """What the consumer has done so far, and what waits in it."""
+        fetches, fetched_bytes, mapped_bytes = self._fetcher.counts
+        return ConsumerStatistics(
+            polls=self._polls,
+            records=self._records,
+            fetches=fetches,
+            fetched_bytes=fetched_bytes,
+            mapped_bytes=mapped_bytes,
+            waiting_bytes=sum(state.held_bytes for state in self._assignment.states()),
+            asked_bytes=self._fetcher.asked_bytes,
+            assigned_partitions=len(self._assignment),
+            rebalances=self._group.rebalances,
+        )
 
     # --- life -----------------------------------------------------------------------------------------------------
 

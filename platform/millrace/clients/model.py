@@ -222,6 +222,25 @@ class BatchMetadata:
         return self.base_offset + self.num_records
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerStatistics:
+    """What a consumer has done so far, and what waits in it.
+
+    ``fetched_bytes`` came over the network, ``mapped_bytes`` were read from files of the broker that are here.
+    ``waiting_bytes`` are fetched and not handed out, ``asked_bytes`` the most that requests under way may bring.
+    """
+
+    polls: int
+    records: int
+    fetches: int
+    fetched_bytes: int
+    mapped_bytes: int
+    waiting_bytes: int
+    asked_bytes: int
+    assigned_partitions: int
+    rebalances: int
+
+
 class ConsumerRecord(NamedTuple):
     """One record. Of an opaque topic key and value are bytes; of a typed topic, dicts of columns.
 

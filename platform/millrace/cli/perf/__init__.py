@@ -2,6 +2,7 @@
 
 import typer
 
+from millrace.cli.perf.consume import consume
 from millrace.cli.perf.latency import latency
 from millrace.cli.perf.produce import produce
 
@@ -12,4 +13,5 @@ app = typer.Typer(
     help="Measure how fast records go in and out, with the output lines of Kafka's tools.",
 )
 app.command()(produce)
+app.command()(consume)
 app.command()(latency)

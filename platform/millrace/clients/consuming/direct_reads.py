@@ -43,6 +43,7 @@ class DirectReader:
         self._signal = signal
         self._answers: deque[tuple[PartitionState, int, Any]] = deque()
         self._calls: set[Any] = set()
+        self.mapped_bytes = 0
         self._topic_ids: dict[str, uuid.UUID] = {}
 
     def may_read(self, state: PartitionState, now: float) -> bool:
@@ -123,6 +124,7 @@ class DirectReader:
             state.located.clear()
             state.not_here_until = time.monotonic() + self._config.metadata_max_age_ms / 1000
             return
+        self.mapped_bytes += mapped.size
         state.fetch_offset = extent.end_offset
         state.waiting.append(
             Fetched(

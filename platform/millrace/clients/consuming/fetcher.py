@@ -68,6 +68,8 @@ class Fetcher:
         self._answers: deque[tuple[str, int, _Asked, list[FetchedRecords] | MillraceError]] = deque()
         self._calls: set[Any] = set()
         self._asked_bytes = 0
+        self._fetches = 0
+        self._fetched_bytes = 0
         self._direct = (
             DirectReader(config, connections, signal) if config.direct_reads is not DirectReads.NEVER else None
         )
@@ -153,6 +155,7 @@ class Fetcher:
         timeout_s = max(self._config.request_timeout_ms / 1000, wait_s + _TIMEOUT_SLACK_S)
         call = self._connections.raw_fetch(address).future(request, timeout=timeout_s)
         self._asked_bytes += max_bytes
+        self._fetches += 1
         self._calls.add(call)
         call.add_done_callback(lambda done: self._on_done(address, max_bytes, asked, done))
 
@@ -213,6 +216,7 @@ class Fetcher:
         if result.error.code:
             self._failed(state, error_of(result.error.code, result.error.message))
             return
+        self._fetched_bytes += found.records.size
         state.attempts, state.unavailable_since = 0, None
         state.high_watermark = result.high_watermark
         state.last_stable_offset = result.last_stable_offset
@@ -280,6 +284,16 @@ class Fetcher:
             return
         state.retry_at = now + backoff_s(self._config, state.attempts)
         state.attempts += 1
+
+    @property
+    def asked_bytes(self) -> int:
+        """The most that requests under way may bring."""
+        return self._asked_bytes
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Fetches that were sent, bytes that came by them, and bytes that were mapped instead."""
+        return self._fetches, self._fetched_bytes, 0 if self._direct is None else self._direct.mapped_bytes
 
     def close(self) -> None:
         """Cancel what is under way."""

@@ -65,6 +65,8 @@ class ConsumerGroup:
         self._to_begin: Subscription | None = None
         self._listener = RebalanceListener()
         self._listener_error: BaseException | None = None
+        self.rebalances = 0
+        """How many rebalances this member has been through."""
 
     # --- subscription ---------------------------------------------------------------------------------------------
 
@@ -148,6 +150,7 @@ class ConsumerGroup:
             self._commit_before(changed.revoked)
             self._tell(lambda: self._listener.on_partitions_revoked(sorted(changed.revoked)))
         self._assignment.replace(sorted(changed.owned))
+        self.rebalances += 1
         self._tell(lambda: self._listener.on_partitions_assigned(sorted(changed.added)))
 
     def _tell(self, call: Callable[[], None]) -> None:
