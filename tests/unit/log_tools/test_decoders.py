@@ -6,7 +6,13 @@ from uuid import UUID
 
 import pytest
 
-from millrace.coordinator_records import OffsetCommitKey, OffsetCommitValue, write_versioned
+from millrace.coordinator_records import (
+    ExternalCommitKey,
+    ExternalCommitValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    write_versioned,
+)
 from millrace.errors import UsageError
 from millrace.records import Record, build_rows_batch
 from millrace_broker.log_tools import DumpOptions, Note, Problem, Row, dump_file, files_of
@@ -55,6 +61,15 @@ def test_records_of_the_coordinators_are_decoded_by_their_topics_name(tmp_path: 
     assert isinstance(row, Row)
     assert row.values["key"] == {"type": "1", "data": {"group": "g", "topic": "t", "partition": 1}}
     assert row.values["value"]["data"]["offset"] == 5
+    external = Record(
+        key=write_versioned(ExternalCommitKey(external_id="query"), 1000),
+        value=write_versioned(ExternalCommitValue(external_epoch=7, commit_timestamp_ms=9), 0),
+        timestamp_ms=1,
+    )
+    (row,) = dumped(tmp_path / "__transaction_state-3", external, with_data=True)
+    assert isinstance(row, Row)
+    assert row.values["key"] == {"type": "1000", "data": {"externalId": "query"}}
+    assert row.values["value"] == {"version": "0", "data": {"externalEpoch": 7, "commitTimestampMs": 9}}
     assert decoder_of_topic("__transaction_state") is TRANSACTIONS
     assert decoder_of_topic("orders") is None
 

@@ -13,7 +13,15 @@ from itertools import count
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
 
 from millrace.coordinator_records import TransactionState, read_transaction_key, read_transaction_value
 from millrace.errors import (
@@ -336,5 +344,7 @@ class Coordinators(RuleBasedStateMachine):
         return change
 
 
-TestCoordinators = Coordinators.TestCase
-TestCoordinators.settings = settings(max_examples=150, stateful_step_count=40)
+def test_whatever_happens_each_transaction_is_decided_once() -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Coordinators, settings=settings(max_examples=150, stateful_step_count=40)
+    )

@@ -1,0 +1,142 @@
+"""Transactional ids and external commits as records, and what is read of them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.coordinator_records import (
+    ExternalCommitKey,
+    TransactionLogKey,
+    TransactionLogValue,
+    TransactionPartitions,
+    TransactionState,
+    UnknownKey,
+    read_external_commit,
+    read_transaction_key,
+    read_transaction_value,
+    write_versioned,
+)
+from millrace_broker.coordinators import StateRecord
+from millrace_broker.transactions import rules
+from millrace_broker.transactions.metadata import (
+    EPOCH_MAX,
+    LAST_EPOCH,
+    ExternalCommit,
+    Producer,
+    Transaction,
+    transaction_of,
+)
+from millrace_broker.transactions.table import Change, TransactionTable
+
+PERSISTENT = [state for state in TransactionState if state.value < TransactionState.DEAD]
+
+
+@st.composite
+def transactions(draw: st.DrawFn) -> Transaction:
+    state = draw(st.sampled_from(PERSISTENT))
+    partitions = draw(st.frozensets(st.tuples(st.text(min_size=1, max_size=5), st.integers(0, 9)), max_size=5))
+    return Transaction(
+        transactional_id=draw(st.text(min_size=1, max_size=9)),
+        producer_id=draw(st.integers(0, 2**63 - 1)),
+        epoch=draw(st.integers(1, LAST_EPOCH)),
+        timeout_ms=draw(st.integers(1, 2**31 - 1)),
+        updated_ms=draw(st.integers(0, 2**62)),
+        previous_producer_id=draw(st.integers(-1, 2**62)),
+        next_producer_id=draw(st.integers(-1, 2**62)),
+        state=state,
+        partitions=frozenset() if state is TransactionState.EMPTY else partitions,
+        started_ms=draw(st.integers(-1, 2**62)),
+    )
+
+
+def read(record: StateRecord) -> Transaction:
+    key = read_transaction_key(record.key)
+    assert isinstance(key, TransactionLogKey)
+    assert record.value is not None
+    return transaction_of(key.transactional_id, read_transaction_value(record.value))
+
+
+@given(transactions())
+def test_what_was_written_is_read_again(transaction: Transaction) -> None:
+    again = read(transaction.record())
+    has_ended = transaction.state not in (TransactionState.EMPTY, TransactionState.ONGOING)
+    assert again.last_epoch == (transaction.epoch - 1 if has_ended else -1)
+    assert {**_fields(again), "last_epoch": -1} == {**_fields(transaction), "last_epoch": -1}
+
+
+def _fields(transaction: Transaction) -> dict[str, object]:
+    return {name: getattr(transaction, name) for name in Transaction.__slots__}
+
+
+def test_the_epoch_before_follows_from_what_is_written() -> None:
+    base = Transaction(transactional_id="t", producer_id=1, epoch=5, timeout_ms=1, updated_ms=0)
+    ongoing = rules.add_partitions(base, base.producer, [("a", 0)], 0)
+    assert ongoing is not None
+    fenced_last = Transaction(
+        transactional_id="t",
+        producer_id=1,
+        epoch=EPOCH_MAX,
+        timeout_ms=1,
+        updated_ms=0,
+        state=TransactionState.PREPARE_ABORT,
+    )
+    assert read(fenced_last.record()).last_epoch == -1, "it was raised to fence"
+    rotating = rules.end(
+        Transaction(
+            transactional_id="t",
+            producer_id=1,
+            epoch=LAST_EPOCH,
+            timeout_ms=1,
+            updated_ms=0,
+            state=TransactionState.ONGOING,
+        ),
+        Producer(1, LAST_EPOCH),
+        committed=True,
+        new_producer_id=9,
+        now_ms=0,
+    )
+    assert rotating is not None
+    for known in (rotating, rules.complete(rotating, 0)):
+        assert read(known.record()).last_epoch == LAST_EPOCH
+
+
+def test_records_of_kafkas_older_transaction_versions_are_read() -> None:
+    value = TransactionLogValue(
+        producer_id=1,
+        producer_epoch=4,
+        transaction_timeout_ms=1000,
+        transaction_status=TransactionState.PREPARE_COMMIT,
+        transaction_partitions=(TransactionPartitions(topic="a", partition_ids=(2, 0)),),
+        transaction_last_update_timestamp_ms=7,
+        transaction_start_timestamp_ms=6,
+    )
+    found = transaction_of("t", read_transaction_value(write_versioned(value, 0)))
+    assert (found.epoch, found.last_epoch, found.version) == (4, -1, 0)
+    assert found.partitions == {("a", 0), ("a", 2)}
+
+
+def test_an_external_commit_is_a_record_that_kafka_passes_over() -> None:
+    commit = ExternalCommit(external_id="query", external_epoch=2**40, committed_ms=5)
+    record = commit.record()
+    assert int.from_bytes(record.key[:2]) == 1000, "Kafka knows version 0 only"
+    assert read_transaction_key(record.key) == ExternalCommitKey(external_id="query")
+    assert record.value is not None
+    assert read_external_commit(record.value).external_epoch == 2**40
+    assert isinstance(read_transaction_key((7).to_bytes(2) + b"x"), UnknownKey)
+
+
+def test_a_table_is_what_its_log_says() -> None:
+    table = TransactionTable()
+    commit = ExternalCommit(external_id="query", external_epoch=3, committed_ms=5)
+    one = Transaction(transactional_id="one", producer_id=1, epoch=1, timeout_ms=1, updated_ms=0)
+    other = Transaction(transactional_id="other", producer_id=2, epoch=1, timeout_ms=1, updated_ms=0)
+    for record in Change((one, other), commit=commit).records():
+        table.replay(record)
+    for record in Change(forgotten=("one",)).records():
+        table.replay(record)
+    table.replay(StateRecord((7).to_bytes(2) + b"x", b"of a kind that is not known"))
+    assert list(table) == [other]
+    assert table.last_commit("query") == commit
+    table.replay(StateRecord(commit.record().key, None))
+    assert table.last_commit("query") is None

@@ -1,0 +1,109 @@
+"""Producers committed as one: all or none, and each epoch once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from millrace.coordinator_records import TransactionState
+from millrace.errors import InvalidRequestError, InvalidTxnStateError
+from millrace_broker.transactions import Decision, Member, Producer, Transaction, rules, together
+from millrace_broker.transactions.metadata import LAST_EPOCH, ExternalCommit
+
+KNOWN = {
+    name: Transaction(
+        transactional_id=name,
+        producer_id=number,
+        epoch=3,
+        timeout_ms=1000,
+        updated_ms=0,
+        state=TransactionState.ONGOING,
+        partitions=frozenset({("a", number)}),
+    )
+    for number, name in enumerate("abc")
+}
+KNOWN["empty"] = replace(KNOWN["a"], transactional_id="empty", state=TransactionState.EMPTY)
+KNOWN["ending"] = replace(KNOWN["a"], transactional_id="ending", state=TransactionState.PREPARE_ABORT)
+KNOWN["last"] = replace(KNOWN["a"], transactional_id="last", epoch=LAST_EPOCH)
+LAST = ExternalCommit(external_id="query", external_epoch=6, committed_ms=1)
+
+
+def member(name: str, epoch: int | None = None) -> Member:
+    current = KNOWN[name]
+    return Member(name, Producer(current.producer_id, current.epoch if epoch is None else epoch))
+
+
+def decide(
+    committed: str | list[Member], aborted: str | list[Member] = "", epoch: int = 7, last: ExternalCommit | None = LAST
+) -> Decision:
+    def members(names: str | list[Member]) -> list[Member]:
+        return [member(name) for name in names.split()] if isinstance(names, str) else names
+
+    return together.decide(
+        last,
+        "query",
+        epoch,
+        committed=members(committed),
+        aborted=members(aborted),
+        find=KNOWN.get,
+        new_producer_ids=count(100),
+        now_ms=50,
+    )
+
+
+def states(decision: Decision) -> dict[str, TransactionState]:
+    return {each.transactional_id: each.state for each in decision.transactions}
+
+
+@pytest.mark.parametrize("last", [None, LAST])
+def test_a_new_epoch_commits_some_and_aborts_others(last: ExternalCommit | None) -> None:
+    decision = decide("a b", "c", last=last)
+    prepared = TransactionState.PREPARE_COMMIT
+    assert states(decision) == {"a": prepared, "b": prepared, "c": TransactionState.PREPARE_ABORT}
+    assert all(each.epoch == 4 for each in decision.transactions)
+    assert decision.commit == ExternalCommit(external_id="query", external_epoch=7, committed_ms=50)
+    assert (decision.was_committed_before, decision.last_committed_epoch) == (False, 7)
+
+
+@pytest.mark.parametrize("epoch", [6, 5, 0])
+def test_an_epoch_that_was_committed_is_not_committed_again(epoch: int) -> None:
+    decision = decide("a b", "c", epoch=epoch)
+    assert set(states(decision).values()) == {TransactionState.PREPARE_ABORT}
+    assert (decision.commit, decision.was_committed_before, decision.last_committed_epoch) == (None, True, 6)
+
+
+def test_an_epoch_without_members_is_committed_too() -> None:
+    assert decide("").commit is not None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ([Member("nobody", Producer(1, 1))], "is not known here: initialise it with the external id"),
+        ([member("b", epoch=2)], "it was fenced, or timed out"),
+        ([Member("b", Producer(9, 3))], "it was fenced, or timed out"),
+        ([member("empty")], "has no open transaction: it is Empty"),
+        ([member("ending")], "has no open transaction: it is PrepareAbort"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_nothing_is_committed_if_one_cannot_be(wrong: list[Member], problem: str) -> None:
+    with pytest.raises(InvalidTxnStateError, match=problem):
+        decide([member("a"), *wrong])
+    decision = decide("a", wrong)
+    assert states(decision) == {"a": TransactionState.PREPARE_COMMIT}, "there is nothing to abort, which is no error"
+
+
+def test_requests_that_contradict_themselves_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="twice"):
+        decide("a b", "a")
+    with pytest.raises(InvalidRequestError, match="expected a name"):
+        decide("a", epoch=-1)
+
+
+def test_a_member_whose_epochs_are_used_up_goes_on_with_another_id() -> None:
+    assert together.count_needing_producer_ids([member("a"), member("last")], KNOWN.get) == 1
+    after = next(each for each in decide("a last").transactions if each.transactional_id == "last")
+    assert rules.goes_on_with(after) == Producer(100, 0)
