@@ -345,6 +345,4 @@ class Coordinators(RuleBasedStateMachine):
 
 
 def test_whatever_happens_each_transaction_is_decided_once() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        Coordinators, settings=settings(max_examples=150, stateful_step_count=40)
-    )
+    run_state_machine_as_test(Coordinators, settings=settings(max_examples=150, stateful_step_count=40))
