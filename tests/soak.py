@@ -84,6 +84,13 @@ SUITES = (
         floor=4,
     ),
     Suite(
+        name="groups",
+        what="groups and share groups whose broker is killed while they work: rounds of each",
+        arguments=["tests/integration/test_broker_groups_crash.py"],
+        dials={"BROKER_KILL_ROUNDS": 200},
+        floor=4,
+    ),
+    Suite(
         name="histories",
         what="clients and broker killed while they work, what clients saw checked for anomalies: rounds",
         arguments=["tests/histories/test_histories.py"],

@@ -19,6 +19,8 @@ from millrace.clients.assignors.sticky_user_data import (
 from millrace.coordinator_records import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
+    ExternalCommitKey,
+    ExternalCommitValue,
     GroupMember,
     GroupMetadataKey,
     GroupMetadataValue,
@@ -30,6 +32,7 @@ from millrace.coordinator_records import (
     TransactionPartitions,
     TransactionState,
     read_assignment,
+    read_external_commit,
     read_group_value,
     read_offset_value,
     read_offsets_key,
@@ -48,6 +51,15 @@ from millrace_broker.log.producers import ProducerEntry
 from millrace_broker.log.snapshots import read_snapshot, write_snapshot
 from millrace_broker.log.tiered.manifest import CopiedObject, Manifest
 from millrace_broker.log.tiered.names import CopyName, ManifestName
+from millrace_broker.share_groups.delivery import RecordState, Run, Snapshot
+from millrace_broker.share_groups.records import (
+    SharedState,
+    ShareKey,
+    apply_update,
+    read_key,
+    read_shared_state,
+    snapshot_record,
+)
 
 from .mutation import Decoder, decoder_name, fuzz, mutated
 
@@ -97,12 +109,17 @@ TRANSACTION = TransactionLogValue(
 TRANSACTIONS = [
     write_versioned(TransactionLogKey(transactional_id="t"), 0),
     *(write_versioned(TRANSACTION, version) for version in (0, 1)),
+    write_versioned(ExternalCommitKey(external_id="q"), 1000),
+    write_versioned(ExternalCommitValue(external_epoch=7, commit_timestamp_ms=1_700_000_000_000), 0),
 ]
 SUBSCRIPTION = ConsumerProtocolSubscription(topics=("a", "b"), user_data=b"u")
 ASSIGNMENT = ConsumerProtocolAssignment(
     assigned_partitions=(TopicPartitions(topic="a", partitions=(0, 3)),), user_data=b"u"
 )
 PROTOCOL = [write_versioned(message, version) for message in (SUBSCRIPTION, ASSIGNMENT) for version in range(4)]
+SHARED = SharedState(3, 0, Snapshot(5, (Run(5, 9, RecordState.AVAILABLE, 1), Run(10, 10, RecordState.ARCHIVED))))
+SHARED_RECORD = snapshot_record(ShareKey("g", UUID(int=7), 1), SHARED, 1_700_000_000_000)
+SHARE_STATE = [SHARED_RECORD.key, SHARED_RECORD.value or b""]
 CLAIMS = [
     encode_sticky([TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 7)], 3),
     encode_cooperative(5),
@@ -178,12 +195,17 @@ def decode_offsets_topic(random: Random) -> None:
 
 def decode_transactions_topic(random: Random) -> None:
     data = bytes(mutated(random, TRANSACTIONS))
-    each((read_transaction_key, data), (read_transaction_value, data))
+    each((read_transaction_key, data), (read_transaction_value, data), (read_external_commit, data))
 
 
 def decode_consumer_protocol(random: Random) -> None:
     data = bytes(mutated(random, PROTOCOL))
     each((read_subscription, data), (read_assignment, data))
+
+
+def decode_share_state(random: Random) -> None:
+    data = bytes(mutated(random, SHARE_STATE))
+    each((read_key, data), (read_shared_state, data), (lambda update: apply_update(SHARED, update), data))
 
 
 def decode_claims(random: Random) -> None:
@@ -210,6 +232,7 @@ DECODERS: list[Decoder] = [
     decode_offsets_topic,
     decode_transactions_topic,
     decode_consumer_protocol,
+    decode_share_state,
     decode_claims,
     decode_schema,
     decode_ddl,

@@ -79,7 +79,7 @@ def read_key(data: bytes) -> tuple[int, ShareKey]:
     return kind, ShareKey(group, uuid.UUID(bytes=topic_id), partition)
 
 
-def read_snapshot(data: bytes) -> SharedState:
+def read_shared_state(data: bytes) -> SharedState:
     """Read a snapshot. Raises ``InvalidRecordError``, ``UnsupportedVersionError``."""
     head = _head(_SNAPSHOT_HEAD, data)
     return SharedState(head[1], head[3], Snapshot(head[4], _runs(data, _SNAPSHOT_HEAD.size)))

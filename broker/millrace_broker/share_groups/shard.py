@@ -24,7 +24,7 @@ from millrace_broker.share_groups.records import (
     ShareKey,
     apply_update,
     read_key,
-    read_snapshot,
+    read_shared_state,
     tombstone,
 )
 
@@ -73,7 +73,7 @@ class ShareShard:
                 if record.value is None:
                     self._states.pop(key, None)
                 else:
-                    self._states[key] = read_snapshot(record.value)
+                    self._states[key] = read_shared_state(record.value)
             elif kind == UPDATE_KEY and record.value is not None and key in self._states:
                 self._states[key] = apply_update(self._states[key], record.value)
 

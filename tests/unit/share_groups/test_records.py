@@ -17,7 +17,7 @@ from millrace_broker.share_groups.records import (
     ShareKey,
     apply_update,
     read_key,
-    read_snapshot,
+    read_shared_state,
     snapshot_record,
     tombstone,
 )
@@ -41,7 +41,7 @@ def test_what_was_written_is_read(group_id: str, partition: int, sizes: list[tup
     state = SharedState(3, 4, Snapshot(10, tuple(runs)))
     record = snapshot_record(key, state, 99)
     assert read_key(record.key) == (SNAPSHOT_KEY, key)
-    assert read_snapshot(record.value or b"") == state
+    assert read_shared_state(record.value or b"") == state
     assert tombstone(key).key == record.key
 
 
@@ -84,8 +84,8 @@ def test_damaged_values_are_refused() -> None:
     value = record.value or b""
     for size in range(len(value) - 1):
         with pytest.raises(InvalidRecordError):
-            read_snapshot(value[:size])
+            read_shared_state(value[:size])
     with pytest.raises(UnsupportedVersionError):
-        read_snapshot(b"\0\1" + value[2:])
+        read_shared_state(b"\0\1" + value[2:])
     with pytest.raises(InvalidRecordError, match="state 9"):
-        read_snapshot(value.replace(struct.pack(">qqb", 5, 6, 4), struct.pack(">qqb", 5, 6, 9)))
+        read_shared_state(value.replace(struct.pack(">qqb", 5, 6, 4), struct.pack(">qqb", 5, 6, 9)))
