@@ -175,6 +175,7 @@ class Broker:
                 clock=self.clock,
                 on_progress=on_progress,
                 configs={topic.name: topic.config for topic in self.catalog.topics.values()},
+                producer_expiration_ms=self.config.producer_id_expiration_ms,
                 retention_check_interval_ms=self.config.log_retention_check_interval_ms,
                 recovery_threads=self.config.num_recovery_threads_per_data_dir,
             )

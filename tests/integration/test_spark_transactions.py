@@ -161,7 +161,7 @@ def test_a_stream_reads_each_committed_record_once(spark, admin, written, read, 
         seen.extend(numbers(frame))
 
     query = (
-        read(written, spark.readStream, startingOffsets="earliest", maxOffsetsPerTrigger="100")
+        read(written, spark.readStream, startingOffsets="earliest", maxOffsetsPerTrigger="400")
         .writeStream.foreachBatch(take)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(processingTime="0 seconds")

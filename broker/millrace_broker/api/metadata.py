@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 
+from millrace.coordinator_records import INTERNAL_TOPICS
 from millrace.errors import MillraceError, TopicExistsError, UnknownTopicOrPartitionError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import PartitionInfo, TopicInfo, TopicSpec
-from millrace_broker.metadata.topics import INTERNAL_TOPICS, LEADER_NONE
+from millrace_broker.metadata.topics import LEADER_NONE
 
 
 async def handle(broker: Broker, request: pb.MetadataRequest, call: Call) -> pb.MetadataResponse:

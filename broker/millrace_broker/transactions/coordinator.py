@@ -131,7 +131,7 @@ class TransactionCoordinator:
 
     async def write_marker(self, partition: PartitionKey, marker: Marker) -> None:
         """Write a marker that another coordinator, or an administrator, sends for a partition that is led here."""
-        await self._broker.to_the_end(self.markers.write(partition, marker))
+        await self.markers.write(partition, marker)
 
     async def _shard(self, key: str) -> TransactionShard:
         """The shard of a key; waits a moment for one that is being read."""

@@ -56,11 +56,14 @@ class LocalMarkers:
         self._broker: Final = broker
 
     async def write(self, partition: PartitionKey, marker: Marker) -> None:
-        """Append a marker, and have it count.
+        """Append a marker, and have it count; what has begun is finished, also when the caller is cancelled.
 
         Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``, ``InvalidProducerEpochError``,
         ``TransactionCoordinatorFencedError``, ``StorageError``.
         """
+        await self._broker.to_the_end(self._write(partition, marker))
+
+    async def _write(self, partition: PartitionKey, marker: Marker) -> None:
         topic, number = partition
         served = self._broker.partition(self._broker.topic(topic), number)
         await self._broker.append_end_marker(

@@ -287,6 +287,9 @@ class Admin(GroupOperations, TransactionOperations):
     ) -> Iterator[bytes]:
         """Stream the batches of a range as chunks of whole batches; the first and last batch may reach beyond it.
 
+        Reading committed, the range must end before the last stable offset; the records of aborted transactions are in
+        it all the same, and ``locate_range`` says which these are.
+
         When the connection breaks, the stream goes on after the last batch received; after
         ``socket.connection.setup.timeout.ms`` without progress it raises ``BrokerUnavailableError``.
         """

@@ -220,6 +220,9 @@ class BrokerConfig(Config):
         1_800_000, ge=1, le=_INT_MAX, description="Longest session.timeout.ms that members may have."
     )
     group_max_size: _PositiveInt = Field(_INT_MAX, description="Most members of a group.")
+    producer_id_expiration_ms: int = Field(
+        24 * _HOUR_MS, ge=1, le=_INT_MAX, description="Partitions forget producers that have not written for so long."
+    )
     transaction_max_timeout_ms: int = Field(
         900_000, ge=1, le=_INT_MAX, description="Longest transaction.timeout.ms that producers may have."
     )
