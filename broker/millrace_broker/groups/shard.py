@@ -24,11 +24,13 @@ from millrace.errors import (
     GroupSubscribedToTopicError,
     IllegalGenerationError,
     InvalidCommitOffsetSizeError,
+    InvalidRecordError,
     MessageTooLargeError,
     MillraceError,
     NonEmptyGroupError,
     UnknownMemberError,
     UnknownServerError,
+    UnsupportedVersionError,
 )
 from millrace_broker.coordinators import LoadedBatch, StateLog
 from millrace_broker.groups.group import Group, check_session_timeout
@@ -105,7 +107,12 @@ class GroupShard:
             self._carry_out(entry)
 
     def _restored(self, group_id: str, loaded: LoadedGroup) -> Entry:
-        stored, state_since_ms = loaded.read()
+        stored, state_since_ms = None, -1
+        try:
+            stored, state_since_ms = loaded.read()
+        except (InvalidRecordError, UnsupportedVersionError) as error:
+            # A later version of the broker wrote it, say. What it has committed is there all the same.
+            _logger.error("group %s cannot be read, its members must join again: %s", group_id, error.message)
         if stored is None:
             return Entry(Group(group_id, self._settings), loaded.offsets)
         group = Group.restore(group_id, self._settings, stored, self._now_ms())

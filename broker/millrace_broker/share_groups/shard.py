@@ -7,10 +7,11 @@ for ``replay``.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from millrace.errors import GroupIdNotFoundError, NonEmptyGroupError
+from millrace.errors import GroupIdNotFoundError, InvalidRecordError, NonEmptyGroupError
 from millrace_broker.coordinators import LoadedBatch, StateLog
 from millrace_broker.metadata import TopicInfo
 from millrace_broker.purgatory import DelayedOperation, Purgatory
@@ -30,6 +31,8 @@ from millrace_broker.share_groups.records import (
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker
+
+_logger: Final = logging.getLogger(__name__)
 
 MemberKey = tuple[str, str]
 """Group and member."""
@@ -66,9 +69,13 @@ class ShareShard:
     # --- life ----------------------------------------------------------------------------------------------
 
     def replay(self, batch: LoadedBatch) -> None:
-        """Take in a batch of the log."""
+        """Take in a batch of the log. Raises ``InvalidRecordError``, ``UnsupportedVersionError`` for a value."""
         for record in batch.records:
-            kind, key = read_key(record.key)
+            try:
+                kind, key = read_key(record.key)
+            except InvalidRecordError as error:
+                _logger.warning("%s: a record is passed over: %s", self._log.name, error.message)
+                continue
             if kind == SNAPSHOT_KEY:
                 if record.value is None:
                     self._states.pop(key, None)

@@ -23,8 +23,9 @@ from millrace.errors import (
 from millrace.records import EndTransactionMarker
 from millrace.records.control import ControlType
 from millrace_broker.broker import Broker
-from millrace_broker.coordinators import OFFSETS_TOPIC, InternalTopics, partition_of
+from millrace_broker.coordinators import OFFSETS_TOPIC, InternalTopics, StateRecord, partition_of
 from millrace_broker.groups import Committed, GroupShard, Identity, JoinAnswer, JoinRequest, MemberIdGiven, SyncRequest
+from millrace_broker.groups.records import group_key
 from millrace_broker.metadata import TopicSpec
 
 SUBSCRIPTION = write_versioned(ConsumerProtocolSubscription(topics=("read",), user_data=None), 3)
@@ -149,6 +150,20 @@ def test_offsets_of_a_transaction_count_once_it_is_committed(tmp_path: Path, com
         found = shard.entries["g"].offsets
         assert not found.is_unstable(T0)
         assert found.committed[T0].offset == (8 if committed else 1)
+
+    run(scenario, tmp_path)
+
+
+def test_a_group_that_cannot_be_read_keeps_its_offsets(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            shard = await shard_of(broker, "g")
+            await shard.commit("g", SIMPLE, {T0: commit(1)})
+            await shard._log.append([StateRecord(group_key("g"), b"\0\x63of a later version")])
+        async with opened(directory) as broker:
+            shard = await shard_of(broker, "g")
+            assert shard.entries["g"].offsets.committed[T0].offset == 1
+            await joined(shard, "g")
 
     run(scenario, tmp_path)
 
