@@ -146,8 +146,7 @@ class TransactionShard:
     ) -> Decision:
         """Commit producers as one; see ``together``. Their markers follow."""
         members = [*committed, *aborted]
-        for member in members:
-            await self._settled(member.transactional_id)
+        await asyncio.gather(*(self._settled(member.transactional_id) for member in members))
         count = together.count_needing_producer_ids(members, self._table.find)
         new_ids = [await self._new_producer_id() for _ in range(count)]
         if together.count_needing_producer_ids(members, self._table.find) > count:
