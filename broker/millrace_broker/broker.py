@@ -43,6 +43,7 @@ from millrace_broker.log.starting import Progress
 from millrace_broker.log.tiered.manager import TieringStatistics
 from millrace_broker.log.tiered.store import ArrowStore
 from millrace_broker.metadata import (
+    GroupConfigs,
     LiveBroker,
     PartitionInfo,
     ProducerIds,
@@ -199,6 +200,7 @@ class Broker:
             self.logs.start_cleaner(cleaner_settings(self.config), keys_of(self.catalog))
         if self.config.remote_log_storage_system_enable:
             self.logs.start_tiering(tiering_settings(self.config), ArrowStore(self.config.remote_log_storage_uri))
+        self.group_configs = GroupConfigs(self.coordination, self.config)
         self.producer_ids = ProducerIds(self.coordination, self.config.broker_id)
 
     def _check_metadata_file(self, directory: Path) -> None:

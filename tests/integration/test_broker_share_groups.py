@@ -20,6 +20,7 @@ from millrace.errors import (
     GroupIdNotFoundError,
     GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
+    InvalidConfigError,
     InvalidGroupIdError,
     InvalidRecordStateError,
     InvalidRequestError,
@@ -235,6 +236,34 @@ def test_a_group_begins_at_the_end_unless_told_otherwise(
         share = Share(calls_to(broker.bootstrap_servers), "g")
         share.join("a", topic)
         assert share.offsets("a", topic) == [1]
+
+
+def test_a_group_may_say_where_it_begins(tmp_path: Path, calls_to: Callable[[str], Any], topic: str) -> None:
+    def alter(calls: Any, **values: str) -> int:
+        resource = pb.ConfigResource(type=pb.GROUP_RESOURCE, name="g/1")
+        options = {name.replace("_", "."): value for name, value in values.items()}
+        alteration = pb.AlterConfigsRequest.Alteration(resource=resource, set=options)
+        return calls.call("AlterConfigs", pb.AlterConfigsRequest(alterations=[alteration])).results[0].error.code
+
+    def described(calls: Any) -> dict[str, tuple[str, str]]:
+        resource = pb.ConfigResource(type=pb.GROUP_RESOURCE, name="g/1")
+        result = calls.call("DescribeConfigs", pb.DescribeConfigsRequest(resources=[resource])).results[0]
+        return {entry.name: (entry.value, entry.source) for entry in result.entries}
+
+    with EmbeddedBroker(tmp_path) as broker:
+        calls = calls_to(broker.bootstrap_servers)
+        assert described(calls) == {"share.auto.offset.reset": ("latest", "DEFAULT_CONFIG")}
+        assert alter(calls, share_auto_offset_reset="sometimes") == InvalidConfigError.code
+        assert alter(calls, retention_ms="1") == InvalidConfigError.code
+        assert alter(calls, share_auto_offset_reset="earliest") == 0
+    with EmbeddedBroker(tmp_path) as broker:
+        calls = calls_to(broker.bootstrap_servers)
+        assert described(calls) == {"share.auto.offset.reset": ("earliest", "DYNAMIC_GROUP_CONFIG")}
+        calls.create(topic)
+        calls.produce(topic, calls.batch(b"before"))
+        share = Share(calls, "g/1")
+        share.join("a", topic)
+        assert share.offsets("a", topic) == [0]
 
 
 def test_accepted_records_stay_accepted_after_a_restart(

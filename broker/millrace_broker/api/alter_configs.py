@@ -1,11 +1,13 @@
-"""AlterConfigs: set and delete options of topics. A broker's options come from its file alone."""
+"""AlterConfigs: set and delete options of topics and groups. A broker's options come from its file alone."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from millrace.errors import InvalidConfigError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
-from millrace_broker.api.configs import is_broker
+from millrace_broker.api.configs import is_broker, is_group
 from millrace_broker.broker import Broker
 
 
@@ -15,12 +17,15 @@ async def handle(broker: Broker, request: pb.AlterConfigsRequest, call: Call) ->
     for alteration in request.alterations:
         result = response.results.add(resource=alteration.resource)
         try:
-            if is_broker(broker, alteration.resource):
+            change: Callable[..., None] = broker.changes.alter_config
+            if is_group(alteration.resource):
+                change = broker.group_configs.alter
+            elif is_broker(broker, alteration.resource):
                 raise InvalidConfigError(
                     "a broker's configuration cannot be changed while it runs: edit its properties file and restart it"
                 )
             await broker.administer(
-                broker.changes.alter_config,
+                change,
                 alteration.resource.name,
                 dict(alteration.set),
                 set(alteration.delete),

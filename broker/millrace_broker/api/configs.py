@@ -12,10 +12,17 @@ def is_broker(broker: Broker, resource: pb.ConfigResource) -> bool:
     if resource.type == pb.TOPIC:
         return False
     if resource.type != pb.BROKER:
-        raise InvalidRequestError(f"configurations belong to topics (2) and brokers (4), not to type {resource.type}")
+        raise InvalidRequestError(
+            f"configurations belong to topics (2), brokers (4) and groups (32), not to type {resource.type}"
+        )
     if resource.name != str(broker.config.broker_id):
         raise InvalidRequestError(f"this is broker {broker.config.broker_id}: ask broker {resource.name!r} itself")
     return True
+
+
+def is_group(resource: pb.ConfigResource) -> bool:
+    """Whether the resource is a group."""
+    return resource.type == pb.GROUP_RESOURCE
 
 
 def text_of(value: object) -> str:

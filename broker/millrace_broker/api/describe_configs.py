@@ -1,17 +1,19 @@
-"""DescribeConfigs: every option of a topic or of this broker, its value and where that comes from."""
+"""DescribeConfigs: every option of a topic, of a group or of this broker, its value and where that comes from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from millrace.config.broker import BrokerConfig
+from millrace.config.group import GroupConfig
 from millrace.config.topic import TopicConfig
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
-from millrace_broker.api.configs import is_broker, text_of
+from millrace_broker.api.configs import is_broker, is_group, text_of
 from millrace_broker.broker import Broker
 
 _DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"
+_DYNAMIC_GROUP = "DYNAMIC_GROUP_CONFIG"
 _STATIC_BROKER = "STATIC_BROKER_CONFIG"
 _DEFAULT = "DEFAULT_CONFIG"
 
@@ -22,11 +24,28 @@ async def handle(broker: Broker, request: pb.DescribeConfigsRequest, call: Call)
     for resource in request.resources:
         result = response.results.add(resource=resource)
         try:
-            entries = _broker_entries(broker) if is_broker(broker, resource) else _topic_entries(broker, resource.name)
-            result.entries.extend(entries)
+            result.entries.extend(_entries(broker, resource))
         except Exception as error:  # noqa: BLE001 - stands beside the resource, unexpected ones are logged
             result.error.CopyFrom(error_message(error))
     return response
+
+
+def _entries(broker: Broker, resource: pb.ConfigResource) -> Iterator[pb.ConfigEntry]:
+    if is_group(resource):
+        return _group_entries(broker, resource.name)
+    return _broker_entries(broker) if is_broker(broker, resource) else _topic_entries(broker, resource.name)
+
+
+def _group_entries(broker: Broker, group_id: str) -> Iterator[pb.ConfigEntry]:
+    overrides = broker.group_configs.overrides(group_id)
+    defaults = GroupConfig.load({}).options()
+    for option, value in broker.group_configs.get(group_id).options().items():
+        if option in overrides:
+            source = _DYNAMIC_GROUP
+        else:
+            source = _DEFAULT if value == defaults[option] else _STATIC_BROKER
+        field = GroupConfig.model_fields[option.replace(".", "_")]
+        yield pb.ConfigEntry(name=option, value=text_of(value), source=source, documentation=field.description or "")
 
 
 def _topic_entries(broker: Broker, name: str) -> Iterator[pb.ConfigEntry]:

@@ -5,11 +5,13 @@
 
 from millrace_broker.metadata.catalog import TopicCatalog
 from millrace_broker.metadata.changes import TopicChanges, TopicSpec
+from millrace_broker.metadata.group_configs import GroupConfigs
 from millrace_broker.metadata.producer_ids import ProducerIds
 from millrace_broker.metadata.registration import LiveBroker
 from millrace_broker.metadata.topics import PartitionInfo, SchemaVersion, TopicInfo
 
 __all__ = [
+    "GroupConfigs",
     "LiveBroker",
     "PartitionInfo",
     "ProducerIds",

@@ -210,7 +210,7 @@ class ShareCoordinator:
     ) -> tuple[Sequence[Run], bytes]:
         served = self._broker.partition(self._broker.topic(wanted.topic, wanted.topic_id), wanted.partition)
         log = served.log
-        is_latest = self._broker.config.share_auto_offset_reset == "latest"
+        is_latest = self._broker.group_configs.get(group_id).share_auto_offset_reset == "latest"
         return await shard.partition(group_id, served.topic, wanted.partition).acquire(
             log,
             member_id,

@@ -32,7 +32,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.records import AbortedTransaction, scan_headers
 from millrace.schemas import deserialize_schema, parse_schema, serialize_schema, validate_topic_schema
 
-_RESOURCES = {"topic": pb.TOPIC, "broker": pb.BROKER}
+_RESOURCES = {"topic": pb.TOPIC, "broker": pb.BROKER, "group": pb.GROUP_RESOURCE}
 
 
 class Admin(GroupOperations, TransactionOperations):
@@ -159,7 +159,7 @@ class Admin(GroupOperations, TransactionOperations):
     # --- configuration ---------------------------------------------------------------------------------------
 
     def describe_configs(self, name: str, *, resource: str = "topic") -> dict[str, ConfigValue]:
-        """All options of a topic, or of a broker by its id (``resource="broker"``)."""
+        """All options of a topic, of a broker by its id (``resource="broker"``), or of a group (``"group"``)."""
         wanted = pb.ConfigResource(type=_resource_type(resource), name=str(name))
         response = self._connections.call(
             lambda stub: stub.DescribeConfigs, pb.DescribeConfigsRequest(resources=[wanted])
@@ -352,7 +352,7 @@ def _next_offset(records: bytes) -> int:
 
 def _resource_type(resource: str) -> pb.ConfigResourceType.ValueType:
     if resource not in _RESOURCES:
-        raise UsageError(f"resource {resource!r}: it is topic or broker")
+        raise UsageError(f"resource {resource!r}: it is topic, broker or group")
     return _RESOURCES[resource]
 
 

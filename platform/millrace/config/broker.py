@@ -252,7 +252,7 @@ class BrokerConfig(Config):
     )
     group_share_max_size: _PositiveInt = Field(200, description="Most members of a share group.")
     share_auto_offset_reset: Literal["earliest", "latest"] = Field(
-        "latest", description="Where share groups begin to read a partition. In Kafka it is an option of each group."
+        "latest", description="Where share groups begin to read a partition, unless a group says it itself."
     )
     transaction_state_log_num_partitions: _PositiveInt = Field(
         50, description="Partitions of __transaction_state, when it is created: not to be changed afterwards."

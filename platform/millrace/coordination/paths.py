@@ -15,6 +15,7 @@ TOPICS: Final = "/brokers/topics"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 TOPIC_CONFIGS: Final = "/config/topics"
+GROUP_CONFIGS: Final = "/config/groups"
 CONFIG_CHANGES: Final = "/config/changes"
 DELETE_TOPICS: Final = "/admin/delete_topics"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
@@ -27,6 +28,7 @@ ROOTS: Final = (
     BROKER_SEQUENCE,
     TOPICS,
     TOPIC_CONFIGS,
+    GROUP_CONFIGS,
     CONFIG_CHANGES,
     DELETE_TOPICS,
     PRODUCER_ID_BLOCK,
@@ -64,6 +66,11 @@ def partition_state_path(topic: str, partition: int) -> str:
 def topic_config_path(topic: str) -> str:
     """Configuration that a topic overrides."""
     return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def group_config_path(group_id: str) -> str:
+    """Configuration that a group overrides. Its id may have any characters, so it is written as hexadecimal UTF-8."""
+    return f"{GROUP_CONFIGS}/{group_id.encode().hex()}"
 
 
 def delete_topic_path(topic: str) -> str:

@@ -49,6 +49,8 @@ class _ConfigResourceTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Co
     UNKNOWN_RESOURCE: _ConfigResourceType.ValueType  # 0
     TOPIC: _ConfigResourceType.ValueType  # 2
     BROKER: _ConfigResourceType.ValueType  # 4
+    GROUP_RESOURCE: _ConfigResourceType.ValueType  # 32
+    """GROUP is taken"""
 
 class ConfigResourceType(_ConfigResourceType, metaclass=_ConfigResourceTypeEnumTypeWrapper):
     """Configurations of a resource: a topic by its name, or a broker by its id in decimal."""
@@ -56,6 +58,8 @@ class ConfigResourceType(_ConfigResourceType, metaclass=_ConfigResourceTypeEnumT
 UNKNOWN_RESOURCE: ConfigResourceType.ValueType  # 0
 TOPIC: ConfigResourceType.ValueType  # 2
 BROKER: ConfigResourceType.ValueType  # 4
+GROUP_RESOURCE: ConfigResourceType.ValueType  # 32
+"""GROUP is taken"""
 Global___ConfigResourceType: _TypeAlias = ConfigResourceType  # noqa: Y015
 
 class _CoordinatorType:

@@ -1,0 +1,61 @@
+"""What groups are configured with beside the broker's defaults: read once, changed in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from millrace.config.broker import BrokerConfig
+from millrace.config.group import GroupConfig
+from millrace.coordination import Coordination, NoNodeError, ensure_path, paths
+from millrace.coordination.nodes import ConfigNode
+from millrace.errors import InvalidConfigError, InvalidGroupIdError, InvalidRequestError
+
+
+class GroupConfigs:
+    """The configurations of groups. Reading is for any thread; changes block, in the administration thread."""
+
+    def __init__(self, coordination: Coordination, config: BrokerConfig) -> None:
+        self._coordination: Final = coordination
+        self._defaults: Final = {"share.auto.offset.reset": config.share_auto_offset_reset}
+        self._overrides: Final[dict[str, dict[str, str]]] = {}
+        for name in coordination.children(paths.GROUP_CONFIGS):
+            group_id = bytes.fromhex(name).decode()
+            node = ConfigNode.decode(coordination.get(paths.group_config_path(group_id))[0])
+            self._overrides[group_id] = node.config
+
+    def overrides(self, group_id: str) -> Mapping[str, str]:
+        """What a group says itself."""
+        return self._overrides.get(group_id, {})
+
+    def get(self, group_id: str) -> GroupConfig:
+        """What holds for a group."""
+        return GroupConfig.load({**self._defaults, **self.overrides(group_id)})
+
+    def alter(
+        self, group_id: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False
+    ) -> None:
+        """Set and remove options of a group, which need not be there yet.
+
+        Raises ``InvalidConfigError``, ``InvalidGroupIdError``, ``InvalidRequestError``; then nothing has changed.
+        """
+        if not group_id:
+            raise InvalidGroupIdError("a group without a name has no configuration")
+        both = sorted(removals & values.keys())
+        if both:
+            raise InvalidRequestError(f"{', '.join(both)} of group {group_id} is both set and deleted")
+        unknown = sorted(removals - set(GroupConfig.option_names()))
+        if unknown:
+            raise InvalidConfigError(f"{', '.join(unknown)}: the options are {', '.join(GroupConfig.option_names())}")
+        overrides = {option: value for option, value in self.overrides(group_id).items() if option not in removals}
+        overrides |= values
+        GroupConfig.load({**self._defaults, **overrides})
+        if validate_only:
+            return
+        path = paths.group_config_path(group_id)
+        try:
+            self._coordination.set(path, ConfigNode(overrides).encode())
+        except NoNodeError:
+            ensure_path(self._coordination, path)
+            self._coordination.set(path, ConfigNode(overrides).encode())
+        self._overrides[group_id] = overrides

@@ -1,0 +1,17 @@
+"""What can be configured for a group: the options of Kafka's ``GroupConfig`` that are known here."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from millrace.config.base import Config
+
+
+class GroupConfig(Config):
+    """Configuration of one group. What a group does not say is the broker's option of the same name."""
+
+    share_auto_offset_reset: Literal["earliest", "latest"] = Field(
+        "latest", description="Where a share group begins to read a partition."
+    )
