@@ -96,7 +96,9 @@ def _let_work(clients: list[ClientProcess]) -> None:
     sizes = {client.slot: (client.record, client.size_bytes) for client in clients}
 
     def got_on() -> bool:
-        return all((client.record, client.size_bytes) > sizes[client.slot] for client in clients)
+        return all(
+            client.size_bytes > 0 and (client.record, client.size_bytes) != sizes[client.slot] for client in clients
+        )
 
     _replacing(clients, "all clients to get on", got_on)
 
