@@ -1,0 +1,128 @@
+"""Where ``millrace consume`` begins and ends: offsets, times, the ends of partitions, a number of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from millrace.errors import OffsetOutOfRangeError, UsageError
+
+if TYPE_CHECKING:
+    from millrace.clients import Consumer, ConsumerRecord, TopicPartition
+
+
+def choose_partitions(available: list[TopicPartition], wanted: str | None) -> list[TopicPartition]:
+    """The partitions that ``0,2,5-7`` names; raises ``UsageError``."""
+    if wanted is None:
+        return available
+    numbers: list[int] = []
+    try:
+        for part in wanted.split(","):
+            first, dash, last = part.partition("-")
+            numbers += range(int(first), int(last) + 1) if dash else [int(first)]
+    except ValueError:
+        raise UsageError(f"--partitions {wanted}: expected numbers and ranges like 0,2,5-7") from None
+    topic = available[0]
+    return [topic._replace(partition=number) for number in dict.fromkeys(numbers)]
+
+
+def seek(consumer: Consumer, start: str) -> None:
+    """Go to ``beginning``, ``end``, an offset or a time. Raises ``UsageError``, ``OffsetOutOfRangeError``."""
+    if start == "beginning":
+        consumer.seek_to_beginning()
+    elif start == "end":
+        consumer.seek_to_end()
+        for partition in consumer.assignment():
+            consumer.position(partition)
+    elif start.isdigit():
+        _seek_to_offset(consumer, int(start))
+    else:
+        consumer.seek_to_time(_time("--from", start))
+
+
+def _time(option: str, text: str) -> datetime:
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        names = "beginning, end, an offset" if option == "--from" else "end, an offset"
+        raise UsageError(f"{option} {text}: it is {names}, or a time in ISO 8601") from None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def _seek_to_offset(consumer: Consumer, offset: int) -> None:
+    """Start at ``offset`` in every partition. Raises ``OffsetOutOfRangeError`` naming a partition that has it not."""
+    assigned = consumer.assignment()
+    first, end = consumer.beginning_offsets(assigned), consumer.end_offsets(assigned)
+    for partition in assigned:
+        if not first[partition] <= offset <= end[partition]:
+            raise OffsetOutOfRangeError(
+                f"{partition.topic}-{partition.partition} has offsets {first[partition]} to {end[partition]} (the end),"
+                f" not {offset}: start at another one, or choose partitions that have it with --partitions"
+            )
+        consumer.seek(partition, offset)
+
+
+def find_ends(consumer: Consumer, partitions: Sequence[TopicPartition], end: str) -> dict[TopicPartition, int]:
+    """The offsets at which to stop, exclusive: the ends of now, or an offset, or the first record since a time."""
+    ends = consumer.end_offsets(partitions)
+    if end == "end":
+        return ends
+    if end.isdigit():
+        return {partition: min(int(end), last) for partition, last in ends.items()}
+    found = consumer.offsets_for_times(dict.fromkeys(partitions, _time("--to", end)))
+    return {
+        partition: ends[partition] if place is None else min(place.offset, ends[partition])
+        for partition, place in found.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is read, and until when: ``ends`` by partition (``None``: without end), and a number of records."""
+
+    consumer: Consumer
+    ends: dict[TopicPartition, int] | None
+    max_messages: int | None
+    columns: list[str] | None
+    in_group: bool = False
+
+    def polls(self, poll_ms: int, most: int) -> Iterator[list[ConsumerRecord]]:
+        """The records of each poll that belong to what is read, until all has been.
+
+        As a member of a group, what was yielded is committed when the next is asked for, and nothing else.
+        """
+        left = self.max_messages
+        while not self.is_done(left):
+            wanted = most if left is None else min(left, most)
+            records = [record for record in self.consumer.poll(poll_ms, max_records=wanted) if self.is_in(record)]
+            yield records
+            if self.in_group and records:
+                self.consumer.commit(self._read_to(records))
+            left = None if left is None else left - len(records)
+
+    def _read_to(self, records: Sequence[ConsumerRecord]) -> dict[TopicPartition, int]:
+        from millrace.clients import TopicPartition
+
+        return {TopicPartition(record.topic, record.partition): record.offset + 1 for record in records}
+
+    def is_in(self, record: ConsumerRecord) -> bool:
+        """Whether a record comes before the end."""
+        from millrace.clients import TopicPartition
+
+        partition = TopicPartition(record.topic, record.partition)
+        return self.ends is None or record.offset < self.ends.get(partition, 0)
+
+    def is_done(self, left: int | None) -> bool:
+        """Whether everything asked for has been read; a member has read its part, once it has one."""
+        if left is not None and left <= 0:
+            return True
+        if self.ends is None:
+            return False
+        if not self.in_group:
+            return all(self.consumer.position(partition) >= end for partition, end in self.ends.items())
+        assigned = self.consumer.assignment()
+        return bool(assigned) and all(
+            self.consumer.position(partition) >= self.ends.get(partition, 0) for partition in assigned
+        )
