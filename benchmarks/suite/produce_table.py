@@ -10,7 +10,7 @@ BENCHMARK = Benchmark(
     name="produce_table",
     title="Produce 100-byte records, both producers at their defaults",
     unit="records/s",
-    target_ratio=2,
+    target_ratio=3,
     ours=Side(
         what="Producer().send_table(topic, values), flush",
         settings=ours.SETTINGS + "; producer defaults, acks=all",

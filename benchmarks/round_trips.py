@@ -1,0 +1,85 @@
+"""One record at a time: sent, acknowledged, read, and then the next, by our clients and by Kafka's.
+
+Nothing is batched, so this is what a broker and its clients cost in time, not in throughput. Both sides are warm: some
+thousand round trips come before those that count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Context, Measure, Sample
+from benchmarks.worker import Run, worker
+from benchmarks.workspace import BenchmarkError
+from millrace.clients import Admin, Consumer, Producer
+
+_TOPIC = "round-trips"
+_COUNT = 10_000
+_WARM_UP = 5_000
+_RUN_SECONDS_MAX = 300
+_RESULT = re.compile(r"^RESULT (\d+) (\d+)$", re.MULTILINE)
+_SOURCE = Path(__file__).parent / "peers" / "java" / "RoundTrip.java"
+
+
+@contextlib.contextmanager
+def open_ours(context: Context, percentile: int) -> Iterator[Measure]:
+    """``Producer.send(...).result()``, then ``Consumer.poll``; the figure is a percentile, 50 or 99, in ms."""
+    arguments = {"bootstrap": context.millrace.bootstrap}
+    with worker(context.workspace, "round-trips", "benchmarks.round_trips:serve", arguments) as run:
+        yield lambda: Sample(figure=run()[f"p{percentile}_ms"], answer=_COUNT)
+
+
+@contextlib.contextmanager
+def open_peer(context: Context, percentile: int) -> Iterator[Measure]:
+    """The same with Kafka's own clients, in Java."""
+    broker = context.kafka
+
+    def measure() -> Sample:
+        with broker.topic(_TOPIC):
+            command = broker.java(str(_SOURCE), broker.bootstrap, _TOPIC, str(_WARM_UP), str(_COUNT))
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECONDS_MAX, check=False)
+            found = _RESULT.search(done.stdout)
+            if done.returncode or not found:
+                raise BenchmarkError(f"RoundTrip failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            return Sample(figure=int(found[1 if percentile == 50 else 2]) / 1e6, answer=_COUNT)
+
+    yield measure
+
+
+@contextlib.contextmanager
+def serve(*, bootstrap: str) -> Iterator[Run]:
+    """The worker's part."""
+    value = b"x" * 100
+    with Admin(bootstrap) as admin:
+        admin.create_topic(_TOPIC, partitions=1)
+        with Producer(bootstrap) as producer, Consumer({"bootstrap.servers": bootstrap}) as consumer:
+            partitions = consumer.partitions_for(_TOPIC)
+            consumer.assign(partitions)
+            consumer.seek_to_end(*partitions)
+            consumer.position(partitions[0])
+
+            def trips(count: int) -> list[float]:
+                taken = []
+                for _ in range(count):
+                    started = time.perf_counter()
+                    producer.send(_TOPIC, value).result()
+                    records = consumer.poll(60_000)
+                    taken.append((time.perf_counter() - started) * 1000)
+                    if len(records) != 1:
+                        raise BenchmarkError(f"{len(records)} records were read after one was sent")
+                return sorted(taken)
+
+            trips(_WARM_UP)
+
+            def run() -> dict[str, Any]:
+                taken = trips(_COUNT)
+                return {"p50_ms": taken[_COUNT // 2], "p99_ms": taken[int(_COUNT * 0.99)]}
+
+            yield run
+        admin.delete_topic(_TOPIC)
