@@ -101,6 +101,7 @@ class SourceOptions:
     rows_per_batch: int
     transform: str | None = field(repr=False)
     transform_schema: str | None
+    group_id: str | None = None
 
     def batch_range(self) -> tuple[Position, Position]:
         """Start and end of a batch read: by default everything that is retained.
@@ -148,6 +149,7 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
         rows_per_batch=given.whole_number("maxRecordsPerBatch") or DEFAULT_ROWS_PER_BATCH,
         transform=given.text("transform"),
         transform_schema=given.text("transformSchema"),
+        group_id=_group_id(given),
     )
     _check_together(options, given)
     return options
@@ -161,6 +163,7 @@ _OPTIONS: Final = (
     *_STARTING, *_ENDING, "startingOffsetsByTimestampStrategy", "failOnDataLoss", "maxOffsetsPerTrigger",
     "minPartitions", "maxRecordsPerPartition", "splitBytes", "columns", "includeHeaders", "includeMetadata",
     "directReads", "maxRecordsPerBatch", "transform", "transformSchema", "isolation.level", "kafka.isolation.level",
+    "group.id", "kafka.group.id",
 )  # fmt: skip
 """Every supported option by its name as documented; client settings come as ``kafka.<name>`` besides."""
 
@@ -168,8 +171,7 @@ _NOT_SUPPORTED: Final = {
     "minOffsetsPerTrigger": "a batch starts as soon as there are records; use a trigger interval",
     "maxTriggerDelay": "it belongs to minOffsetsPerTrigger, which is not supported",
     "maxBytesPerTrigger": "limit by records, with maxOffsetsPerTrigger",
-    "groupIdPrefix": "offsets are kept in the query's checkpoint only, so there is no group",
-    "kafka.group.id": "offsets are kept in the query's checkpoint only, so there is no group",
+    "groupIdPrefix": "no group is made up; group.id names the one that a stream commits its progress to",
     "kafkaConsumer.pollTimeoutMs": "tasks do not poll; kafka.request.timeout.ms limits a request",
     "fetchOffset.numRetries": "requests are repeated until kafka.request.timeout.ms",
     "fetchOffset.retryIntervalMs": "kafka.retry.backoff.ms is the pause between two tries",
@@ -232,7 +234,8 @@ class _Given:
         return {
             name.removeprefix("kafka."): value
             for name, value in self._values.items()
-            if name.startswith("kafka.") and name not in ("kafka.bootstrap.servers", "kafka.isolation.level")
+            if name.startswith("kafka.")
+            and name not in ("kafka.bootstrap.servers", "kafka.isolation.level", "kafka.group.id")
         }
 
     def refuse_unknown(self) -> None:
@@ -284,6 +287,16 @@ def _isolation_level(given: _Given) -> IsolationLevel:
     if len(values) > 1:
         raise UsageError("isolation.level and kafka.isolation.level differ: give one")
     return values.pop() if values else IsolationLevel.READ_COMMITTED
+
+
+def _group_id(given: _Given) -> str | None:
+    """The group that a stream commits its progress to; none without the option."""
+    groups = {text.strip() for text in given.present("group.id", "kafka.group.id").values()}
+    if len(groups) > 1:
+        raise UsageError("group.id and kafka.group.id differ: give one")
+    if groups == {""}:
+        raise UsageError("group.id='': expected the name of a group")
+    return groups.pop() if groups else None
 
 
 def _subscription(given: _Given) -> Subscription:

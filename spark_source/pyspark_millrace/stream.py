@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from millrace.errors import MillraceError
 from pyspark_millrace.admission import admit
 from pyspark_millrace.offsets import LossReport, StreamOffsets, gone, ranges_between, recreated, truncated
 from pyspark_millrace.planning import STREAM_SIZING
@@ -107,7 +108,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return plan_tasks(cluster, ranges, cluster.schemas(self._topics), self._options, STREAM_SIZING)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: Spark's checkpoint is the record of what was read."""
+        """Tell the group of ``group.id`` how far the query is, for its lag to be seen.
+
+        Spark's checkpoint is the record of what was read: what goes wrong here is logged, and the query goes on.
+        """
+        group_id = self._options.group_id
+        if group_id is None:
+            return
+        try:
+            self._connected().commit(group_id, StreamOffsets.from_json(end).next_offsets)
+        except MillraceError as error:
+            _log.warning("group %s was not told how far the query is: %s", group_id, error.message)
 
     def stop(self) -> None:
         """Close the connection. Spark calls this in the process beside the driver, when the query has ended."""

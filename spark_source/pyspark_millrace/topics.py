@@ -102,6 +102,15 @@ class Cluster:
     ) -> None:
         self.close()
 
+    def commit(self, group_id: str, next_offsets: Mapping[PartitionKey, int]) -> None:
+        """Commit offsets for a group without members.
+
+        Raises ``UnknownMemberError`` if it has some, and what else the group's coordinator says.
+        """
+        self._admin.alter_group_offsets(
+            group_id, {TopicPartition(key.topic, key.partition): offset for key, offset in next_offsets.items()}
+        )
+
     # --- topics ----------------------------------------------------------------------------------------------
 
     def resolve(self, subscription: Subscription) -> TopicSet:

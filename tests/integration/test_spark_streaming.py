@@ -178,6 +178,19 @@ def test_new_topics_and_partitions_join_a_running_query(query, admin, send):
     assert f"{prefix}.a" in progress
 
 
+def test_the_lag_of_a_query_is_that_of_its_group(query, admin, topic, send):
+    group = f"query-{uuid.uuid4().hex[:8]}"
+    send(topic, range(10))
+    with query(topic, **{"group.id": group}) as running:
+        running.await_rows(10)
+        # Spark tells the source of a batch when it plans the next one.
+        send(topic, range(10, 15))
+        running.await_rows(15)
+    lags = admin.group_lag(group)
+    assert sum(lag.committed for lag in lags) >= 10
+    assert sum(lag.lag for lag in lags) <= 5
+
+
 def test_a_schema_that_grows_while_a_query_runs(query, admin, producer):
     name = f"grows-{uuid.uuid4().hex[:8]}"
     admin.create_topic(name, partitions=1, schema="a INT", configs={"retention.ms": "-1"})

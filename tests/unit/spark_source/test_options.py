@@ -127,7 +127,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_names():
 
 @pytest.mark.parametrize(
     "option",
-    ["minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix", "kafka.group.id", "path", "kafka.auto.offset.reset"],
+    ["minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix", "path", "kafka.auto.offset.reset"],
 )
 def test_what_is_not_supported_says_why(option):
     message = refusal(**{option: "1"})
@@ -154,3 +154,15 @@ def test_contradictions():
 
 def test_the_transformation_is_not_part_of_the_text():
     assert "c2VjcmV0" not in repr(parse_options({**BASE, "transform": "c2VjcmV0", "transformSchema": "a int"}))
+
+
+def test_the_group_that_progress_is_committed_to() -> None:
+    options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
+    assert parse_options(options).group_id is None
+    assert parse_options({**options, "group.id": "g"}).group_id == "g"
+    with_kafkas_name = parse_options({**options, "kafka.group.id": "g"})
+    assert (with_kafkas_name.group_id, dict(with_kafkas_name.client_config)) == ("g", {})
+    with pytest.raises(UsageError, match="differ"):
+        parse_options({**options, "group.id": "g", "kafka.group.id": "h"})
+    with pytest.raises(UsageError, match="name of a group"):
+        parse_options({**options, "group.id": " "})
