@@ -191,8 +191,9 @@ def test_a_producer_goes_on_after_an_error(calls: Any, topic: str, producer: Pro
 
 def test_a_transaction_that_takes_too_long_is_aborted(calls: Any, topic: str) -> None:
     calls.create(topic)
-    slow = Producer(calls, timeout_ms=500).init()
-    slow.write(topic, b"slow")
+    slow = Producer(calls, timeout_ms=100).init()
+    assert slow.add(topic) == [0]
+    slow.send(topic, b"slow")  # in time or not
     wait_for_state(calls, slow.name, "CompleteAbort")
     assert isinstance(slow.end_error(), errors.ProducerFencedError)
     assert slow.send(topic, b"later").error.code == errors.InvalidProducerEpochError.code
