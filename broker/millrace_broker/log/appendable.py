@@ -307,9 +307,9 @@ class AppendableLog(ReadableLog):
         if header.producer_id == NO_PRODUCER_ID:
             return None
         entry = self._producers.get(header.producer_id)
-        # Each transaction counts anew. Of a producer that is not known here any number would be believed, also that
-        # of a batch that has overtaken the first one.
-        lowest = 0 if header.is_transactional and not entry.has_open_transaction(header.producer_epoch) else None
+        # Each epoch counts anew. Of a producer that is not known here any number would be believed, also that of a
+        # batch that has overtaken the first one.
+        lowest = 0 if header.is_transactional and entry.epoch != header.producer_epoch else None
         return append_batch(entry, header, origin, lowest_sequence=lowest)
 
     def _note_epoch(self, leader_epoch: int) -> None:

@@ -28,6 +28,8 @@ def find_partitions(directory: DataDirectory) -> list[str]:
     Raises ``StorageError``.
     """
     files, partitions = directory.files, []
+    # A name may not be on the disk yet. Without this, power might fail when the files are gone, but not the old name.
+    files.sync_directory(directory.path)
     for name in files.names(directory.path):
         if not files.is_directory(directory.path / name):
             continue
