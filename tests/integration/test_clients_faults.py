@@ -1,6 +1,7 @@
 """Connections that break and brokers that restart: nothing is lost, duplicated or reordered."""
 
 import contextlib
+import random
 import select
 import socket
 import threading
@@ -11,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from millrace.clients import Admin, Consumer, Producer
-from millrace.errors import BrokerUnavailableError, BufferExhaustedError, ClientClosedError, RequestTimedOutError
+from millrace.errors import (
+    AbortableTransactionError,
+    BrokerUnavailableError,
+    BufferExhaustedError,
+    ClientClosedError,
+    RequestTimedOutError,
+)
 from millrace_broker.embedded import EmbeddedBroker
 
 
@@ -257,3 +264,57 @@ def test_closing_without_waiting_fails_what_is_left(proxied_broker: EmbeddedBrok
     futures = [producer.send("abandoned", b"y") for _ in range(5)]
     producer.close(timeout=0)
     assert {type(future.exception(10)) for future in futures} == {ClientClosedError}
+
+
+def test_transactions_are_whole_through_lost_answers(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:
+    """Answers to any call are lost, in the middle of a transaction or at its end: it counts once, or not at all."""
+    with Admin(_config(proxy)) as admin:
+        admin.create_topic("booked", partitions=2)
+    stop = threading.Event()
+    chance = random.Random(5)
+
+    def lose_answers() -> None:
+        while not stop.wait(chance.uniform(0.01, 0.06)):
+            proxy.swallow_answers = True
+            stop.wait(chance.uniform(0.0, 0.03))
+            proxy.cut_all()
+            proxy.swallow_answers = False
+
+    options = {"transactional_id": "clerk", "socket_connection_setup_timeout_ms": 60_000, "request_timeout_ms": 2_000}
+    expected: list[bytes] = []
+    loser = threading.Thread(target=lose_answers)
+    with Producer(_config(proxy, **options)) as producer:
+        producer.init_transactions()
+        loser.start()
+        try:
+            for number in range(15):
+                values = [b"%03d.%d" % (number, part) for part in range(4)]
+                is_kept = number % 3 != 2
+                if _transact(producer, values, is_kept=is_kept):
+                    expected += values
+        finally:
+            stop.set()
+            loser.join()
+    with Consumer(_config(proxy, auto_offset_reset="earliest", isolation_level="read_committed")) as consumer:
+        consumer.assign(consumer.partitions_for("booked"))
+        ends = consumer.end_offsets(consumer.assignment())
+        found: list[bytes] = []
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            found += [record.value for record in consumer.poll(1000)]  # type: ignore[misc]
+    assert sorted(found) == expected
+    assert len(expected) >= 20
+
+
+def _transact(producer: Producer, values: list[bytes], *, is_kept: bool) -> bool:
+    """Send values in a transaction; false when it was, or had to be, aborted."""
+    producer.begin_transaction()
+    try:
+        futures = [producer.send("booked", value, partition=at % 2) for at, value in enumerate(values)]
+        if is_kept:
+            producer.commit_transaction()
+            assert all(future.done() and future.exception() is None for future in futures)
+            return True
+    except AbortableTransactionError:
+        pass
+    producer.abort_transaction()
+    return False
