@@ -39,6 +39,15 @@ def test_more_requests_than_allowed_are_refused_until_one_ends() -> None:
     assert limits.requests == 0
 
 
+def test_a_request_that_waits_for_others_keeps_nobody_out() -> None:
+    limits = RequestLimits(requests_max=1, connections_max=9, monotonic=_Time())
+    with limits.request("a"):
+        with limits.waiting(), limits.request("b"):
+            assert limits.requests == 1
+        assert limits.requests == 1
+    assert limits.requests == 0
+
+
 def test_more_connections_than_allowed_are_refused_until_one_was_idle_for_a_while() -> None:
     time = _Time()
     limits = RequestLimits(requests_max=9, connections_max=1, monotonic=time)
