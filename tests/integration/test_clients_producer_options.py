@@ -151,6 +151,17 @@ def test_partitions_added_meanwhile_are_found(admin: Admin, producer: Producer) 
         producer.send("widened", b"x", partition=5)
 
 
+def test_columns_added_meanwhile_are_found_for_records_too(admin: Admin, producer: Producer) -> None:
+    admin.create_topic("columned", partitions=1, schema="id INT")
+    for _ in range(2):
+        producer.send("columned", {"id": 1}).result(10)
+    with pytest.raises(SchemaMismatchError, match="column name is not in the topic's schema"):
+        producer.send("columned", {"id": 1, "name": "x"})
+    admin.evolve_schema("columned", "id INT, name STRING")
+    for _ in range(2):
+        producer.send("columned", {"id": 2, "name": "two"}).result(10)
+
+
 class _FirstLetter(Partitioner):
     """A record goes where its value's first letter says; those that begin with ``?`` go anywhere."""
 

@@ -77,13 +77,13 @@ class Producer(TransactionCalls):
         self._connections = Connections(config)
         self._metadata = MetadataCache(self._connections, may_create=True)
         self._closing = threading.Lock()
-        # Topics whose plain values take the short way: empty wherever a record needs to be looked at more closely.
-        self._plain: dict[str, RecordBuffer] = {}
+        # Topics whose records take the short way: none of them wherever a record needs to be looked at more closely.
+        self._direct: dict[str, RecordBuffer] = {}
         # Shared by all futures and the sender.
         self._condition = threading.Condition()
         self._transactions: Transactions | None = None
         if config.transactional_id:
-            self._transactions = Transactions(config, self._connections, on_leaving=self._plain.clear)
+            self._transactions = Transactions(config, self._connections, on_leaving=self._direct.clear)
         self._sender = Sender(config, self._connections, self._metadata, self._condition, self._transactions)
         self._memory = BufferMemory(config.buffer_memory, on_wait=self._sender.wake)
         maker = BatchMaker(config, self._partitioner)
@@ -126,11 +126,12 @@ class Producer(TransactionCalls):
         after ``max.block.ms``, ``ClientClosedError``; in transactions ``InvalidTxnStateError`` outside of one,
         ``AbortableTransactionError`` once a part of it has failed, ``ProducerFencedError``.
         """
-        is_plain = key is None and headers is None and timestamp_ms is None and partition is None
-        if is_plain and on_delivery is None and type(value) is bytes:
-            buffer = self._plain.get(topic)
-            if buffer is not None:
+        buffer = self._direct.get(topic)
+        if buffer is not None and headers is None and timestamp_ms is None and partition is None:
+            if key is None and on_delivery is None and type(value) is bytes and buffer.is_opaque:
                 return buffer.append_value(value)
+            if buffer.is_opaque or (type(value) is dict and buffer.has_columns(value)):
+                return buffer.append(key, value, (), None, -1, on_delivery)
         record = ProducerRecord(topic, value, key, as_headers(headers), timestamp_ms, partition)
         return self._append(*self._intercepted(record, on_delivery))
 
@@ -150,10 +151,12 @@ class Producer(TransactionCalls):
         topic = self._topic(record.topic)
         buffer = self._records.buffer(topic)
         partition = self._place(record)
-        if buffer.is_opaque and self._partitioner is None and not self._interceptors:
-            self._plain[topic.name] = buffer
+        if not buffer.is_opaque and isinstance(record.value, Mapping) and not buffer.has_columns(record.value):
+            buffer.use(self._metadata.topic(topic.name, fresh=True))  # columns that were added since, perhaps
+        if self._partitioner is None and not self._interceptors:
+            self._direct[topic.name] = buffer
             if not self._may_send:  # the transaction ended, or the producer was closed, meanwhile
-                self._plain.clear()
+                self._direct.clear()
         return buffer.append(record.key, record.value, record.headers, record.timestamp_ms, partition, on_delivery)
 
     def _acknowledged(self, on_delivery: OnDelivery | None) -> OnDelivery:
@@ -343,7 +346,7 @@ class Producer(TransactionCalls):
             finally:
                 self._sender.stop()
                 self._connections.close()
-                self._plain.clear()
+                self._direct.clear()
                 self._records.close(ClientClosedError("the producer was closed before these records were sent"))
                 self._interceptors.close()
                 if self._partitioner is not None:

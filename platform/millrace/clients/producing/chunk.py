@@ -129,6 +129,10 @@ class Chunk:
         del column[row:]
         return column
 
+    def tell(self, row: int, callback: OnDelivery) -> None:
+        """Have ``callback`` called when the fate of a record is known that is about to be appended."""
+        self._callbacks[row] = [callback]
+
     def add_callback(self, row: int, callback: OnDelivery) -> bool:
         """Have ``callback`` called when the fate of a record is known; false when it is known already."""
         with self._condition:
@@ -215,15 +219,38 @@ class Chunk:
             self._fates[number] = _Fate(metadata, append_time_ms, error)
             self._unsettled_rows -= len(rows)
             is_settled = not self._unsettled_rows
-            callbacks = []
+            told = []
             if self._callbacks:
-                callbacks = [(row, self._callbacks.pop(row)) for row in rows.tolist() if row in self._callbacks]
+                pop = self._callbacks.pop
+                told = [(at, found) for at, row in enumerate(rows.tolist()) if (found := pop(row, None))]
             self._condition.notify_all()
-        for row, wanted in callbacks:
-            for callback in wanted:
-                call_safely(callback, *self.fate(row))
+        if told:
+            self._call(told, rows, metadata, append_time_ms, error)
         if is_settled and self._when_settled is not None:
             self._when_settled()
+
+    def _call(
+        self,
+        told: list[tuple[int, list[OnDelivery]]],
+        rows: Rows,
+        batch: BatchMetadata | None,
+        append_time_ms: int,
+        error: MillraceError | None,
+    ) -> None:
+        """Call the callbacks of a batch's rows, given by their positions in it."""
+        assert self.timestamps_ms is not None
+        if batch is None:
+            for _, callbacks in told:
+                for callback in callbacks:
+                    call_safely(callback, None, error)
+            return
+        stamps = self.timestamps_ms[rows].tolist() if append_time_ms < 0 else None
+        for at, callbacks in told:
+            offset = batch.base_offset + at if batch.base_offset >= 0 else -1
+            stamp = stamps[at] if stamps is not None else append_time_ms
+            metadata = RecordMetadata(batch.topic, batch.partition, offset, stamp)
+            for callback in callbacks:
+                call_safely(callback, metadata, None)
 
     def refuse(self, rows: Rows, error: MillraceError) -> None:
         """Rows that fail before they are in any batch."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from millrace.clients.model import TopicDescription
@@ -64,6 +64,10 @@ class RecordBuffer:
     def is_opaque(self) -> bool:
         """Whether records are keys and values, not columns."""
         return self._checker is None
+
+    def has_columns(self, value: Mapping[str, Any]) -> bool:
+        """Whether the topic's schema, as far as it is known, has all columns of a record."""
+        return self._checker is None or self._checker.names >= value.keys()
 
     @property
     def is_empty(self) -> bool:
@@ -135,7 +139,7 @@ class RecordBuffer:
                     chunk.set_beside(row, key, headers, partition)
                     chunk.size_bytes = chunk_bytes
                     if on_delivery is not None:
-                        chunk.add_callback(row, on_delivery)
+                        chunk.tell(row, on_delivery)
                     chunk.values.append(value)
                     break
             self._make_room(size_bytes)
