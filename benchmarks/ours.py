@@ -41,6 +41,8 @@ class MillraceBroker:
             self.data,
             "--listen",
             self.bootstrap,
+            "-o",  # as for Kafka's broker: there is no time in which a first member waits for others
+            "group.initial.rebalance.delay.ms=0",
         ]
         self.process = start(command, self._log)
 

@@ -1,0 +1,250 @@
+"""A thousand members of one group, as bare requests: what a coordinator does, without what clients cost.
+
+Every member is a task with a connection of its own to Kafka's broker, or a stub on one of some channels to ours. In
+each run all of them join again with something new to say, so that the group rebalances, and a run ends when all have
+the assignment of one generation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from benchmarks.harness import Context, Measure, Sample
+from benchmarks.worker import Run, worker
+from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.millrace_pb2_grpc import BrokerStub
+from millrace.protocol.status import error_from_rpc
+
+MEMBERS = 1000
+_SESSION_MS = 60_000
+_REBALANCE_MS = 120_000
+_GROUP = "members"
+_ASSIGNMENT = b"x" * 100
+_UNKNOWN_MEMBER, _ILLEGAL_GENERATION, _REBALANCING, _ID_REQUIRED = 25, 22, 27, 79
+_HEARTBEAT_S = 0.2
+_CHANNELS = 8
+
+
+class Link(Protocol):
+    """How one member talks to a coordinator. All return an error number first."""
+
+    async def join(self, member_id: str, metadata: bytes) -> tuple[int, int, str, list[str]]:
+        """Error, generation, member id; the members' ids for the leader."""
+        ...
+
+    async def sync(self, generation: int, member_id: str, members: list[str]) -> tuple[int, int]:
+        """Error, size of the assignment."""
+        ...
+
+    async def heartbeat(self, generation: int, member_id: str) -> int:
+        """Error."""
+        ...
+
+
+class Group:
+    """All members, and the generation that each of them is in."""
+
+    def __init__(self, links: list[Link]) -> None:
+        self._links = links
+        self._ids = [""] * len(links)
+        self._generations = [-1] * len(links)
+        self._round = 0
+        self._formed = asyncio.Event()
+
+    async def rebalance(self) -> float:
+        """Have all join again; returns the seconds until all are in one generation."""
+        self._round += 1
+        self._formed = asyncio.Event()
+        self._generations = [-1] * len(self._links)
+        started = time.perf_counter()
+        await asyncio.gather(*(self._member(number) for number in range(len(self._links))))
+        return time.perf_counter() - started
+
+    async def _member(self, number: int) -> None:
+        link = self._links[number]
+        while not self._formed.is_set():
+            error, generation, member_id, members = await link.join(self._ids[number], b"round %d" % self._round)
+            if error == _UNKNOWN_MEMBER:
+                self._ids[number] = ""
+                continue
+            self._ids[number] = member_id
+            if error:
+                continue
+            error, _ = await link.sync(generation, member_id, members)
+            if error:
+                continue
+            self._generations[number] = generation
+            if len(set(self._generations)) == 1:
+                self._formed.set()
+            await self._live(link, number, generation)
+
+    async def _live(self, link: Link, number: int, generation: int) -> None:
+        """Stay in the generation until all are in it, or it is over."""
+        while not self._formed.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._formed.wait(), _HEARTBEAT_S)
+                return
+            if await link.heartbeat(generation, self._ids[number]):
+                self._generations[number] = -1
+                return
+
+
+class OurLink:
+    """A member of a group at our broker."""
+
+    def __init__(self, stub: Any) -> None:
+        self._stub = stub
+
+    async def join(self, member_id: str, metadata: bytes) -> tuple[int, int, str, list[str]]:
+        request = pb.JoinGroupRequest(
+            group_id=_GROUP,
+            session_timeout_ms=_SESSION_MS,
+            rebalance_timeout_ms=_REBALANCE_MS,
+            member_id=member_id,
+            protocol_type="consumer",
+            protocols=[pb.JoinGroupRequest.Protocol(name="range", metadata=metadata)],
+        )
+        answer = await self._stub.JoinGroup(request)
+        members = [member.member_id for member in answer.members]
+        return answer.error.code, answer.generation_id, answer.member_id, members
+
+    async def sync(self, generation: int, member_id: str, members: list[str]) -> tuple[int, int]:
+        assignments = [pb.SyncGroupRequest.Assignment(member_id=each, assignment=_ASSIGNMENT) for each in members]
+        request = pb.SyncGroupRequest(
+            group_id=_GROUP,
+            generation_id=generation,
+            member_id=member_id,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=assignments,
+        )
+        try:
+            answer = await self._stub.SyncGroup(request)
+        except grpc.RpcError as error:
+            return error_from_rpc(error).code, 0
+        return 0, len(answer.assignment)
+
+    async def heartbeat(self, generation: int, member_id: str) -> int:
+        request = pb.HeartbeatRequest(group_id=_GROUP, generation_id=generation, member_id=member_id)
+        try:
+            await self._stub.Heartbeat(request)
+        except grpc.RpcError as error:
+            return error_from_rpc(error).code
+        return 0
+
+
+class KafkaLink:
+    """A member of a group at Kafka's broker: JoinGroup v5, SyncGroup v3, Heartbeat v3 on a connection of its own."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def _call(self, key: int, version: int, body: bytes) -> bytes:
+        message = struct.pack(">hhi", key, version, 0) + _text("member") + body
+        self._writer.write(struct.pack(">i", len(message)) + message)
+        await self._writer.drain()
+        (size,) = struct.unpack(">i", await self._reader.readexactly(4))
+        return (await self._reader.readexactly(size))[8:]  # after correlation id and throttle time
+
+    async def join(self, member_id: str, metadata: bytes) -> tuple[int, int, str, list[str]]:
+        body = _text(_GROUP) + struct.pack(">ii", _SESSION_MS, _REBALANCE_MS) + _text(member_id) + b"\xff\xff"
+        body += _text("consumer") + struct.pack(">i", 1) + _text("range") + _bytes(metadata)
+        answer = await self._call(11, 5, body)
+        error, generation = struct.unpack_from(">hi", answer)
+        _, position = _read_text(answer, 6)
+        _, position = _read_text(answer, position)
+        found, position = _read_text(answer, position)
+        (count,) = struct.unpack_from(">i", answer, position)
+        position += 4
+        members = []
+        for _ in range(count):
+            name, position = _read_text(answer, position)
+            _, position = _read_text(answer, position)
+            (length,) = struct.unpack_from(">i", answer, position)
+            position += 4 + length
+            members.append(name)
+        return error, generation, found, members
+
+    async def sync(self, generation: int, member_id: str, members: list[str]) -> tuple[int, int]:
+        body = _text(_GROUP) + struct.pack(">i", generation) + _text(member_id) + b"\xff\xff"
+        body += struct.pack(">i", len(members)) + b"".join(_text(each) + _bytes(_ASSIGNMENT) for each in members)
+        answer = await self._call(14, 3, body)
+        error, length = struct.unpack_from(">hi", answer)
+        return error, length
+
+    async def heartbeat(self, generation: int, member_id: str) -> int:
+        body = _text(_GROUP) + struct.pack(">i", generation) + _text(member_id) + b"\xff\xff"
+        error: int = struct.unpack_from(">h", await self._call(12, 3, body))[0]
+        return error
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+def _bytes(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+def _read_text(data: bytes, position: int) -> tuple[str, int]:
+    (length,) = struct.unpack_from(">h", data, position)
+    end = position + 2 + max(length, 0)
+    return data[position + 2 : end].decode(), end
+
+
+@contextlib.contextmanager
+def open_side(context: Context, side: str) -> Iterator[Measure]:
+    """The members in a process of their own; a run is one rebalance of all of them."""
+    if side == "ours":
+        bootstrap = context.millrace.bootstrap
+    else:
+        bootstrap = context.kafka.bootstrap
+        _make_offsets_topic(bootstrap)
+    with worker(
+        context.workspace, f"members-{side}", "benchmarks.group_members:serve", {"address": bootstrap, "side": side}
+    ) as run:
+        yield lambda: Sample(figure=run()["seconds"], answer=MEMBERS)
+
+
+def _make_offsets_topic(bootstrap: str) -> None:
+    """Kafka makes it when a coordinator is first asked for."""
+    consumer = KafkaConsumer({"bootstrap.servers": bootstrap, "group.id": _GROUP, "log_level": 0})
+    try:
+        consumer.committed([KafkaPartition("none", 0)], timeout=60)
+    finally:
+        consumer.close()
+
+
+@contextlib.contextmanager
+def serve(*, address: str, side: str) -> Iterator[Run]:
+    """The worker's part; two untimed rebalances before."""
+    loop = asyncio.new_event_loop()
+    links = loop.run_until_complete(_links(address, side))
+    group = Group(links)
+    for _ in range(2):
+        loop.run_until_complete(group.rebalance())
+    yield lambda: {"seconds": loop.run_until_complete(group.rebalance())}
+
+
+async def _links(address: str, side: str) -> list[Link]:
+    if side == "ours":
+        channels = [
+            grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+            for _ in range(_CHANNELS)
+        ]
+        stubs = [BrokerStub(channel) for channel in channels]
+        return [OurLink(stubs[number % _CHANNELS]) for number in range(MEMBERS)]
+    host, _, port = address.rpartition(":")
+    return [KafkaLink(*await asyncio.open_connection(host, int(port), limit=2**24)) for _ in range(MEMBERS)]

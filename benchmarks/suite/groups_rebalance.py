@@ -1,0 +1,25 @@
+"""A rebalance of a group of a thousand members, as bare requests to both coordinators."""
+
+from __future__ import annotations
+
+from benchmarks import group_members, ours
+from benchmarks.harness import Benchmark, Durability, Side
+from benchmarks.peers import kafka
+
+BENCHMARK = Benchmark(
+    name="groups_rebalance",
+    title="Rebalance a group of 1,000 members",
+    unit="seconds",
+    higher_is_better=False,
+    durability=Durability.NOT_SYNCED,
+    ours=Side(
+        what="1,000 members join again, until all have their assignment; bare gRPC calls",
+        settings=ours.SETTINGS,
+        open=lambda context: group_members.open_side(context, "ours"),
+    ),
+    peer=Side(
+        what="the same over Kafka's protocol, a connection for each member",
+        settings=kafka.SETTINGS,
+        open=lambda context: group_members.open_side(context, "peer"),
+    ),
+)
