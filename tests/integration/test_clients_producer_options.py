@@ -28,6 +28,7 @@ from millrace.errors import (
     RequestTimedOutError,
     SchemaMismatchError,
     UnknownTopicOrPartitionError,
+    UsageError,
 )
 from millrace_broker.embedded import EmbeddedBroker
 
@@ -136,6 +137,27 @@ def test_on_delivery_is_told_in_the_order_of_each_partition(admin: Admin, module
     assert [number for number, _, error in told if error is not None] == [250]
     offsets = [metadata.offset for number, metadata, _ in told if metadata is not None and number % 2]
     assert offsets == list(range(250))
+
+
+def test_a_callback_may_send_but_not_wait_for_its_own_producer(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("called-back", partitions=1)
+    outcomes: list[Any] = []
+    called = threading.Event()
+    with Producer(module_broker.bootstrap_servers) as producer:
+
+        def call_back(metadata: object, error: object) -> None:
+            for call in (producer.flush, producer.close):
+                try:
+                    call()
+                except UsageError as refusal:
+                    outcomes.append(refusal)
+            outcomes.append(producer.send("called-back", b"from the callback"))
+            called.set()
+
+        producer.send("called-back", b"x", on_delivery=call_back)
+        assert called.wait(10)
+        assert [type(outcome) for outcome in outcomes[:2]] == [UsageError, UsageError]
+        assert outcomes[2].result(10).offset == 1
 
 
 def test_partitions_added_meanwhile_are_found(admin: Admin, producer: Producer) -> None:

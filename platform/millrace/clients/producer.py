@@ -42,6 +42,7 @@ from millrace.errors import (
     MillraceError,
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
+    UsageError,
 )
 from millrace.schemas import to_table
 
@@ -320,7 +321,8 @@ class Producer(TransactionCalls):
     def flush(self, timeout: float | None = None) -> None:
         """Send everything and wait until it is acknowledged or has failed; failures are in the futures.
 
-        Callbacks have been called then. Raises ``RequestTimedOutError`` when it takes longer than ``timeout`` seconds.
+        Callbacks have been called then. Raises ``RequestTimedOutError`` when it takes longer than ``timeout`` seconds,
+        ``UsageError`` in a callback, which would wait for itself.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         self._records.drain_all()
@@ -333,8 +335,11 @@ class Producer(TransactionCalls):
     def close(self, timeout: float | None = None) -> None:
         """Send what is left, at most for ``timeout`` seconds, and end; what is left then fails. May be called twice.
 
-        With 0 nothing is waited for. A transaction that is open is aborted, unless it is prepared.
+        With 0 nothing is waited for. A transaction that is open is aborted, unless it is prepared. Raises
+        ``UsageError`` in a callback.
         """
+        if self._sender.is_in_callback:
+            raise UsageError("a producer's callback cannot close the producer: close it elsewhere")
         with self._closing:
             if self._connections.is_closed:
                 return

@@ -37,6 +37,7 @@ from millrace.errors import (
     MillraceError,
     RequestTimedOutError,
     UnknownServerError,
+    UsageError,
     error_of,
 )
 from millrace.protocol import millrace_pb2 as pb
@@ -74,6 +75,7 @@ class Sender:
         self._identity = Identity(config, connections, transactions)
         self._producers: dict[str, grpc.UnaryUnaryMultiCallable[bytes, pb.ProduceResponse]] = {}
         self._wanted_topics: set[str] = set()
+        self._calling: set[int] = set()
         self._woken = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="millrace-producer", daemon=True)
@@ -123,13 +125,23 @@ class Sender:
             self._woken = True
             self._condition.notify_all()
 
+    @property
+    def is_in_callback(self) -> bool:
+        """Whether the caller is called by this sender."""
+        return threading.get_ident() in self._calling
+
     def statistics(self, buffer_bytes: int) -> ProducerStatistics:
         """The counts, beside what the producer holds."""
         with self._condition:
             return self._counts.statistics(self._outstanding, buffer_bytes)
 
     def wait_until_sent(self, timeout_s: float | None) -> bool:
-        """Wait until every batch queued so far is completed; false when that takes longer than ``timeout_s``."""
+        """Wait until every batch queued so far is completed; false when that takes longer than ``timeout_s``.
+
+        Raises ``UsageError`` in a callback, which would wait for itself.
+        """
+        if self.is_in_callback:
+            raise UsageError("a producer's callback cannot wait for the producer: flush, commit or close elsewhere")
         with self._condition:
             return self._condition.wait_for(lambda: not self._outstanding, timeout_s)
 
@@ -411,9 +423,12 @@ class Sender:
     ) -> None:
         if error is not None and self._transactions is not None:
             self._transactions.batch_failed(error)
+        thread = threading.get_ident()
+        self._calling.add(thread)
         try:
             outgoing.completion(metadata, append_time_ms, error)
         finally:
+            self._calling.discard(thread)
             with self._condition:
                 if was_in_flight:
                     self._queues[outgoing.partition].in_flight = False
