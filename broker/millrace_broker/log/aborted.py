@@ -57,15 +57,16 @@ def aborted_transactions(segments: Sequence[Segment], start_offset: int, end_off
 
     Raises ``CorruptBatchError`` for an index that does not agree with the log.
     """
-    indexes = (_read(segment) for segment in segments[floor(segments, start_offset) :])
+    last = segments[-1]
+    indexes = (_read(segment, is_sealed=segment is not last) for segment in segments[floor(segments, start_offset) :])
     found = collect_aborted(indexes, start_offset, end_offset)
     for transaction in found:
         _check(segments, transaction)
     return found
 
 
-def _read(segment: Segment) -> Iterator[AbortedTransaction]:
-    data = segment.transaction_index()
+def _read(segment: Segment, *, is_sealed: bool) -> Iterator[AbortedTransaction]:
+    data = segment.transaction_index(is_sealed=is_sealed)
     stable_offset = 0
     # What is behind the whole entries may be one that is being written.
     for transaction in read_aborted(data[: len(data) // ABORTED_ENTRY_BYTES * ABORTED_ENTRY_BYTES]):

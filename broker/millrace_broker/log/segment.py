@@ -77,6 +77,7 @@ class Segment:
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._grows = False
         self._is_gone = False
+        self._has_no_aborted = False
 
     # --- files, opened when first needed -------------------------------------------------------------------
 
@@ -336,10 +337,18 @@ class Segment:
         """Read published bytes."""
         return self.file().read(position, size_bytes)
 
-    def transaction_index(self) -> bytes:
-        """Return the content of its transaction index; empty if it has none."""
+    def transaction_index(self, *, is_sealed: bool = False) -> bytes:
+        """Return the content of its transaction index; empty if it has none.
+
+        Of a segment that is sealed, nothing is added to any more: that it has none is remembered, for most have none,
+        and readers of committed records ask for those of all segments that follow.
+        """
+        if self._has_no_aborted:
+            return b""
         path = self.path.with_name(segment_file_name(self.base_offset, TRANSACTION_INDEX))
-        return self._files.read_bytes(path) or b""
+        content = self._files.read_bytes(path) or b""
+        self._has_no_aborted = is_sealed and not content
+        return content
 
     def modified_ms(self) -> int:
         """Return when the ``.log`` was last written, in ms since 1970."""

@@ -222,9 +222,13 @@ class RemoteSegment(Segment):
             return TimeEntry(NO_TIMESTAMP, self.base_offset)
         return TimeEntry(self.largest_ms, self.end_offset - 1)
 
-    def transaction_index(self) -> bytes:
-        """Return the content of its transaction index, fetched; empty if it has none."""
-        return self._read_small(TRANSACTION_INDEX) or b""
+    def transaction_index(self, *, is_sealed: bool = True) -> bytes:
+        """Return the content of its transaction index, fetched; empty if it has none, which is remembered."""
+        if self._has_no_aborted:
+            return b""
+        content = self._read_small(TRANSACTION_INDEX) or b""
+        self._has_no_aborted = is_sealed and not content
+        return content
 
     def modified_ms(self) -> int:
         """Return when it was copied."""
