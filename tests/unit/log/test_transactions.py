@@ -13,12 +13,13 @@ from millrace.errors import (
     CorruptBatchError,
     InvalidProducerEpochError,
     InvalidRequestError,
+    OutOfOrderSequenceError,
     StorageError,
     TransactionCoordinatorFencedError,
 )
 from millrace.records import ControlType, EndTransactionMarker, scan_headers
 from millrace.segments.transaction_index import AbortedTransaction
-from millrace_broker.log import PartitionLog
+from millrace_broker.log import OsFiles, PartitionLog
 
 Open = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
@@ -66,6 +67,62 @@ def test_the_last_stable_offset_waits_for_the_first_open_transaction(open_log: O
     assert log.last_stable_offset == log.log_end_offset == 7
     assert log.aborted_transactions(0, 7) == [aborted(2, 2, 6, 7)]
     assert log.aborted_transactions(0, 2) == []
+
+
+def test_that_segments_have_no_aborted_transactions_is_looked_up_once(
+    open_log: Open, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    for _ in range(5):
+        log.append(batch([1]))
+        log.roll()
+    read: list[str] = []
+    read_bytes = OsFiles.read_bytes
+
+    def counted(files: OsFiles, path: Path) -> bytes | None:
+        read.append(path.suffix)
+        return read_bytes(files, path)
+
+    monkeypatch.setattr(OsFiles, "read_bytes", counted)
+    assert log.aborted_transactions(0, 1) == []
+    assert read.count(".txnindex") == log.segment_count
+    read.clear()
+    producer = Producer(log, batch, 1)
+    producer.send()
+    producer.end(ABORT)
+    assert log.aborted_transactions(0, 7) == [aborted(1, 5, 6, 7)]
+    assert read.count(".txnindex") == 1, "only the segment that is still written to"
+    log.roll()
+    assert log.aborted_transactions(0, 7) == [aborted(1, 5, 6, 7)]
+
+
+def test_a_batch_of_a_transaction_that_overtook_the_first_one_is_refused(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    ahead = Producer(log, batch, 1)
+    ahead.sequence = 3
+    with pytest.raises(OutOfOrderSequenceError):
+        ahead.send()
+    first = Producer(log, batch, 1)
+    first.send(3)
+    first.send()
+    first.end(COMMIT)
+
+
+def test_a_late_marker_does_not_end_the_next_transaction(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    producer = Producer(log, batch, 1)
+    producer.send()
+    log.append_end_marker(1, 1, COMMIT, is_epoch_raised=True)
+    assert not log.has_open_transaction(1, 0)
+    log.append_end_marker(1, 1, COMMIT, is_epoch_raised=True)  # once more does no harm
+    records = batch([NOW_MS], producer_id=1, producer_epoch=1, base_sequence=0, is_transactional=True)
+    log.append(records, in_transaction=True)
+    assert log.has_open_transaction(1, 1)
+    with pytest.raises(InvalidProducerEpochError, match="comes late"):
+        log.append_end_marker(1, 1, COMMIT, is_epoch_raised=True)
+    assert log.has_open_transaction(1, 1)
+    log.append_end_marker(1, 2, ABORT, is_epoch_raised=True)
+    assert log.last_stable_offset == log.log_end_offset
 
 
 def test_a_transaction_is_undecided_until_its_marker_may_be_read(open_log: Open, batch: Batch) -> None:
