@@ -47,7 +47,7 @@ def test_acks_in_all_spellings(value: object, number: int) -> None:
         ({"delivery.timeout.ms": 10}, "delivery.timeout.ms must be at least"),
         ({"batch.size": 2**25}, "batch.size must not be above max.request.size"),
         ({"linger.ms": -1}, r"linger\.ms=-1"),
-        ({"transactional.id": "x"}, r"unknown option transactional\.id"),
+        ({"send.buffer.bytes": "1"}, r"unknown option send\.buffer\.bytes"),
     ],
 )
 def test_options_that_do_not_go_together(options: dict[str, object], message: str) -> None:
