@@ -40,7 +40,8 @@ def run(broker: EmbeddedBroker, capfd: pytest.CaptureFixture[str], monkeypatch: 
 def topic(broker: EmbeddedBroker) -> str:
     """Two partitions; records 0 to 9 in each, a second apart, with keys and headers."""
     with Admin(broker.bootstrap_servers) as admin, Producer(broker.bootstrap_servers) as producer:
-        admin.create_topic("things", partitions=2)
+        # The records are of 1970.
+        admin.create_topic("things", partitions=2, configs={"retention.ms": "-1"})
         for partition in (0, 1):
             for number in range(10):
                 producer.send(

@@ -22,48 +22,54 @@ _POLL_RECORDS: Final = 5000
 _TABLE_ROWS_DEFAULT: Final = 100
 _TABLE_SECONDS_MAX: Final = 60
 
+Format = Annotated[
+    OutputFormat | None,
+    typer.Option(
+        "--format",
+        "-f",
+        help="json: a record a line; value: just values, a line each; raw: values' bytes and nothing else; "
+        "hex: bytes for people; table: by default at a terminal.",
+    ),
+]
+Start = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="beginning|end|OFFSET|TIME",
+        help="Where to start; a time is ISO 8601, like 2024-05-01T12:00.",
+    ),
+]
+End = Annotated[str, typer.Option("--to", metavar="end|OFFSET|TIME", help="Where to stop: before this offset or time.")]
+Show = Annotated[
+    str | None,
+    typer.Option(
+        metavar="key,timestamp,...",
+        help="With --format value and hex, what to print before a value: key, headers, timestamp, partition, "
+        "offset. (json and table have them anyway.)",
+    ),
+]
+GroupOption = Annotated[
+    str | None,
+    typer.Option(help="Read as a member of this group, from where it was, and commit what was printed."),
+]
+IsolationLevel = Annotated[
+    str | None, typer.Option(metavar="read_committed", help="Leave out what was not, or not yet, committed.")
+]
+Partitions = Annotated[str | None, typer.Option("--partitions", "-p", metavar="0,2,5-7", help="Only these.")]
+
 
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")],
-    output_format: Annotated[
-        OutputFormat | None,
-        typer.Option(
-            "--format",
-            "-f",
-            help="json: a record a line; value: just values, a line each; raw: values' bytes and nothing else; "
-            "hex: bytes for people; table: by default at a terminal.",
-        ),
-    ] = None,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="beginning|end|OFFSET|TIME",
-            help="Where to start; a time is ISO 8601, like 2024-05-01T12:00.",
-        ),
-    ] = "beginning",
-    end: Annotated[
-        str, typer.Option("--to", metavar="end|OFFSET|TIME", help="Where to stop: before this offset or time.")
-    ] = "end",
+    output_format: Format = None,
+    start: Start = "beginning",
+    end: End = "end",
     max_messages: Annotated[int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after so many.")] = None,
-    partitions: Annotated[str | None, typer.Option("--partitions", "-p", metavar="0,2,5-7", help="Only these.")] = None,
+    partitions: Partitions = None,
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns of a typed topic.")] = None,
-    show: Annotated[
-        str | None,
-        typer.Option(
-            metavar="key,timestamp,...",
-            help="With --format value and hex, what to print before a value: key, headers, timestamp, partition, "
-            "offset. (json and table have them anyway.)",
-        ),
-    ] = None,
+    show: Show = None,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more at the end; so does --from end.")] = False,
-    group: Annotated[
-        str | None,
-        typer.Option(help="Read as a member of this group, from where it was, and commit what was printed."),
-    ] = None,
-    isolation_level: Annotated[
-        str | None, typer.Option(metavar="read_committed", help="Leave out what was not, or not yet, committed.")
-    ] = None,
+    group: GroupOption = None,
+    isolation_level: IsolationLevel = None,
     option: ClientOptions = None,
     bootstrap_server: BootstrapServer = None,
     client_config_file: ClientConfigFile = None,

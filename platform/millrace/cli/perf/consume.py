@@ -29,29 +29,28 @@ class ConsumeMode(StrEnum):
     TABLES = "tables"
 
 
+Mode = Annotated[ConsumeMode, typer.Option(help="One by one (poll), or as Arrow tables (poll_table).")]
+Direct = Annotated[bool, typer.Option(help="Read segment files that are here; --no-direct: everything over gRPC.")]
+Timeout = Annotated[int, typer.Option(min=1, metavar="MS", help="Give up after so long without records.")]
+ReportingInterval = Annotated[
+    int, typer.Option(min=1, metavar="MS", help="With --show-detailed-stats, time between lines.")
+]
+Detailed = Annotated[bool, typer.Option("--show-detailed-stats", help="A line for each interval.")]
+FetchSize = Annotated[int | None, typer.Option(min=1, metavar="BYTES", help="Most bytes of a partition in a fetch.")]
+FromLatest = Annotated[bool, typer.Option("--from-latest", help="Without committed offsets, start at the end.")]
+
+
 def consume(
     topic: Annotated[str, typer.Option("--topic", "-t", help="Topic to read.")],
     messages: Annotated[int, typer.Option("--messages", min=1, help="How many records to read.")],
-    mode: Annotated[
-        ConsumeMode, typer.Option(help="One by one (poll), or as Arrow tables (poll_table).")
-    ] = ConsumeMode.RECORDS,
-    direct: Annotated[
-        bool, typer.Option(help="Read segment files that are here; --no-direct: everything over gRPC.")
-    ] = True,
+    mode: Mode = ConsumeMode.RECORDS,
+    direct: Direct = True,
     group: Annotated[str | None, typer.Option(help="Group; a new one by default.")] = None,
-    from_latest: Annotated[
-        bool, typer.Option("--from-latest", help="Without committed offsets, start at the end.")
-    ] = False,
-    fetch_size: Annotated[
-        int | None, typer.Option(min=1, metavar="BYTES", help="Most bytes of a partition in a fetch.")
-    ] = None,
-    timeout: Annotated[int, typer.Option(min=1, metavar="MS", help="Give up after so long without records.")] = 10_000,
-    reporting_interval: Annotated[
-        int, typer.Option(min=1, metavar="MS", help="With --show-detailed-stats, time between lines.")
-    ] = 5_000,
-    show_detailed_stats: Annotated[
-        bool, typer.Option("--show-detailed-stats", help="A line for each interval.")
-    ] = False,
+    from_latest: FromLatest = False,
+    fetch_size: FetchSize = None,
+    timeout: Timeout = 10_000,
+    reporting_interval: ReportingInterval = 5_000,
+    show_detailed_stats: Detailed = False,
     hide_header: Annotated[bool, typer.Option("--hide-header", help="Leave the header out.")] = False,
     print_metrics: Annotated[
         bool, typer.Option("--print-metrics", help="Print the consumer's counts at the end.")

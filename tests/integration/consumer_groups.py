@@ -1,0 +1,116 @@
+"""A topic and the consumers of a group, for tests of groups against a real broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from millrace.clients import (
+    Admin,
+    Consumer,
+    ConsumerRecord,
+    Producer,
+    RebalanceListener,
+    TopicPartition,
+)
+from millrace_broker.embedded import EmbeddedBroker
+
+WAIT_S = 30
+QUICK = {
+    "auto.offset.reset": "earliest",
+    "session.timeout.ms": "1000",
+    "heartbeat.interval.ms": "50",
+    "metadata.max.age.ms": "200",
+    "retry.backoff.ms": "20",
+}
+
+
+class Group:
+    """A topic and the consumers of one group, all polled from the test's thread."""
+
+    def __init__(self, broker: EmbeddedBroker, name: str) -> None:
+        self.broker = broker
+        self.name = name
+        self.consumers: list[Consumer] = []
+
+    def create_topic(self, partitions: int, records: int, topic: str | None = None) -> None:
+        name = topic or self.name
+        with Admin(self.broker.bootstrap_servers) as admin, Producer(self.broker.bootstrap_servers) as producer:
+            admin.create_topic(name, partitions=partitions)
+            for partition in range(partitions):
+                producer.send_table(name, {"value": [b"%d" % n for n in range(records)]}, partition=partition)
+
+    def config(self, **options: Any) -> dict[str, Any]:
+        named = {name.replace("_", "."): value for name, value in options.items()}
+        return {"bootstrap.servers": self.broker.bootstrap_servers, "group.id": self.name, **QUICK, **named}
+
+    def consumer(self, **options: Any) -> Consumer:
+        consumer = Consumer(self.config(**options))
+        self.consumers.append(consumer)
+        return consumer
+
+    def member(self, listener: RebalanceListener | None = None, **options: Any) -> Consumer:
+        consumer = self.consumer(**options)
+        consumer.subscribe(self.name, listener)
+        return consumer
+
+    def close(self) -> None:
+        for consumer in self.consumers:
+            consumer.close()
+
+
+def poll_until(done: Callable[[], bool], *consumers: Consumer) -> list[ConsumerRecord]:
+    """Poll all of them in turn until something is so; returns what they had."""
+    records: list[ConsumerRecord] = []
+    deadline = time.monotonic() + WAIT_S
+    while not done():
+        assert time.monotonic() < deadline, [consumer.assignment() for consumer in consumers]
+        for consumer in consumers:
+            records += consumer.poll(10)
+    return records
+
+
+def read(count: int, *consumers: Consumer) -> list[ConsumerRecord]:
+    records: list[ConsumerRecord] = []
+    deadline = time.monotonic() + WAIT_S
+    while len(records) < count:
+        assert time.monotonic() < deadline, len(records)
+        for consumer in consumers:
+            records += consumer.poll(10)
+    return records
+
+
+def places(records: Sequence[ConsumerRecord]) -> list[tuple[str, int, int]]:
+    return sorted((record.topic, record.partition, record.offset) for record in records)
+
+
+class Told(RebalanceListener):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, list[int]]] = []
+
+    def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        self.events.append(("assigned", [partition.partition for partition in partitions]))
+
+    def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        self.events.append(("revoked", [partition.partition for partition in partitions]))
+
+    def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self.events.append(("lost", [partition.partition for partition in partitions]))
+
+
+def wait_for(done: Callable[[], bool], seconds: float = WAIT_S) -> None:
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while not done():
+        assert time.monotonic() < deadline
+        pause.wait(0.02)
+
+
+def poll_for(consumer: Consumer, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        consumer.poll(50)

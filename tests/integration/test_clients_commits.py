@@ -1,0 +1,270 @@
+"""Members of groups against a real broker: commits, wake-ups, interceptors, what is refused, and administration."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from millrace.clients import (
+    Admin,
+    Consumer,
+    ConsumerInterceptor,
+    ConsumerRecords,
+    OffsetAndMetadata,
+    RebalanceListener,
+    TopicPartition,
+)
+from millrace.errors import (
+    ClientClosedError,
+    ConcurrentUseError,
+    GroupIdNotFoundError,
+    InvalidConfigError,
+    InvalidGroupIdError,
+    NonEmptyGroupError,
+    OffsetMetadataTooLargeError,
+    UnknownMemberError,
+    UnknownTopicOrPartitionError,
+    UsageError,
+    WakeupError,
+)
+from millrace_broker.embedded import EmbeddedBroker
+
+from .consumer_groups import Group, poll_until, read, wait_for
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    directory = tmp_path_factory.mktemp("broker")
+    with EmbeddedBroker(directory, group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=100) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(broker: EmbeddedBroker) -> Iterator[Admin]:
+    with Admin(broker.bootstrap_servers) as client:
+        yield client
+
+
+@pytest.fixture
+def group(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[Group]:
+    made = Group(broker, re.sub(r"\W+", "-", request.node.name))
+    yield made
+    made.close()
+
+
+def test_commits(group: Group) -> None:
+    group.create_topic(2, 100)
+    consumer = group.member(enable_auto_commit="false", max_poll_records=30)
+    one, two = TopicPartition(group.name, 0), TopicPartition(group.name, 1)
+    read(30, consumer)
+    assert consumer.committed([one, two]) == {one: None, two: None}
+    consumer.commit()
+    assert sum(place.offset for place in consumer.committed([one, two]).values() if place) == 30
+    consumer.commit({one: OffsetAndMetadata(offset=7, metadata="half way")})
+    assert consumer.committed([one])[one] == OffsetAndMetadata(offset=7, metadata="half way")
+    done: list[tuple[Any, Any]] = []
+    for offset in range(8, 60):
+        consumer.commit_async({one: offset}, lambda offsets, error: done.append((offsets[one].offset, error)))
+    poll_until(lambda: len(done) == 52, consumer)
+    assert done == [(offset, None) for offset in range(8, 60)]
+    assert consumer.committed([one])[one] == OffsetAndMetadata(offset=59)
+    with pytest.raises(UsageError, match="offsets start at 0"):
+        consumer.commit({one: -1})
+    with pytest.raises(OffsetMetadataTooLargeError):
+        consumer.commit({one: OffsetAndMetadata(offset=1, metadata="x" * 5000)})
+    with pytest.raises(UnknownTopicOrPartitionError):
+        consumer.commit({TopicPartition("nowhere", 0): 1})
+    failed: list[Any] = []
+    consumer.commit_async({TopicPartition("nowhere", 0): 1}, lambda _, error: failed.append(error))
+    poll_until(lambda: bool(failed), consumer)
+    assert isinstance(failed[0], UnknownTopicOrPartitionError)
+    consumer.commit()
+
+
+def test_reading_goes_on_where_the_group_has_committed(group: Group) -> None:
+    group.create_topic(1, 100)
+    for start in range(0, 100, 20):
+        # Automatically: at polls, and when the consumer is closed.
+        with Consumer(group.config(max_poll_records=20)) as consumer:
+            consumer.subscribe([group.name])
+            assert [record.offset for record in read(20, consumer)] == list(range(start, start + 20))
+
+
+def test_automatic_commits_are_made_by_polls(group: Group, admin: Admin) -> None:
+    group.create_topic(1, 10)
+    consumer = group.member(auto_commit_interval_ms="50")
+    read(10, consumer)
+    poll_until(lambda: any(lag.committed == 10 for lag in admin.group_lag(group.name)), consumer)
+
+
+def test_partitions_assigned_by_hand_commit_without_membership(group: Group, admin: Admin) -> None:
+    group.create_topic(1, 10)
+    for _ in range(2):
+        with Consumer(group.config(max_poll_records=5)) as consumer:
+            consumer.assign([(group.name, 0)])
+            assert len(read(5, consumer)) == 5
+    assert admin.list_group_offsets(group.name) == {TopicPartition(group.name, 0): OffsetAndMetadata(offset=10)}
+    assert admin.describe_group(group.name).state == "Empty"
+
+
+def test_a_listener_may_seek_and_commit(group: Group) -> None:
+    group.create_topic(1, 20)
+
+    class Seeks(RebalanceListener):
+        consumer: Consumer
+
+        def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+            for partition in partitions:
+                self.consumer.seek(partition, 15)
+
+        def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+            self.consumer.commit({partitions[0]: 17})
+
+    listener = Seeks()
+    listener.consumer = group.member(listener, enable_auto_commit="false")
+    assert [record.offset for record in read(5, listener.consumer)] == list(range(15, 20))
+    listener.consumer.unsubscribe()
+    assert listener.consumer.assignment() == []
+    assert listener.consumer.committed([(group.name, 0)])[TopicPartition(group.name, 0)] == OffsetAndMetadata(offset=17)
+
+
+def test_a_poll_is_woken_up(group: Group) -> None:
+    group.create_topic(1, 0)
+    consumer = group.member()
+    timer = threading.Timer(0.3, consumer.wakeup)
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(WakeupError):
+        consumer.poll(60_000)
+    assert time.monotonic() - started < 30
+    consumer.wakeup()
+    with pytest.raises(WakeupError):
+        consumer.poll(0)
+    consumer.poll(0)
+    timer.join()
+
+
+def test_a_consumer_is_for_one_thread_at_a_time(group: Group) -> None:
+    group.create_topic(1, 0)
+    consumer = group.member()
+    thread = threading.Thread(target=_poll_until_woken, args=[consumer])
+    thread.start()
+    wait_for(lambda: _is_refused(consumer))
+    consumer.wakeup()
+    thread.join()
+    consumer.poll(0)
+
+
+def _poll_until_woken(consumer: Consumer) -> None:
+    with contextlib.suppress(WakeupError):
+        consumer.poll(60_000)
+
+
+def _is_refused(consumer: Consumer) -> bool:
+    try:
+        consumer.assignment()
+    except ConcurrentUseError:
+        return True
+    return False
+
+
+def test_what_a_consumer_needs_a_group_for_says_so(broker: EmbeddedBroker) -> None:
+    with Consumer(broker.bootstrap_servers) as consumer:
+        for call in (
+            lambda: consumer.subscribe("t"),
+            lambda: consumer.commit({("t", 0): 1}),
+            lambda: consumer.committed([("t", 0)]),
+            lambda: consumer.group_metadata(),
+        ):
+            with pytest.raises(InvalidGroupIdError, match=r"set group\.id"):
+                call()
+
+
+def test_subscribing_and_assigning_exclude_each_other(group: Group) -> None:
+    group.create_topic(1, 0)
+    consumer = group.member()
+    with pytest.raises(UsageError, match="unsubscribe before"):
+        consumer.assign([(group.name, 0)])
+    consumer.unsubscribe()
+    with pytest.raises(UsageError, match="no partitions are assigned"):
+        consumer.poll()
+    consumer.assign([(group.name, 0)])
+    with pytest.raises(UsageError, match="unsubscribe before"):
+        consumer.subscribe(group.name)
+    consumer.close()
+    with pytest.raises(ClientClosedError):
+        consumer.subscribe(group.name)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"partition.assignment.strategy": "fair"}, "choose from range"),
+        ({"heartbeat.interval.ms": "50000"}, r"below session\.timeout\.ms"),
+        ({"group.id": "", "group.instance.id": "i"}, r"set group\.id"),
+        ({"interceptor.classes": "no.such:Class"}, r"interceptor\.classes"),
+    ],
+)
+def test_wrong_options_are_said_when_the_consumer_is_made(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidConfigError, match=message):
+        Consumer({"bootstrap.servers": "localhost:1", "group.id": "g", **options})
+
+
+def test_interceptors_see_records_and_commits(group: Group) -> None:
+    group.create_topic(1, 10)
+    seen: list[Any] = []
+
+    class Halves(ConsumerInterceptor):
+        def on_consume(self, records: ConsumerRecords) -> ConsumerRecords:
+            return ConsumerRecords({tp: records.records(tp)[::2] for tp in records.partitions()})
+
+        def on_commit(self, offsets: Any) -> None:
+            seen.append({partition.partition: place.offset for partition, place in offsets.items()})
+            raise RuntimeError("an interceptor's fault is its own")
+
+    consumer = group.member(interceptor_classes=[Halves], enable_auto_commit="false")
+    assert [record.offset for record in read(5, consumer)] == [0, 2, 4, 6, 8]
+    consumer.commit()
+    assert seen == [{0: 10}]
+
+
+def test_groups_are_listed_described_reset_and_deleted(group: Group, admin: Admin) -> None:
+    group.create_topic(2, 100)
+    consumer = group.member(max_poll_records=50, enable_auto_commit="false", client_id="tester")
+    read(50, consumer)
+    consumer.commit()
+    one, two = TopicPartition(group.name, 0), TopicPartition(group.name, 1)
+    described = admin.describe_group(group.name)
+    assert (described.state, described.type, described.assignor) == ("Stable", "classic", "range")
+    (member,) = described.members
+    assert (member.client_id, member.partitions, member.topics) == ("tester", (one, two), (group.name,))
+    assert group.name in {each.group_id for each in admin.list_groups(states=["Stable"])}
+    lags = admin.group_lag(group.name)
+    assert sum(lag.lag or 0 for lag in lags) == 150
+    for lag in lags:
+        assert lag.member == member
+        assert lag.lag_bytes is not None
+        assert lag.lag_seconds is not None
+        assert lag.lag_bytes > 0
+        assert 0 < lag.lag_seconds < 600
+    with pytest.raises(UnknownMemberError):
+        admin.alter_group_offsets(group.name, {one: 3})
+    with pytest.raises(NonEmptyGroupError):
+        admin.delete_groups([group.name])
+    admin.remove_members(group.name)
+    consumer.close()
+    admin.alter_group_offsets(group.name, {one: 100, two: 99})
+    assert [(lag.lag, lag.lag_seconds == 0) for lag in admin.group_lag(group.name)] == [(0, True), (1, False)]
+    admin.delete_group_offsets(group.name, [two])
+    assert admin.list_group_offsets(group.name) == {one: OffsetAndMetadata(offset=100)}
+    admin.delete_groups([group.name])
+    with pytest.raises(GroupIdNotFoundError):
+        admin.group_lag(group.name)
+    with pytest.raises(GroupIdNotFoundError):
+        admin.delete_groups([group.name])
