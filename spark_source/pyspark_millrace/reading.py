@@ -12,19 +12,15 @@ Invariant: every batch that leaves here has exactly the layout's Arrow schema, f
 from __future__ import annotations
 
 import logging
-import os
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.errors import (
-    CorruptBatchError,
     InconsistentTopicIdError,
     InvalidTimestampError,
     MillraceError,
@@ -35,9 +31,8 @@ from millrace.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from millrace.ids import parse_id
-from millrace.records import HEADER_BYTES, DecodedBatch, decode_range, read_header, scan_headers
-from millrace.segments import map_extent
+from millrace.records import DecodedBatch, decode_range, scan_headers
+from millrace.segments.direct import map_located
 from pyspark_millrace.columns import Layout, Metadata
 from pyspark_millrace.options import DirectReads, SourceOptions
 from pyspark_millrace.planning import Extent, PlannedSplit
@@ -143,17 +138,13 @@ def _buffers(split: PlannedSplit, extent: Extent, direct_reads: DirectReads, sou
 
 def _mapped_buffers(extent: Extent, topic_id: uuid.UUID) -> Generator[pa.Buffer, None, str | None]:
     """Map an extent; returns why it cannot be, None if it was."""
-    obstacle = _obstacle(extent, topic_id)
-    if obstacle is not None:
-        return obstacle
-    try:
-        mapped = map_extent(extent.path, extent.start_position, extent.end_position)
-    except (OffsetsLostError, StorageError) as error:
-        return error.message
-    obstacle = _replacement(mapped, extent)
-    if obstacle is None:
-        yield mapped
-    return obstacle
+    mapped = map_located(
+        extent.path, extent.start_position, extent.end_position, start_offset=extent.start_offset, topic_id=topic_id
+    )
+    if isinstance(mapped, str):
+        return mapped
+    yield mapped
+    return None
 
 
 def _remote_buffers(extent: Extent) -> Generator[pa.Buffer, None, tuple[int, str | None]]:
@@ -169,44 +160,6 @@ def _remote_buffers(extent: Extent) -> Generator[pa.Buffer, None, tuple[int, str
         _log.warning("%s; reading over the network", error.message)
         return next_offset, error.message
     return next_offset, None
-
-
-def _obstacle(extent: Extent, topic_id: uuid.UUID) -> str | None:
-    """Why an extent cannot be mapped; None when it can."""
-    if not extent.path:
-        return "the broker does not name its files"
-    try:
-        size_bytes = os.stat(extent.path).st_size
-    except OSError as error:
-        return f"{extent.path}: {error.strerror}"
-    if size_bytes < extent.end_position:
-        return f"{extent.path} has {size_bytes} bytes here, the extent ends at {extent.end_position}"
-    if _topic_id_of(Path(extent.path).parent) != topic_id:
-        return f"{Path(extent.path).parent} holds another topic"
-    return None
-
-
-def _replacement(mapped: pa.Buffer, extent: Extent) -> str | None:
-    """Say that the file is not the one that was located; None when it is.
-
-    Compaction puts a file with fewer batches under the same name: what begins at the position then is a later batch.
-    """
-    try:
-        is_later = mapped.size >= HEADER_BYTES and read_header(mapped).base_offset > extent.start_offset
-    except CorruptBatchError:
-        return None  # decoding says what is wrong
-    return f"{extent.path} has been replaced since it was located" if is_later else None
-
-
-@lru_cache(maxsize=1024)
-def _topic_id_of(directory: Path) -> uuid.UUID | None:
-    """The topic whose partition a directory holds, from ``partition.metadata``. It never changes for a directory."""
-    try:
-        text = (directory / "partition.metadata").read_text()
-        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-        return parse_id(fields["topic_id"].strip())
-    except (OSError, KeyError, ValueError):
-        return None
 
 
 class Assembler:
