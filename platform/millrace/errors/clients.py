@@ -1,0 +1,72 @@
+"""Errors of schemas, clients and their surroundings."""
+
+from __future__ import annotations
+
+from millrace.errors.base import MillraceError
+
+
+class SchemaError(MillraceError):
+    """A schema cannot be read, or holds a type or name that a typed topic does not accept."""
+
+    code = 1000
+
+
+class SchemaMismatchError(SchemaError):
+    """Data does not fit the topic's schema; the message names the column, and the row where there is one."""
+
+    code = 1001
+
+
+class IncompatibleSchemaError(SchemaError):
+    """A schema change is not an addition of nullable columns."""
+
+    code = 1002
+
+
+class UnknownSchemaError(SchemaError):
+    """No schema has that id."""
+
+    code = 1003
+
+
+class ClientClosedError(MillraceError):
+    """The client was used after ``close()``."""
+
+    code = 1010
+
+
+class BufferExhaustedError(MillraceError):
+    """The producer's buffer stayed full for ``max.block.ms``."""
+
+    code = 1011
+    retriable = True
+
+
+class TransactionAbortedError(MillraceError):
+    """A record was not sent, or does not count, because its transaction was aborted."""
+
+    code = 1013
+
+
+class UnknownOutcomeError(MillraceError):
+    """The connection broke after a request was sent: the records may or may not be in the log."""
+
+    code = 1012
+
+
+class OffsetsLostError(MillraceError):
+    """Records between two offsets are gone; the message says which, why, and what to do."""
+
+    code = 1020
+
+
+class EnvironmentProblemError(MillraceError):
+    """Something outside millrace is missing or wrong: Java, JARs, a port in use, a directory of another broker."""
+
+    code = 1030
+
+
+class UsageError(MillraceError):
+    """An option or argument is wrong; the message names it, its value and the accepted form."""
+
+    code = 1031

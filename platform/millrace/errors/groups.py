@@ -1,0 +1,153 @@
+"""Errors of coordinators and groups."""
+
+from __future__ import annotations
+
+from millrace.errors.base import MillraceError
+
+
+class OffsetMetadataTooLargeError(MillraceError):
+    """The text beside a committed offset is longer than ``offset.metadata.max.bytes``."""
+
+    code = 12
+
+
+class CoordinatorLoadInProgressError(MillraceError):
+    """The coordinator is still reading its state."""
+
+    code = 14
+    retriable = True
+
+
+class CoordinatorNotAvailableError(MillraceError):
+    """There is no coordinator for this group or transactional id now."""
+
+    code = 15
+    retriable = True
+
+
+class NotCoordinatorError(MillraceError):
+    """Another broker coordinates this group or transactional id: find the coordinator anew."""
+
+    code = 16
+    retriable = True
+
+
+class IllegalGenerationError(MillraceError):
+    """The member's generation is over: the group has rebalanced without it."""
+
+    code = 22
+
+
+class InconsistentGroupProtocolError(MillraceError):
+    """The member has no assignor or protocol type in common with the group."""
+
+    code = 23
+
+
+class InvalidGroupIdError(MillraceError):
+    """The group id is empty or not one."""
+
+    code = 24
+
+
+class UnknownMemberError(MillraceError):
+    """The group does not know this member (any more): join again."""
+
+    code = 25
+
+
+class InvalidSessionTimeoutError(MillraceError):
+    """``session.timeout.ms`` is outside what the broker allows."""
+
+    code = 26
+
+
+class RebalanceInProgressError(MillraceError):
+    """The group is rebalancing: join again."""
+
+    code = 27
+
+
+class InvalidCommitOffsetSizeError(MillraceError):
+    """The offsets committed at once are too many for one batch of the offsets topic."""
+
+    code = 28
+
+
+class UnsupportedAssignorError(MillraceError):
+    """No such assignor."""
+
+    code = 112
+
+
+class NonEmptyGroupError(MillraceError):
+    """The group has members: stop them first."""
+
+    code = 68
+
+
+class GroupIdNotFoundError(MillraceError):
+    """There is no such group."""
+
+    code = 69
+
+
+class MemberIdRequiredError(MillraceError):
+    """Join again with the member id that the answer brings."""
+
+    code = 79
+
+
+class GroupMaxSizeReachedError(MillraceError):
+    """The group has as many members as ``group.max.size`` allows."""
+
+    code = 81
+
+
+class FencedInstanceIdError(MillraceError):
+    """Another member with the same ``group.instance.id`` has taken over."""
+
+    code = 82
+
+
+class GroupSubscribedToTopicError(MillraceError):
+    """The group is subscribed to the topic whose offsets were to be deleted."""
+
+    code = 86
+
+
+class UnstableOffsetCommitError(MillraceError):
+    """A transaction has offsets pending in this partition."""
+
+    code = 88
+    retriable = True
+
+
+class FencedMemberEpochError(MillraceError):
+    """The member's epoch is not the present one: join again."""
+
+    code = 110
+
+
+class InvalidRecordStateError(MillraceError):
+    """A record that is acknowledged is not acquired by this member (any more)."""
+
+    code = 121
+
+
+class CommitFailedError(MillraceError):
+    """Offsets were not committed: the group has given the partitions to another member meanwhile."""
+
+    code = 1060
+
+
+class WakeupError(MillraceError):
+    """``wakeup`` was called: the poll ended without records."""
+
+    code = 1061
+
+
+class ConcurrentUseError(MillraceError):
+    """A consumer is in use in another thread: only ``wakeup`` may be called from there."""
+
+    code = 1062

@@ -1,0 +1,53 @@
+"""Errors of records and batches."""
+
+from __future__ import annotations
+
+from millrace.errors.base import MillraceError
+
+
+class OffsetOutOfRangeError(MillraceError):
+    """The offset asked for is before the log start or after the high watermark."""
+
+    code = 1
+
+
+class CorruptBatchError(MillraceError):
+    """A record batch fails its checksum, its size or its own rules."""
+
+    code = 2
+
+
+class MessageTooLargeError(MillraceError):
+    """A record batch is larger than ``max.message.bytes`` of its topic."""
+
+    code = 10
+
+
+class RecordListTooLargeError(MillraceError):
+    """The batches of one partition in a request are larger than a segment may be."""
+
+    code = 18
+
+
+class InvalidTimestampError(MillraceError):
+    """A record's timestamp is out of the range that its topic accepts."""
+
+    code = 32
+
+
+class UnsupportedForFormatError(MillraceError):
+    """The record format cannot hold what was asked of it (headers in magic 1, say)."""
+
+    code = 43
+
+
+class UnsupportedCompressionError(MillraceError):
+    """The compression type is unknown, or not one of this encoding's."""
+
+    code = 76
+
+
+class InvalidRecordError(MillraceError):
+    """A record breaks a rule of its batch or topic."""
+
+    code = 87
