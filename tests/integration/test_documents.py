@@ -50,11 +50,16 @@ def test_the_readmes_five_minutes(broker: EmbeddedBroker, tmp_path: Path) -> Non
     printed = _run_the_readmes_commands(broker, tmp_path)
     assert '"dep_delay": -3.0' in printed
     snippets = _snippets("README.md", "python")
-    clients, spark, topology = snippets
+    clients, group, spark, topology = snippets
     assert "pyspark_millrace" in spark
-    printed = _run_python([clients, topology], broker, tmp_path)
+    printed = _run_python([clients, group, topology], broker, tmp_path)
     assert "LGA" in printed
     assert "Sub-topology: 0" in printed
+    (described,) = [body for body in _snippets("README.md", "sh") if "millrace groups describe" in body]
+    assert "flights" in _run(["bash", "-e"], broker, tmp_path, stdin=described)
+    assert "12.5" in _run(
+        ["bash", "-e"], broker, tmp_path, stdin="millrace consume late --from beginning --max-messages 1"
+    )
 
 
 @pytest.mark.spark
