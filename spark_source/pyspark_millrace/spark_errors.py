@@ -16,7 +16,9 @@ from millrace.errors import MillraceError
 
 _CAUSES_MAX: Final = 30
 
-_OURS: Final = re.compile(r"^\s*(?:[\w.]*: )*millrace(?:_\w+)?\.errors\.(?P<name>\w+): (?P<message>.*)$", re.MULTILINE)
+_OURS: Final = re.compile(
+    r"^\s*(?:[\w.]*: )*millrace(?:_\w+)?\.errors\.(?:\w+\.)*(?P<name>\w+): (?P<message>.*)$", re.MULTILINE
+)
 _PYTHON: Final = re.compile(
     r"^(?:[\w.]*: )*(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\b.*)$", re.MULTILINE
 )

@@ -9,7 +9,7 @@ SENTENCE = "topic nowhere: no such topic or partition; create it first, or corre
 TRACEBACK = f"""Traceback (most recent call last):
   File "source.py", line 48, in schema
     return self._layout().spark_schema()
-millrace.errors.UnknownTopicOrPartitionError: {SENTENCE}
+millrace.errors.topics.UnknownTopicOrPartitionError: {SENTENCE}
 """
 
 
