@@ -1,8 +1,8 @@
 """The broker without its network: storage, metadata, and what handlers need to answer calls.
 
 Life: ``open`` takes the data directories and recovers, ``announce`` makes the broker known under its address,
-``close`` ends cleanly. Handlers run in the event loop; whatever touches the disk runs in one of two pools:
-``run_io`` for logs, ``administer`` (one thread) for changes of metadata.
+``close`` ends cleanly. Handlers run in the event loop; whatever may wait for the disk runs in one of two
+pools: ``run_io`` for logs, ``administer`` (one thread) for changes of metadata. Small appends do not (``small_work``).
 
 Invariants
 * Batches of one partition are appended in the order in which ``append`` was called. Waiting for the disk, where the
@@ -55,6 +55,7 @@ from millrace_broker.metadata import (
 from millrace_broker.purgatory import Arrivals, PartitionKey, PurgatoryStatistics, Timer
 from millrace_broker.remote_reads import RemoteReaders, RemoteReadStatistics
 from millrace_broker.share_groups import ShareCoordinator, ShareStatistics
+from millrace_broker.small_work import SmallWork, begun
 from millrace_broker.tiering import check_tiered_topics, tiering_settings
 from millrace_broker.transactions import TransactionCoordinator, TransactionStatistics
 
@@ -129,6 +130,7 @@ class Broker:
         self.failed: Final = asyncio.Event()
         """Set when the broker cannot go on, because of ``failure``."""
         self.failure: StorageError | None = None
+        self.small_work: Final = SmallWork(self.clock.monotonic)
         self._io = ThreadPoolExecutor(config.num_io_threads, thread_name_prefix="millrace-io")
         self._commits = GroupCommit(config.num_io_threads)
         self._remote_readers = RemoteReaders(
@@ -273,15 +275,27 @@ class Broker:
         """Run a function that touches logs on disk, outside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._io, lambda: function(*args, **kwargs))
 
+    async def run_sized(self, size_bytes: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run a function on so many bytes that are in memory: at once if they are few."""
+        if self.small_work.includes(size_bytes):
+            with self.small_work.watched():
+                return function(*args, **kwargs)
+        return await self.run_io(function, *args, **kwargs)
+
     async def run_read(
         self, log: PartitionLog, offset: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
         """Run a function that reads a log from an offset on, apart from others if it must wait for the remote store.
 
+        What was appended a moment ago is read at once.
+
         Raises ``ThrottledError`` when too many wait for that.
         """
         if log.is_remote(offset):
             return await self._remote_readers.run(lambda: function(*args, **kwargs))
+        if log.is_recent(offset) and self.small_work.includes(0):
+            with self.small_work.watched():
+                return function(*args, **kwargs)
         return await self.run_io(function, *args, **kwargs)
 
     async def administer(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -290,10 +304,13 @@ class Broker:
 
     async def to_the_end(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Wait for ``work``; if the caller is cancelled meanwhile, ``work`` goes on all the same."""
+        return await begun(work, self._start)
+
+    def _start(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        return task
 
     # --- partitions ------------------------------------------------------------------------------------------
 
@@ -337,14 +354,22 @@ class Broker:
         ``in_transaction`` says that a coordinator knows the transaction that the batch says it is in; with another
         ``origin`` less is checked. Raises what the log raises.
         """
+        epoch = partition.info.leader_epoch
         async with self._append_lock(partition):
-            result = await self.run_io(
-                partition.log.append_unsynced,
-                records,
-                leader_epoch=partition.info.leader_epoch,
-                in_transaction=in_transaction,
-                origin=origin,
-            )
+            result = None
+            if self.small_work.includes(len(records)):
+                with self.small_work.watched():
+                    result = partition.log.append_at_once(
+                        records, leader_epoch=epoch, in_transaction=in_transaction, origin=origin
+                    )
+            if result is None:
+                result = await self.run_io(
+                    partition.log.append_unsynced,
+                    records,
+                    leader_epoch=epoch,
+                    in_transaction=in_transaction,
+                    origin=origin,
+                )
         await self._appended(partition, result, len(records))
         return result
 

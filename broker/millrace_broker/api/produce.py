@@ -23,7 +23,7 @@ from millrace.errors import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import read_header
 from millrace_broker.api.call import Call, error_message
-from millrace_broker.api.record_checks import prepare_records
+from millrace_broker.api.record_checks import prepare_records, work_bytes_of
 from millrace_broker.broker import Broker, ServedPartition
 from millrace_broker.log import AppendResult
 from millrace_broker.metadata import TopicInfo, rules
@@ -79,7 +79,8 @@ async def _append(
         partition = broker.partition(topic, data.partition)
         if request.acks == _ALL:
             _check_replicas(topic, partition)
-        records = await broker.run_io(prepare_records, topic, data.records)
+        work_bytes = work_bytes_of(topic, data.records)
+        records = await broker.run_sized(work_bytes, prepare_records, topic, data.records)
         if request.transactional_id:
             await _verify(broker, request, partition, records)
         appended = await _append_in_order(broker, partition, records, in_transaction=bool(request.transactional_id))

@@ -12,6 +12,7 @@ from millrace.config.topic import CompressionType
 from millrace.errors import InvalidRecordError, SchemaMismatchError, UnknownSchemaError
 from millrace.records import BatchHeader, Compression
 from millrace_broker.metadata import TopicInfo
+from millrace_broker.small_work import SMALL_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +24,24 @@ _TARGET: Final = {
     CompressionType.LZ4: Compression.LZ4,
     CompressionType.ZSTD: Compression.ZSTD,
 }
+
+_RECORD_WORK_BYTES: Final = 64
+"""Checking a record takes as long as checking so many bytes more of one."""
+
+
+def work_bytes_of(topic: TopicInfo, data: bytes) -> int:
+    """How much ``prepare_records`` has to look at: the size of the data, more where records are many or compressed.
+
+    Raises ``CorruptBatchError``.
+    """
+    if len(data) > SMALL_BYTES:
+        return len(data)
+    target = _TARGET.get(topic.config.compression_type, Compression.NONE)
+    work_bytes = len(data)
+    for _, header in codec.scan_headers(data):
+        is_plain = header.compression == target == Compression.NONE
+        work_bytes += header.count * _RECORD_WORK_BYTES if is_plain else SMALL_BYTES
+    return work_bytes
 
 
 def prepare_records(topic: TopicInfo, data: bytes) -> bytes:

@@ -50,6 +50,7 @@ from millrace_broker.log.placing import Placed, place, stamp
 from millrace_broker.log.producer_loading import write_snapshot_file
 from millrace_broker.log.producers import Origin, ProducerEntry, append_batch, end_transaction
 from millrace_broker.log.readable import ReadableLog
+from millrace_broker.log.recent import NOTHING_RECENT
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.validation import check_produced, check_times
 
@@ -105,6 +106,7 @@ class AppendableLog(ReadableLog):
         self._take_over(loaded)
         self._failure: MillraceError | None = None
         self._unflushed_since: float | None = None
+        self._recent = NOTHING_RECENT
         self._unsynced_sealed: list[SegmentAppender] = []
         self._deleted: Final = DeletedFiles(files, clock)
 
@@ -156,6 +158,10 @@ class AppendableLog(ReadableLog):
         with self._lock:
             return tuple(self._producers)
 
+    def is_recent(self, offset: int) -> bool:
+        """Whether all from an offset on is small, and in memory because it was appended a moment ago."""
+        return self._recent.holds(offset, self._clock.monotonic())
+
     # --- appending -----------------------------------------------------------------------------------------
 
     def append_unsynced(
@@ -177,6 +183,38 @@ class AppendableLog(ReadableLog):
         ``InvalidProducerEpochError``, ``OutOfOrderSequenceError``, ``InvalidTxnStateError``, and ``StorageError`` when
         the disk fails; the log is then as it was before.
         """
+        result = self._append(records, leader_epoch, origin, in_transaction=in_transaction, may_wait=True)
+        assert result is not None, "it would not have to wait"
+        return result
+
+    def append_at_once(
+        self,
+        records: bytes | bytearray,
+        *,
+        leader_epoch: int = 0,
+        in_transaction: bool = False,
+        origin: Origin = Origin.CLIENT,
+    ) -> AppendResult | None:
+        """As ``append_unsynced``, if that takes no more than a write: for small batches, from the event loop.
+
+        None, and nothing has happened, when somebody else is at the log, or a file would have to be made for it.
+        """
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self._append(records, leader_epoch, origin, in_transaction=in_transaction, may_wait=False)
+        finally:
+            self._lock.release()
+
+    def _append(
+        self,
+        records: bytes | bytearray,
+        leader_epoch: int,
+        origin: Origin,
+        *,
+        in_transaction: bool,
+        may_wait: bool,
+    ) -> AppendResult | None:
         batches = check_produced(records, self._config, allows_transactions=in_transaction)
         now_ms = self._clock.now_ms()
         check_times(records, batches, now_ms, self._config)
@@ -192,6 +230,8 @@ class AppendableLog(ReadableLog):
             if self._config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME:
                 append_time_ms = now_ms
                 records, placed = stamp(records, placed, now_ms)
+            if not may_wait and not self._is_ready(placed.headers, len(records), leader_epoch, now_ms):
+                return None
             self._note_epoch(leader_epoch)
             self._write(placed.parts(records), placed.headers, len(records), now_ms)
             if producer is not None:
@@ -320,6 +360,13 @@ class AppendableLog(ReadableLog):
             write_epochs(self._files, self.directory / LEADER_EPOCHS, epochs.entries)
             self._epochs = epochs
 
+    def _is_ready(self, headers: Sequence[BatchHeader], size_bytes: int, leader_epoch: int, now_ms: int) -> bool:
+        """Whether appending these batches needs no file that is not open."""
+        appender = self._appender
+        if appender is None or leader_epoch != self._epochs.latest:
+            return False
+        return not self._must_roll(appender, headers, size_bytes, now_ms)
+
     def _write(
         self,
         parts: Sequence[Part],
@@ -337,8 +384,10 @@ class AppendableLog(ReadableLog):
         self._log_end_offset = headers[-1].next_offset
         if not self._config.syncs_before_ack:
             self._high_watermark = self._log_end_offset
+        now_s = self._clock.monotonic()
+        self._recent = self._recent.grown(headers[0].base_offset, size_bytes, now_s)
         if self._unflushed_since is None:
-            self._unflushed_since = self._clock.monotonic()
+            self._unflushed_since = now_s
 
     def _undo(self, appender: SegmentAppender, error: StorageError) -> None:
         _LOG.error("%s: append failed (%s)", self.name, error.message)
@@ -350,7 +399,12 @@ class AppendableLog(ReadableLog):
 
     def _appender_for(self, headers: Sequence[BatchHeader], size_bytes: int, now_ms: int) -> SegmentAppender:
         appender = self._appender or self._open_appender(now_ms)
-        must_roll = appender.must_roll(
+        return self.roll() if self._must_roll(appender, headers, size_bytes, now_ms) else appender
+
+    def _must_roll(
+        self, appender: SegmentAppender, headers: Sequence[BatchHeader], size_bytes: int, now_ms: int
+    ) -> bool:
+        return appender.must_roll(
             size_bytes=size_bytes,
             last_offset=headers[-1].last_offset,
             max_timestamp_ms=max(header.max_timestamp for header in headers),
@@ -358,7 +412,6 @@ class AppendableLog(ReadableLog):
             segment_bytes=self._config.segment_bytes,
             age_ms=self._config.roll_ms - self._jitter_ms(appender.segment.base_offset),
         )
-        return self.roll() if must_roll else appender
 
     def _jitter_ms(self, base_offset: int) -> int:
         """Return by how much this segment is rolled earlier: spread over partitions, the same at every start."""

@@ -50,9 +50,12 @@ def _check_offsets(batch: DecodedBatch) -> None:
     header = batch.header
     if not batch.num_rows:
         return
-    offsets = batch.offsets()
-    first, last = offsets[0].as_py(), offsets[-1].as_py()
-    ascending = pc.all(pc.greater(offsets[1:], offsets[:-1]), min_count=0).as_py()
+    if batch.has_gaps:
+        offsets = batch.offsets()
+        first, last = offsets[0].as_py(), offsets[-1].as_py()
+        ascending = pc.all(pc.greater(offsets[1:], offsets[:-1]), min_count=0).as_py()
+    else:
+        first, last, ascending = header.base_offset, header.base_offset + batch.num_rows - 1, True
     if not ascending or first < header.base_offset or last > header.last_offset:
         raise InvalidRecordError(
             f"batch with offsets {header.base_offset}..{header.last_offset}: "
@@ -64,13 +67,16 @@ def _check_timestamps(batch: DecodedBatch) -> None:
     header = batch.header
     if not batch.num_rows or header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return
-    extremes = pc.min_max(batch.timestamps_ms()).as_py()
-    if extremes["min"] < NO_TIMESTAMP:
-        raise InvalidTimestampError(f"timestamp {extremes['min']}: timestamps are from 0 on, or -1 for none")
-    if extremes["max"] != header.max_timestamp:
+    smallest = largest = batch.constant_timestamp_ms
+    if smallest is None or largest is None:
+        extremes = pc.min_max(batch.timestamps_ms()).as_py()
+        smallest, largest = extremes["min"], extremes["max"]
+    if smallest < NO_TIMESTAMP:
+        raise InvalidTimestampError(f"timestamp {smallest}: timestamps are from 0 on, or -1 for none")
+    if largest != header.max_timestamp:
         raise InvalidTimestampError(
             f"batch with base offset {header.base_offset}: the header says maximum timestamp {header.max_timestamp}, "
-            f"the records' is {extremes['max']}"
+            f"the records' is {largest}"
         )
 
 

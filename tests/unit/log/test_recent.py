@@ -1,0 +1,31 @@
+"""What counts as the end of a log that is small and in memory."""
+
+from __future__ import annotations
+
+from millrace_broker.log.recent import NOTHING_RECENT
+
+
+def test_nothing_is_recent_at_first() -> None:
+    assert not NOTHING_RECENT.holds(0, 1.0)
+
+
+def test_small_appends_add_up_until_they_are_too_much() -> None:
+    recent = NOTHING_RECENT.grown(100, 30_000, 1.0).grown(103, 30_000, 2.0)
+    assert recent.holds(100, 3.0)
+    assert not recent.holds(99, 3.0)
+    recent = recent.grown(107, 30_000, 3.0)
+    assert not recent.holds(106, 3.0)
+    assert recent.holds(107, 3.0)
+
+
+def test_a_large_append_is_not_recent_and_what_follows_it_is() -> None:
+    recent = NOTHING_RECENT.grown(0, 10_000_000, 1.0)
+    assert not recent.holds(0, 1.0)
+    assert recent.grown(5, 100, 1.0).holds(5, 1.0)
+
+
+def test_what_is_old_may_have_left_memory() -> None:
+    recent = NOTHING_RECENT.grown(0, 100, 1.0)
+    assert recent.holds(0, 11.0)
+    assert not recent.holds(0, 11.5)
+    assert not recent.grown(1, 100, 11.5).holds(0, 11.5)
