@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 
+from millrace.clients.calling import CallThreads
 from millrace.config.client import ClientConfig, ConsumerConfig
 from millrace.errors import (
     BrokerUnavailableError,
@@ -53,6 +54,7 @@ class Connections:
         self._channels: dict[str, grpc.Channel] = {}
         self._stubs: dict[str, BrokerStub] = {}
         self._closed = threading.Event()
+        self._threads = CallThreads("millrace-call")
         self._preferred = 0
 
     @property
@@ -179,6 +181,34 @@ class Connections:
         """Make the call and wait for it; for clients whose waiting can be ended to override."""
         return method(self.stub(target))(request, timeout=timeout_s)
 
+    def begin(
+        self,
+        method: Method[Request, Response],
+        request: Request,
+        *,
+        address: str,
+        timeout_s: float,
+        on_done: Callable[[Response | None, MillraceError | None], None],
+    ) -> None:
+        """Make a call, once, without waiting for it; ``on_done`` is told its answer or its error, in another thread.
+
+        When the connections are closed meanwhile it is told of ``ClientClosedError``; if they are closed already, that
+        is raised.
+        """
+
+        def work() -> None:
+            try:
+                response = method(request, timeout=timeout_s)
+            except grpc.RpcError as error:
+                on_done(None, self.explain(error, address))
+            except ValueError as error:  # grpc raises this when the channel was closed before
+                on_done(None, ClientClosedError(f"the client was closed before the call: {error}"))
+            else:
+                on_done(response, None)
+
+        if not self._threads.start(work):
+            self.check_open()
+
     def _bootstrap_address(self, attempt: int) -> str:
         addresses = self._config.addresses
         return addresses[(self._preferred + attempt) % len(addresses)]
@@ -211,6 +241,7 @@ class Connections:
             channels, self._channels, self._stubs = list(self._channels.values()), {}, {}
         for channel in channels:
             channel.close()
+        self._threads.close()
 
 
 def _has_number(error: Any) -> bool:

@@ -101,7 +101,7 @@ class Producer(TransactionCalls):
         self._tables = TableSender(
             config, self._connections, self._memory, self._condition, maker, self._sender, self._interceptors
         )
-        self._sender.start(self._records.drain_due)
+        self._sender.start(self._records.drain_due, self._records.has_records)
 
     # --- records -------------------------------------------------------------------------------------------------
 

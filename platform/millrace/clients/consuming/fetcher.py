@@ -7,7 +7,7 @@ Invariants:
   allowed, so that reading goes on whatever the bound is.
 - What a response brought is used only while the partition still stands where it was asked for: ``seek`` makes what
   is under way worthless.
-- Responses arrive in threads of grpc's, which only put them down; everything else happens in the caller's thread.
+- Responses arrive in other threads, which only put them down; everything else happens in the caller's thread.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
-import grpc
 import pyarrow as pa
 
 from millrace.clients.connections import backoff_s
@@ -30,7 +29,6 @@ from millrace.clients.metadata import MetadataCache
 from millrace.clients.offsets import isolation_number
 from millrace.config.client import ConsumerConfig, DirectReads, Isolation
 from millrace.errors import (
-    BrokerUnavailableError,
     MillraceError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
@@ -66,7 +64,6 @@ class Fetcher:
         self._metadata = metadata
         self._signal = signal
         self._answers: deque[tuple[str, int, _Asked, list[FetchedRecords] | MillraceError]] = deque()
-        self._calls: set[Any] = set()
         self._asked_bytes = 0
         self._fetches = 0
         self._fetched_bytes = 0
@@ -153,11 +150,15 @@ class Fetcher:
         )
         wait_s = self._config.fetch_max_wait_ms / 1000
         timeout_s = max(self._config.request_timeout_ms / 1000, wait_s + _TIMEOUT_SLACK_S)
-        call = self._connections.raw_fetch(address).future(request, timeout=timeout_s)
         self._asked_bytes += max_bytes
         self._fetches += 1
-        self._calls.add(call)
-        call.add_done_callback(lambda done: self._on_done(address, max_bytes, asked, done))
+        self._connections.begin(
+            self._connections.raw_fetch(address),
+            request,
+            address=address,
+            timeout_s=timeout_s,
+            on_done=lambda response, error: self._on_done(address, max_bytes, asked, response, error),
+        )
 
     def _topics(self, asked: _Asked) -> list[pb.FetchRequest.TopicFetch]:
         topics: dict[str, pb.FetchRequest.TopicFetch] = {}
@@ -173,17 +174,18 @@ class Fetcher:
             state.in_flight = True
         return list(topics.values())
 
-    def _on_done(self, address: str, max_bytes: int, asked: _Asked, call: grpc.Future[bytes]) -> None:
+    def _on_done(
+        self, address: str, max_bytes: int, asked: _Asked, response: bytes | None, error: MillraceError | None
+    ) -> None:
         answer: list[FetchedRecords] | MillraceError
-        try:
-            answer = list(read_fetch_response(call.result()))
-        except grpc.RpcError as error:
-            answer = self._connections.explain(error, address)
-        except (grpc.FutureCancelledError, grpc.FutureTimeoutError):
-            answer = BrokerUnavailableError(f"the fetch from {address} was cancelled")
-        except MillraceError as error:
+        if response is None:
+            assert error is not None
             answer = error
-        self._calls.discard(call)
+        else:
+            try:
+                answer = list(read_fetch_response(response))
+            except MillraceError as damage:
+                answer = damage
         self._answers.append((address, max_bytes, asked, answer))
         self._signal.ring()
 
@@ -296,8 +298,6 @@ class Fetcher:
         return self._fetches, self._fetched_bytes, 0 if self._direct is None else self._direct.mapped_bytes
 
     def close(self) -> None:
-        """Cancel what is under way."""
-        for call in list(self._calls):
-            call.cancel()
+        """End direct reads; what is under way ends with the connections."""
         if self._direct is not None:
             self._direct.close()

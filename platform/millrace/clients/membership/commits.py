@@ -1,6 +1,6 @@
 """Committing offsets and looking them up: the queue in motion, over the network.
 
-Calls end in threads of grpc's, which only note the answer and send what waits; callbacks are made in the caller's.
+Calls end in other threads, which only note the answer and send what waits; callbacks are made in the caller's.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any
-
-import grpc
 
 from millrace.clients.connections import Connections
 from millrace.clients.consuming.signal import Signal
@@ -53,7 +51,6 @@ class Commits:
         self._queue = CommitQueue(
             backoff_s=config.retry_backoff_ms / 1000, backoff_max_s=config.retry_backoff_max_ms / 1000
         )
-        self._call: grpc.Future[pb.OffsetCommitResponse] | None = None
         self._callbacks: dict[int, OnCommit] = {}
         self._done: deque[tuple[Commit, MillraceError | None]] = deque()
 
@@ -122,23 +119,22 @@ class Commits:
         try:
             address = self._coordinator.address()
             timeout_s = self._connections.config.request_timeout_ms / 1000
-            call = self._connections.stub(address).OffsetCommit.future(_commit_request(commit), timeout=timeout_s)
+            self._connections.begin(
+                self._connections.stub(address).OffsetCommit,
+                _commit_request(commit),
+                address=address,
+                timeout_s=timeout_s,
+                on_done=lambda response, error: self._on_done(commit, response, error),
+            )
         except MillraceError as error:
             self._answered(commit, error)
-            return
-        self._call = call
-        call.add_done_callback(lambda done: self._on_done(commit, address, done))
 
-    def _on_done(self, commit: Commit, address: str, call: grpc.Future[pb.OffsetCommitResponse]) -> None:
-        error: MillraceError | None = None
-        try:
-            check_topic_errors(call.result().topics)
-        except MillraceError as refusal:
-            error = refusal
-        except grpc.RpcError as failure:
-            error = self._connections.explain(failure, address)
-        except grpc.FutureCancelledError:
-            error = BrokerUnavailableError("the commit was given up: the consumer was closed")
+    def _on_done(self, commit: Commit, response: pb.OffsetCommitResponse | None, error: MillraceError | None) -> None:
+        if response is not None:
+            try:
+                check_topic_errors(response.topics)
+            except MillraceError as refusal:
+                error = refusal
         self._answered(commit, error)
         if not self._connections.is_closed:
             self._send_next()
@@ -148,15 +144,20 @@ class Commits:
             self._coordinator.notice(error)
             self._refused(error, commit.who)
         with self._lock:
+            if self._queue.under_way is not commit:
+                return  # it was given up meanwhile
             self._queue, is_over = self._queue.answered(error, time.monotonic())
         if is_over:
             self._done.append((commit, _explained(error)))
         self._signal.ring()
 
     def close(self) -> None:
-        """Give up what is under way."""
-        if self._call is not None:
-            self._call.cancel()
+        """Give up what is under way or waits; ``call_back`` tells so."""
+        with self._lock:
+            queue, self._queue = self._queue, CommitQueue()
+        left = [each for each in (queue.under_way, *queue.waiting) if each is not None]
+        error = BrokerUnavailableError("the commit was given up: the consumer was closed")
+        self._done.extend((commit, error) for commit in left)
 
     # --- looking up -----------------------------------------------------------------------------------------------
 

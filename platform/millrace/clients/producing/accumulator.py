@@ -124,6 +124,10 @@ class Accumulator:
                 self._drain(buffer, wait=False)  # else the answer under way wakes the sender again
         return min(waits) if waits else None
 
+    def has_records(self) -> bool:
+        """Whether any record waits to become part of a batch."""
+        return any(not buffer.is_empty for buffer in list(self._buffers.values()))
+
     def drain(self, topic: str) -> None:
         """Make batches of all that a topic's records wait for."""
         if (buffer := self._buffers.get(topic)) is not None:

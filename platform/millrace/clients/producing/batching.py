@@ -227,7 +227,10 @@ def divide(
             target = partition
             if target < 0:
                 target = sticky.place(part.size_bytes * count // part.num_rows, fitted.topic)
-            yield target, part.slice(start, count), None if numbers is None else numbers[start : start + count]
+            if count == part.num_rows:
+                yield target, part, numbers
+            else:
+                yield target, part.slice(start, count), None if numbers is None else numbers[start : start + count]
 
 
 def _partitions(fitted: Fitted, *, ignore_keys: bool) -> npt.NDArray[np.int32] | int:
@@ -282,7 +285,9 @@ def _parts(
 
 def _cuts(fitted: Fitted, batch_bytes: int) -> Iterator[tuple[int, int]]:
     """Start and length of slices of about ``batch_bytes``, all of the same length."""
-    if not fitted.num_rows:
+    if fitted.num_rows <= 1:
+        if fitted.num_rows:
+            yield 0, 1
         return
     count = min(max(round(fitted.size_bytes / batch_bytes), 1), fitted.num_rows)
     length = -(-fitted.num_rows // count)

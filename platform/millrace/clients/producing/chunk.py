@@ -155,8 +155,11 @@ class Chunk:
     def close(self) -> None:
         """No more records come."""
         count = len(self.values)
-        runs = np.array([*self.stamp_rows, count], np.int64)
-        self.timestamps_ms = np.repeat(np.array(self.stamps_ms, np.int64), np.diff(runs))
+        if len(self.stamps_ms) == 1:  # of few records it is the numbers of steps that counts
+            self.timestamps_ms = np.full(count, self.stamps_ms[0], np.int64)
+        else:
+            runs = np.array([*self.stamp_rows, count], np.int64)
+            self.timestamps_ms = np.repeat(np.array(self.stamps_ms, np.int64), np.diff(runs))
         self._batch_of = np.full(count, _NO_BATCH, np.int32)
         self._position_of = np.zeros(count, np.int32)
         self._unsettled_rows = count

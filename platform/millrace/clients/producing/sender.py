@@ -67,7 +67,10 @@ class Sender:
         self._metadata = metadata
         self._condition = condition
         self._transactions = transactions
+        # Apart from the condition of those who wait for outcomes, which would wake the thread with each of them.
+        self._bell = threading.Condition(threading.Lock())
         self._work: Callable[[], float | None] = lambda: None
+        self._has_records: Callable[[], bool] = lambda: False
         self._queues: dict[TopicPartition, Queue] = {}
         self._outstanding = 0
         self._counts = Counts()
@@ -80,12 +83,13 @@ class Sender:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="millrace-producer", daemon=True)
 
-    def start(self, work: Callable[[], float | None]) -> None:
+    def start(self, work: Callable[[], float | None], has_records: Callable[[], bool]) -> None:
         """Start the thread, which calls ``work`` before each look at the queues.
 
-        ``work`` returns the seconds after which it wants to be called again, ``None`` if it does not.
+        ``work`` returns the seconds after which it wants to be called again, ``None`` if it does not; ``has_records``
+        says whether it may have something to do once a batch is answered.
         """
-        self._work = work
+        self._work, self._has_records = work, has_records
         self._thread.start()
 
     # --- called by the producer ------------------------------------------------------------------------------
@@ -100,14 +104,14 @@ class Sender:
             queue = self._queues.setdefault(partition, Queue())
             queue.waiting.append(Outgoing(batch, partition, completion, deadline))
             self._outstanding += 1
-            self._woken = True
-            self._condition.notify_all()
+        if threading.current_thread() is not self._thread:  # which looks at the queues next
+            self.wake()
 
     def wake(self) -> None:
         """Have ``work`` called soon."""
-        with self._condition:
+        with self._bell:
             self._woken = True
-            self._condition.notify_all()
+            self._bell.notify()
 
     def is_busy(self, topic: str) -> bool:
         """Whether batches of a topic wait for one that is under way, so that gathering more costs no time."""
@@ -122,8 +126,7 @@ class Sender:
         """Have the thread ask what a topic is, so that somebody who must not wait finds it known later."""
         with self._condition:
             self._wanted_topics.add(topic)
-            self._woken = True
-            self._condition.notify_all()
+        self.wake()
 
     @property
     def is_in_callback(self) -> bool:
@@ -149,7 +152,7 @@ class Sender:
         """End the thread; batches that are left fail with ``ClientClosedError``."""
         with self._condition:
             self._stopping = True
-            self._condition.notify_all()
+        self.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join()
         self._fail_all(ClientClosedError("the producer was closed before these records were acknowledged"))
@@ -171,11 +174,13 @@ class Sender:
                 self._fail_all(UnknownServerError(f"the producer failed: {error!r}"))
                 next_work_s = None
             with self._condition:
+                wait_s = self._wait_s(next_work_s)
+            with self._bell:
+                if not self._woken and not self._stopping:
+                    self._bell.wait(wait_s)
+                self._woken = False
                 if self._stopping:
                     return
-                if not self._woken:
-                    self._condition.wait(self._wait_s(next_work_s))
-                self._woken = False
 
     def _wait_s(self, next_work_s: float | None) -> float | None:
         now = time.monotonic()
@@ -305,17 +310,15 @@ class Sender:
             self._counts.requests += 1
             self._counts.batches_repeated += sum(outgoing.attempts > 0 for outgoing in batches)
         try:
-            call = self._call(address, batches)
+            self._call(address, batches)
         except Exception as error:
             # The channel was closed under us, or a defect of ours: either way these batches have an outcome.
             logger.debug("a produce request could not be made", exc_info=True)
             closed = ClientClosedError("the producer was closed before these records were acknowledged")
             failure = closed if self._connections.is_closed else UnknownServerError(f"the producer failed: {error!r}")
             self._answered(address, batches, None, failure)
-            return
-        call.add_done_callback(lambda done: self._on_done(address, batches, done))
 
-    def _call(self, address: str, batches: list[Outgoing]) -> grpc.Future[pb.ProduceResponse]:
+    def _call(self, address: str, batches: list[Outgoing]) -> None:
         topics: dict[str, list[tuple[int, list[object]]]] = {}
         for outgoing in batches:
             outgoing.attempts += 1
@@ -329,7 +332,13 @@ class Sender:
             transactional_id=self._config.transactional_id,
             coordinator_key=self._config.coordinator_key,
         )
-        return self._produce(address).future(request, timeout=timeout_ms / 1000)
+        self._connections.begin(
+            self._produce(address),
+            request,
+            address=address,
+            timeout_s=timeout_ms / 1000,
+            on_done=lambda response, error: self._answered(address, batches, response, error),
+        )
 
     def _produce(self, address: str) -> grpc.UnaryUnaryMultiCallable[bytes, pb.ProduceResponse]:
         produce = self._producers.get(address)
@@ -340,17 +349,7 @@ class Sender:
             )
         return produce
 
-    # --- answers, in a thread of grpc's ----------------------------------------------------------------------
-
-    def _on_done(self, address: str, batches: list[Outgoing], call: grpc.Future[pb.ProduceResponse]) -> None:
-        try:
-            response = call.result()
-        except grpc.RpcError as error:
-            self._answered(address, batches, None, self._connections.explain(error, address))
-        except (grpc.FutureCancelledError, grpc.FutureTimeoutError):
-            self._answered(address, batches, None, ClientClosedError("the producer was closed during the request"))
-        else:
-            self._answered(address, batches, response, None)
+    # --- answers, in a thread of the connections' ------------------------------------------------------------
 
     def _answered(
         self,
@@ -380,7 +379,10 @@ class Sender:
                 self._failed(outgoing, _refusal(outgoing.partition, result.error))
             else:
                 self._succeeded(outgoing, result.base_offset, result.log_append_time_ms)
-        self.wake()
+        with self._condition:
+            has_more = any(queue.waiting for queue in self._queues.values())
+        if has_more or self._has_records():
+            self.wake()
 
     def _succeeded(self, outgoing: Outgoing, base_offset: int, append_time_ms: int) -> None:
         metadata = BatchMetadata(

@@ -1,0 +1,73 @@
+"""Threads for calls: work begins at once whatever else is under way, and idle threads are used again."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from millrace.clients.calling import CallThreads
+
+WAIT_S = 30
+
+
+def _run(threads: CallThreads) -> threading.Thread:
+    """The thread in which something is done."""
+    found: list[threading.Thread] = []
+    is_done = threading.Event()
+
+    def work() -> None:
+        found.append(threading.current_thread())
+        is_done.set()
+
+    assert threads.start(work)
+    assert is_done.wait(WAIT_S)
+    return found[0]
+
+
+def test_work_that_waits_keeps_no_other_waiting() -> None:
+    threads = CallThreads("test")
+    release = threading.Event()
+    begun = [threading.Event() for _ in range(5)]
+    for event in begun:
+
+        def work(event: threading.Event = event) -> None:
+            event.set()
+            release.wait(WAIT_S)
+
+        assert threads.start(work)
+    assert all(event.wait(WAIT_S) for event in begun)
+    release.set()
+    threads.close()
+
+
+def test_few_threads_do_what_comes_one_after_the_other() -> None:
+    threads = CallThreads("test")
+    # A thread is idle a moment after its work: so it may take one more.
+    assert len({_run(threads) for _ in range(200)}) < 20
+    threads.close()
+
+
+def test_a_failure_is_logged_and_its_thread_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    threads = CallThreads("test")
+
+    def fail() -> None:
+        raise ValueError("a defect")
+
+    assert threads.start(fail)
+    _run(threads)
+    threads.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("test-"):
+            thread.join(WAIT_S)
+    assert "a defect" in caplog.text
+
+
+def test_nothing_is_started_once_closed_and_threads_end() -> None:
+    threads = CallThreads("test")
+    thread = _run(threads)
+    threads.close()
+    threads.close()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert not threads.start(lambda: None)
