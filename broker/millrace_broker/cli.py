@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -98,6 +99,9 @@ async def _run(config: BrokerConfig) -> None:
     server = BrokerServer(config)
     with _progress() as progress:
         await server.start(progress)
+    # What is there now stays: looking for garbage in it would only keep calls waiting.
+    gc.collect()
+    gc.freeze()
     print(f"millrace broker {config.broker_id} listening on {server.address}", flush=True)  # noqa: T201 - the output
     failed = asyncio.create_task(server.failed())
     stopped = asyncio.create_task(stopping.wait())

@@ -36,6 +36,7 @@ from millrace.records.header import (
 
 _ARROW_COMPRESSIONS: Final = {Compression.NONE: None, Compression.LZ4: "lz4", Compression.ZSTD: "zstd"}
 _UNASSIGNED_LEADER_EPOCH: Final = -1
+_COPIED_BYTES_MAX: Final = 16 * 1024
 
 
 def build_columnar_batch(
@@ -244,7 +245,12 @@ class _Gatherer:
 
 
 def _message_parts(columns: pa.RecordBatch, compression: str | None) -> list[Any]:
-    """Serialise to the pieces of an encapsulated message: metadata as bytes, buffers as they are in ``columns``."""
+    """Serialise to the pieces of an encapsulated message: metadata as bytes, buffers as they are in ``columns``.
+
+    Small ones are one piece, a copy: that is faster than to be given the pieces one by one.
+    """
+    if compression is None and columns.nbytes <= _COPIED_BYTES_MAX:
+        return [columns.serialize()]
     sink = _Gatherer()
     options = pa.ipc.IpcWriteOptions(compression=compression)
     writer = pa.ipc.new_stream(pa.PythonFile(sink, "w"), columns.schema, options=options)
