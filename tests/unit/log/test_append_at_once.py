@@ -1,0 +1,97 @@
+"""Appending from the event loop: the same as any append, or nothing at all where it would have to wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millrace.errors import CorruptBatchError, FencedLeaderEpochError, StorageError
+from millrace_broker.log import PartitionLog
+
+Open = Callable[..., PartitionLog]
+Batch = Callable[..., bytes]
+START = 1_700_000_000_000
+WAIT_S = 30
+
+
+def test_it_appends_once_the_files_are_open(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    assert log.append_at_once(batch([START])) is None  # the segment has not been opened for appending
+    log.append(batch([START]))
+    result = log.append_at_once(batch([START] * 2))
+    assert result is not None
+    assert (result.base_offset, result.last_offset) == (1, 2)
+    assert log.log_end_offset == log.high_watermark == 3
+    assert log.read(1, 10_000)
+    assert log.is_recent(1)
+
+
+def test_a_new_epoch_is_left_to_a_thread(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    log.append(batch([START]), leader_epoch=1)
+    assert log.append_at_once(batch([START]), leader_epoch=2) is None
+    assert log.leader_epochs == ((1, 0),)
+    with pytest.raises(FencedLeaderEpochError):
+        log.append_at_once(batch([START]), leader_epoch=0)
+
+
+def test_a_roll_is_left_to_a_thread(open_log: Open, batch: Batch) -> None:
+    sent = batch([START])
+    log = open_log({"segment.bytes": str(len(sent) * 2)})
+    log.append(sent)
+    assert log.append_at_once(sent) is not None
+    assert log.append_at_once(sent) is None
+    assert (log.segment_count, log.log_end_offset) == (1, 2)
+    log.append(sent)
+    assert log.segment_count == 2
+    assert log.append_at_once(sent) is not None
+
+
+def test_it_does_not_wait_for_others_at_the_log(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    log.append(batch([START]))
+    is_held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with log._lock:
+            is_held.set()
+            release.wait(WAIT_S)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert is_held.wait(WAIT_S)
+        assert log.append_at_once(batch([START])) is None
+    finally:
+        release.set()
+        holder.join()
+    assert log.append_at_once(batch([START])) is not None
+
+
+def test_errors_are_those_of_any_append(open_log: Open, batch: Batch, disk: Any) -> None:
+    log = open_log(files=disk)
+    log.append(batch([START]))
+    damaged = bytearray(batch([START]))
+    damaged[-1] ^= 1
+    with pytest.raises(CorruptBatchError):
+        log.append_at_once(bytes(damaged))
+    disk.bytes_left = 10
+    with pytest.raises(StorageError):
+        log.append_at_once(batch([START]))
+    disk.bytes_left = 2**40
+    assert log.log_end_offset == 1
+    result = log.append_at_once(batch([START]))
+    assert result is not None
+    assert result.base_offset == 1
+
+
+def test_what_is_not_synced_is_not_readable_where_that_comes_first(open_log: Open, batch: Batch) -> None:
+    log = open_log({"flush.before.ack": "true"})
+    log.append(batch([START]))
+    result = log.append_at_once(batch([START]))
+    assert result is not None
+    assert log.must_sync(result)
+    assert log.high_watermark == 1
