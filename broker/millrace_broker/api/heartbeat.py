@@ -5,8 +5,8 @@ from __future__ import annotations
 from millrace.errors import CoordinatorLoadInProgressError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call
+from millrace_broker.api.identities import identity_of
 from millrace_broker.broker import Broker
-from millrace_broker.groups import Identity
 
 
 async def handle(broker: Broker, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatResponse:
@@ -15,10 +15,5 @@ async def handle(broker: Broker, request: pb.HeartbeatRequest, call: Call) -> pb
         shard = broker.groups.shard_of(request.group_id)
     except CoordinatorLoadInProgressError:
         return pb.HeartbeatResponse()  # nothing is known against it; sessions begin anew once the group is read
-    identity = Identity(
-        member_id=request.member_id,
-        group_instance_id=request.group_instance_id or None,
-        generation_id=request.generation_id,
-    )
-    shard.heartbeat(request.group_id, identity)
+    shard.heartbeat(request.group_id, identity_of(request))
     return pb.HeartbeatResponse()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call
 from millrace_broker.api.commits import checked_commits
+from millrace_broker.api.identities import identity_of
 from millrace_broker.broker import Broker
-from millrace_broker.groups import Identity
 
 
 async def handle(broker: Broker, request: pb.OffsetCommitRequest, call: Call) -> pb.OffsetCommitResponse:
@@ -14,10 +14,5 @@ async def handle(broker: Broker, request: pb.OffsetCommitRequest, call: Call) ->
     shard = broker.groups.shard_of(request.group_id, may_be_empty=True)
     response = pb.OffsetCommitResponse()
     commits = checked_commits(broker, request.topics, response.topics)
-    identity = Identity(
-        member_id=request.member_id,
-        group_instance_id=request.group_instance_id or None,
-        generation_id=request.generation_id,
-    )
-    await shard.commit(request.group_id, identity, commits)
+    await shard.commit(request.group_id, identity_of(request), commits)
     return response

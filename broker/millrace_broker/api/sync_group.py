@@ -5,8 +5,9 @@ from __future__ import annotations
 from millrace.errors import CoordinatorLoadInProgressError, RebalanceInProgressError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call
+from millrace_broker.api.identities import identity_of
 from millrace_broker.broker import Broker
-from millrace_broker.groups import Identity, SyncRequest
+from millrace_broker.groups import SyncRequest
 
 
 async def handle(broker: Broker, request: pb.SyncGroupRequest, call: Call) -> pb.SyncGroupResponse:
@@ -17,11 +18,7 @@ async def handle(broker: Broker, request: pb.SyncGroupRequest, call: Call) -> pb
         # The rebalance that this belongs to is lost: nobody else would come back to it.
         raise RebalanceInProgressError(f"group {request.group_id} is being read: join again") from None
     sync = SyncRequest(
-        identity=Identity(
-            member_id=request.member_id,
-            group_instance_id=request.group_instance_id or None,
-            generation_id=request.generation_id,
-        ),
+        identity=identity_of(request),
         protocol_type=request.protocol_type,
         protocol_name=request.protocol_name,
         assignments={each.member_id: each.assignment for each in request.assignments},

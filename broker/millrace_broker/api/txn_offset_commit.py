@@ -6,8 +6,8 @@ from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call
 from millrace_broker.api.commits import checked_commits
+from millrace_broker.api.identities import identity_of
 from millrace_broker.broker import Broker
-from millrace_broker.groups import Identity
 from millrace_broker.transactions import Producer
 
 
@@ -24,10 +24,7 @@ async def handle(broker: Broker, request: pb.TxnOffsetCommitRequest, call: Call)
     )
     response = pb.TxnOffsetCommitResponse()
     commits = checked_commits(broker, request.topics, response.topics)
-    identity = Identity(
-        member_id=request.member_id,
-        group_instance_id=request.group_instance_id or None,
-        generation_id=request.generation_id,
+    await shard.commit_transactional(
+        request.group_id, identity_of(request), commits, request.producer_id, request.producer_epoch
     )
-    await shard.commit_transactional(request.group_id, identity, commits, request.producer_id, request.producer_epoch)
     return response

@@ -1,0 +1,17 @@
+"""Who a member of a group says that it is, in the requests that say it."""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.groups import Identity
+
+FromMember = pb.SyncGroupRequest | pb.HeartbeatRequest | pb.OffsetCommitRequest | pb.TxnOffsetCommitRequest
+
+
+def identity_of(request: FromMember) -> Identity:
+    """The member that a request is from."""
+    return Identity(
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id or None,
+        generation_id=request.generation_id,
+    )
