@@ -16,7 +16,6 @@ from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import (
     ClusterDescription,
     ConfigValue,
-    LocatedExtent,
     LocatedRange,
     OffsetAndTimestamp,
     TopicDescription,
@@ -24,12 +23,13 @@ from millrace.clients.model import (
     TopicSchema,
 )
 from millrace.clients.offsets import isolation_number, list_offsets
+from millrace.clients.ranges import located_range
 from millrace.clients.record_deletion import delete_records
 from millrace.clients.transactions.operations import TransactionOperations
 from millrace.config.client import ClientConfig, Isolation
 from millrace.errors import BrokerUnavailableError, MillraceError, UnknownServerError, UsageError, error_of
 from millrace.protocol import millrace_pb2 as pb
-from millrace.records import AbortedTransaction, scan_headers
+from millrace.records import scan_headers
 from millrace.schemas import deserialize_schema, parse_schema, serialize_schema, validate_topic_schema
 
 _RESOURCES = {"topic": pb.TOPIC, "broker": pb.BROKER, "group": pb.GROUP_RESOURCE}
@@ -252,28 +252,7 @@ class Admin(GroupOperations, TransactionOperations):
         )
         address = self._metadata.leader_address(TopicPartition(topic, partition))
         response = self._connections.call(lambda stub: stub.LocateRange, request, address=address)
-        return LocatedRange(
-            topic_id=uuid.UUID(bytes=response.topic_id),
-            log_start_offset=response.log_start_offset,
-            high_watermark=response.high_watermark,
-            last_stable_offset=response.last_stable_offset,
-            extents=tuple(
-                LocatedExtent(
-                    segment_base_offset=extent.segment_base_offset,
-                    start_offset=extent.start_offset,
-                    end_offset=extent.end_offset,
-                    start_position=extent.start_position,
-                    end_position=extent.end_position,
-                    path=extent.path,
-                    uri=extent.uri,
-                )
-                for extent in response.extents
-            ),
-            aborted_transactions=tuple(
-                AbortedTransaction(each.producer_id, each.first_offset, each.last_offset)
-                for each in response.aborted_transactions
-            ),
-        )
+        return located_range(response)
 
     def read_range(
         self,

@@ -87,7 +87,7 @@ class MetadataCache:
         )
         response = self._connections.call(lambda stub: stub.Metadata, request, timeout_ms=timeout_ms)
         with self._lock:
-            self._addresses = {node.node_id: _address(node) for node in response.brokers}
+            self._addresses = {node.node_id: broker_address(node.host, node.port) for node in response.brokers}
         return response
 
     def forget(self, names: str | Iterable[str]) -> None:
@@ -125,9 +125,9 @@ def check_partition(topic: TopicDescription, partition: int) -> None:
         )
 
 
-def _address(node: pb.BrokerNode) -> str:
-    host = f"[{node.host}]" if ":" in node.host and not node.host.startswith("[") else node.host
-    return f"{host}:{node.port}"
+def broker_address(host: str, port: int) -> str:
+    """Where a broker is reached, as connections take it: ``host:port``, with brackets round an IPv6 host."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def _description(topic: pb.Topic) -> TopicDescription:

@@ -19,11 +19,10 @@ import grpc
 from millrace.clients.consuming.connections import ConsumerConnections
 from millrace.clients.consuming.partition import Fetched, PartitionState
 from millrace.clients.consuming.signal import Signal
-from millrace.clients.model import LocatedExtent
 from millrace.clients.offsets import isolation_number
+from millrace.clients.ranges import located_range
 from millrace.config.client import ConsumerConfig
 from millrace.protocol import millrace_pb2 as pb
-from millrace.records import AbortedTransaction
 from millrace.segments.direct import map_located
 
 logger = logging.getLogger(__name__)
@@ -84,29 +83,16 @@ class DirectReader:
                 response: pb.LocateRangeResponse = call.result()
             except (grpc.RpcError, grpc.FutureCancelledError):
                 continue
-            state.high_watermark = response.high_watermark
-            state.last_stable_offset = response.last_stable_offset
-            state.log_start_offset = response.log_start_offset
-            size_bytes = sum(extent.end_position - extent.start_position for extent in response.extents)
+            located = located_range(response)
+            state.high_watermark = located.high_watermark
+            state.last_stable_offset = located.last_stable_offset
+            state.log_start_offset = located.log_start_offset
+            size_bytes = sum(extent.end_position - extent.start_position for extent in located.extents)
             if size_bytes < _WORTH_BYTES:
                 continue
-            self._topic_ids[state.partition.topic] = uuid.UUID(bytes=response.topic_id)
-            state.located_aborted = tuple(
-                AbortedTransaction(each.producer_id, each.first_offset, each.last_offset)
-                for each in response.aborted_transactions
-            )
-            state.located.extend(
-                LocatedExtent(
-                    segment_base_offset=extent.segment_base_offset,
-                    start_offset=extent.start_offset,
-                    end_offset=extent.end_offset,
-                    start_position=extent.start_position,
-                    end_position=extent.end_position,
-                    path=extent.path,
-                    uri=extent.uri,
-                )
-                for extent in response.extents
-            )
+            self._topic_ids[state.partition.topic] = located.topic_id
+            state.located_aborted = located.aborted_transactions
+            state.located.extend(located.extents)
             self.map_next(state)
 
     def map_next(self, state: PartitionState) -> None:

@@ -27,6 +27,7 @@ from millrace.clients.consuming.partition import Fetched, PartitionState
 from millrace.clients.consuming.signal import Signal
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.offsets import isolation_number
+from millrace.clients.ranges import aborted_transactions
 from millrace.config.client import ConsumerConfig, DirectReads, Isolation
 from millrace.errors import (
     MillraceError,
@@ -228,11 +229,7 @@ class Fetcher:
             state.replica = result.preferred_read_replica
             state.replica_until = time.monotonic() + self._config.metadata_max_age_ms / 1000
             return
-        aborted = tuple(
-            AbortedTransaction(each.producer_id, each.first_offset, each.last_offset)
-            for each in result.aborted_transactions
-        )
-        self._take_batches(state, found.records, aborted)
+        self._take_batches(state, found.records, aborted_transactions(result.aborted_transactions))
 
     def _take_batches(self, state: PartitionState, data: pa.Buffer, aborted: tuple[AbortedTransaction, ...]) -> None:
         end, last = 0, None

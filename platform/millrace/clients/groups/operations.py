@@ -11,7 +11,7 @@ from millrace.clients.groups.model import GroupDescription, GroupListing, GroupM
 from millrace.clients.membership.commits import topic_commits, topic_partitions
 from millrace.clients.membership.coordinator import Coordinator, check_group_id, check_topic_errors
 from millrace.clients.membership.protocol import decode_assignment
-from millrace.clients.metadata import MetadataCache
+from millrace.clients.metadata import MetadataCache, broker_address
 from millrace.clients.model import OffsetAndMetadata, TopicPartition
 from millrace.clients.schema_cache import SchemaCache
 from millrace.coordinator_records import read_subscription
@@ -33,9 +33,9 @@ class GroupOperations:
         request = pb.ListGroupsRequest(states=list(states), types=list(types))
         found: dict[str, GroupListing] = {}
         for broker in self._metadata.cluster().brokers:
-            host = f"[{broker.host}]" if ":" in broker.host else broker.host
-            address = f"{host}:{broker.port}"
-            response = self._connections.call(lambda stub: stub.ListGroups, request, address=address)
+            response = self._connections.call(
+                lambda stub: stub.ListGroups, request, address=broker_address(broker.host, broker.port)
+            )
             for group in response.groups:
                 found[group.group_id] = GroupListing(
                     group_id=group.group_id,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from millrace.clients.connections import Connections, backoff_s
+from millrace.clients.metadata import broker_address
 from millrace.errors import (
     BrokerUnavailableError,
     CoordinatorNotAvailableError,
@@ -53,9 +54,8 @@ class Coordinator:
         found = response.coordinators[0]
         if found.error.code:
             raise error_of(found.error.code, found.error.message)
-        host = f"[{found.node.host}]" if ":" in found.node.host else found.node.host
         with self._lock:
-            self._address = f"{host}:{found.node.port}"
+            self._address = broker_address(found.node.host, found.node.port)
             return self._address
 
     def forget(self) -> None:

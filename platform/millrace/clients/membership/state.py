@@ -244,12 +244,8 @@ class Membership:
             return self
         if isinstance(error, MemberIdRequiredError):
             return replace(self, member_id=member_id, retry_at=now)
-        if isinstance(error, FencedInstanceIdError):
-            return replace(self._reset(error.message, forget_member=True), failure=error)
-        if isinstance(error, UnknownMemberError):
-            return self._reset("the group did not know the member any more", forget_member=True)
-        if isinstance(error, IllegalGenerationError):
-            return self._reset("the generation was over", forget_member=False)
+        if (outside := self._excluded(error)) is not None:
+            return outside
         if isinstance(error, RebalanceInProgressError):
             return self._rebalances(asked, now)
         if not error.retriable:
@@ -265,15 +261,21 @@ class Membership:
         is_of_now = (generation, member_id) == (self.generation, self.member_id) and self.can_commit
         if not is_of_now:
             return self
+        if (outside := self._excluded(error)) is not None:
+            return outside
+        if isinstance(error, RebalanceInProgressError):
+            return self.asked_to_rejoin("the group rebalances")
+        return self
+
+    def _excluded(self, error: MillraceError) -> Membership | None:
+        """This member after an error that says that the group has gone on without it; None after any other."""
         if isinstance(error, FencedInstanceIdError):
             return replace(self._reset(error.message, forget_member=True), failure=error)
         if isinstance(error, UnknownMemberError):
             return self._reset("the group did not know the member any more", forget_member=True)
         if isinstance(error, IllegalGenerationError):
             return self._reset("the generation was over", forget_member=False)
-        if isinstance(error, RebalanceInProgressError):
-            return self.asked_to_rejoin("the group rebalances")
-        return self
+        return None
 
     def _is_of_now(self, asked: Request) -> bool:
         match asked:

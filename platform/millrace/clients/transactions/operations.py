@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from millrace.clients.connections import Connections
 from millrace.clients.membership.coordinator import Coordinator, check_topic_errors
-from millrace.clients.metadata import MetadataCache
+from millrace.clients.metadata import MetadataCache, broker_address
 from millrace.clients.model import PreparedTransaction, TopicPartition
 from millrace.clients.transactions.model import (
     CommitOutcome,
@@ -213,8 +213,7 @@ class TransactionOperations:
 
     def _brokers(self) -> Iterator[tuple[int, str]]:
         for broker in self._metadata.cluster().brokers:
-            host = f"[{broker.host}]" if ":" in broker.host else broker.host
-            yield broker.node_id, f"{host}:{broker.port}"
+            yield broker.node_id, broker_address(broker.host, broker.port)
 
 
 def _member(prepared: PreparedTransaction) -> pb.CommitTransactionsRequest.Member:
