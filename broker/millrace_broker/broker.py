@@ -285,17 +285,25 @@ class Broker:
     async def run_read(
         self, log: PartitionLog, offset: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
-        """Run a function that reads a log from an offset on, apart from others if it must wait for the remote store.
+        """Run a function that reads batches from an offset on: at once what was appended a moment ago.
 
-        What was appended a moment ago is read at once.
-
-        Raises ``ThrottledError`` when too many wait for that.
+        Otherwise this is ``run_search``, and raises what that does.
         """
-        if log.is_remote(offset):
-            return await self._remote_readers.run(lambda: function(*args, **kwargs))
         if log.is_recent(offset) and self.small_work.includes(0):
             with self.small_work.watched():
                 return function(*args, **kwargs)
+        return await self.run_search(log, offset, function, *args, **kwargs)
+
+    async def run_search(
+        self, log: PartitionLog, offset: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Run a function that looks into a log from an offset on, at indexes and aborted transactions as well.
+
+        Never in the event loop, and apart from others if it must wait for the remote store. Raises ``ThrottledError``
+        when too many wait for that.
+        """
+        if log.is_remote(offset):
+            return await self._remote_readers.run(lambda: function(*args, **kwargs))
         return await self.run_io(function, *args, **kwargs)
 
     async def administer(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:

@@ -17,7 +17,7 @@ from millrace.errors import FencedLeaderEpochError, StorageError, UnknownLeaderE
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer
 from millrace_broker.api.call import Call, error_message
-from millrace_broker.api.ranges import aborted_within
+from millrace_broker.api.ranges import aborted_within, end_of
 from millrace_broker.broker import Broker, ServedPartition
 from millrace_broker.limits import Lease
 from millrace_broker.log import PartitionLog
@@ -64,7 +64,7 @@ def _readable_bytes_max(broker: Broker, request: pb.FetchRequest) -> int:
         for wanted in topic.partitions:
             with suppress(StorageError):  # offline, which is reported where it is read
                 log = broker.logs.get(topic.name, wanted.partition)
-                if log is not None and wanted.fetch_offset < _readable_end(log, request):
+                if log is not None and wanted.fetch_offset < end_of(log, request.isolation_level):
                     total += max(0, wanted.partition_max_bytes)
     return total
 
@@ -96,28 +96,27 @@ async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int) -> _Re
     return _Reading(response, size_bytes, has_error)
 
 
-def _readable_end(log: PartitionLog, request: pb.FetchRequest) -> int:
-    return log.last_stable_offset if request.isolation_level == pb.READ_COMMITTED else log.high_watermark
-
-
 async def _read_partition(
     broker: Broker, request: pb.FetchRequest, log: PartitionLog, offset: int, max_bytes: int, *, is_first: bool
 ) -> tuple[bytes, list[pb.AbortedTransaction]]:
     """Read batches, and say which transactions of them were aborted if the caller wants to know."""
-    end_offset = _readable_end(log, request)
+    end_offset = end_of(log, request.isolation_level)
     if offset == end_offset or (max_bytes <= 0 and not is_first):
         return b"", []  # nothing new, or no room: not worth a thread
-    is_committed = request.isolation_level == pb.READ_COMMITTED
-    return await broker.run_read(
-        log, offset, _read_batches, log, offset, end_offset, max(0, max_bytes), is_first, is_committed
+    max_bytes = max(0, max_bytes)
+    if request.isolation_level == pb.READ_COMMITTED:
+        return await broker.run_search(log, offset, _read_committed, log, offset, end_offset, max_bytes, is_first)
+    records = await broker.run_read(
+        log, offset, log.read, offset, max_bytes, end_offset=end_offset, min_one_batch=is_first
     )
+    return records, []
 
 
-def _read_batches(
-    log: PartitionLog, offset: int, end_offset: int, max_bytes: int, is_first: bool, is_committed: bool
+def _read_committed(
+    log: PartitionLog, offset: int, end_offset: int, max_bytes: int, is_first: bool
 ) -> tuple[bytes, list[pb.AbortedTransaction]]:
     records = log.read(offset, max_bytes, end_offset=end_offset, min_one_batch=is_first)
-    return records, aborted_within(log, offset, records) if is_committed else []
+    return records, aborted_within(log, offset, records)
 
 
 def _check_epoch(partition: ServedPartition, epoch: int) -> None:

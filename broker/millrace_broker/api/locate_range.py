@@ -23,7 +23,7 @@ async def handle(broker: Broker, request: pb.LocateRangeRequest, call: Call) -> 
         raise InvalidRequestError(f"split_bytes={request.split_bytes}: expected 0 (one extent per segment) or more")
     partition = find_partition(broker, request)
     log = partition.log
-    readable_end = end_of(partition, request.isolation_level)
+    readable_end = end_of(partition.log, request.isolation_level)
     end_offset = readable_end if request.end_offset == _TO_THE_END else request.end_offset
     check_range(partition, request.start_offset, end_offset, readable_end)
     response = pb.LocateRangeResponse(
@@ -39,11 +39,11 @@ async def handle(broker: Broker, request: pb.LocateRangeRequest, call: Call) -> 
     names_uris = broker.config.direct_reads_enable
     if request.isolation_level == pb.READ_COMMITTED:
         response.aborted_transactions.extend(
-            await broker.run_read(
+            await broker.run_search(
                 log, request.start_offset, aborted_transactions, log, request.start_offset, end_offset
             )
         )
-    extents = await broker.run_read(
+    extents = await broker.run_search(
         log, request.start_offset, log.locate, request.start_offset, end_offset, request.split_bytes
     )
     for extent in extents:

@@ -9,9 +9,8 @@ from millrace_broker.broker import Broker, ServedPartition
 from millrace_broker.log import PartitionLog
 
 
-def end_of(partition: ServedPartition, isolation_level: pb.IsolationLevel.ValueType) -> int:
+def end_of(log: PartitionLog, isolation_level: pb.IsolationLevel.ValueType) -> int:
     """The offset up to which a caller of this isolation may read."""
-    log = partition.log
     return log.last_stable_offset if isolation_level == pb.READ_COMMITTED else log.high_watermark
 
 

@@ -23,12 +23,12 @@ async def handle(broker: Broker, request: pb.ReadRangeRequest, call: Call) -> As
     The first chunk brings the aborted transactions of the whole range, for who reads committed records.
     """
     partition = find_partition(broker, request)
-    check_range(partition, request.start_offset, request.end_offset, end_of(partition, request.isolation_level))
+    check_range(partition, request.start_offset, request.end_offset, end_of(partition.log, request.isolation_level))
     offset = request.start_offset
     aborted: list[pb.AbortedTransaction] = []
     if request.isolation_level == pb.READ_COMMITTED:
         log = partition.log
-        aborted = await broker.run_read(log, offset, aborted_transactions, log, offset, request.end_offset)
+        aborted = await broker.run_search(log, offset, aborted_transactions, log, offset, request.end_offset)
     while offset < request.end_offset:
         records, offset = await broker.run_read(
             partition.log, offset, _read_chunk, partition, offset, request.end_offset
