@@ -21,6 +21,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from benchmarks.harness import Context, Measure, Sample
 from benchmarks.worker import Run, worker
+from millrace.clients import TopicPartition
+from millrace.clients.membership.protocol import encode_assignment, encode_subscription
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.millrace_pb2_grpc import BrokerStub
 from millrace.protocol.status import error_from_rpc
@@ -29,7 +31,9 @@ MEMBERS = 1000
 _SESSION_MS = 60_000
 _REBALANCE_MS = 120_000
 _GROUP = "members"
-_ASSIGNMENT = b"x" * 100
+_ROUND_SECONDS_MAX = 150  # beyond the rebalance's own time, which is what a member that was lost would cost
+_TOPIC = "records"
+_ASSIGNMENT = encode_assignment(TopicPartition(_TOPIC, number) for number in range(20))
 _UNKNOWN_MEMBER, _ID_REQUIRED = 25, 79
 _HEARTBEAT_S = 0.2
 _CHANNELS = 8
@@ -62,18 +66,21 @@ class Group:
         self._formed = asyncio.Event()
 
     async def rebalance(self) -> float:
-        """Have all join again; returns the seconds until all are in one generation."""
+        """Have all join again; returns the seconds until all are in one generation. Raises ``TimeoutError``."""
         self._round += 1
         self._formed = asyncio.Event()
         self._generations = [-1] * len(self._links)
         started = time.perf_counter()
-        await asyncio.gather(*(self._member(number) for number in range(len(self._links))))
+        async with asyncio.timeout(_ROUND_SECONDS_MAX):
+            await asyncio.gather(*(self._member(number) for number in range(len(self._links))))
         return time.perf_counter() - started
 
     async def _member(self, number: int) -> None:
         link = self._links[number]
+        # Kafka reads subscriptions, and never answers a group in which it cannot.
+        metadata = encode_subscription([_TOPIC], [], -1, user_data=b"round %d" % self._round)
         while not self._formed.is_set():
-            error, generation, member_id, members = await link.join(self._ids[number], b"round %d" % self._round)
+            error, generation, member_id, members = await link.join(self._ids[number], metadata)
             if error == _UNKNOWN_MEMBER:
                 self._ids[number] = ""
                 continue
