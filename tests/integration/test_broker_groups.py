@@ -22,6 +22,7 @@ from millrace.errors import (
     InvalidGroupIdError,
     InvalidRequestError,
     InvalidSessionTimeoutError,
+    MemberIdRequiredError,
     MillraceError,
     NonEmptyGroupError,
     OffsetMetadataTooLargeError,
@@ -69,6 +70,31 @@ def eventually(what: str, condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"in vain: {what}"
         time.sleep(0.01)
+
+
+def test_nobody_is_told_to_try_again_because_the_state_was_just_created(
+    broker: EmbeddedBroker, calls_to: Callable[[str], Any]
+) -> None:
+    calls = calls_to(broker.bootstrap_servers)
+    keys = [f"g{number}" for number in range(20)]
+    calls.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.GROUP, keys=keys))
+    for begin in range(0, len(keys), 4):
+        joining, reading, committing, transactional = keys[begin : begin + 4]
+        joined = calls.call(
+            "JoinGroup",
+            pb.JoinGroupRequest(
+                group_id=joining,
+                session_timeout_ms=10_000,
+                protocol_type="consumer",
+                protocols=[pb.JoinGroupRequest.Protocol(name="range", metadata=subscription("t"))],
+            ),
+        )
+        assert joined.error.code == MemberIdRequiredError.code
+        wanted = pb.OffsetFetchRequest.Group(group_id=reading, all_topics=True)
+        assert not calls.call("OffsetFetch", pb.OffsetFetchRequest(groups=[wanted])).groups[0].error.code
+        calls.call("OffsetCommit", pb.OffsetCommitRequest(group_id=committing, generation_id=-1))
+        begun = pb.InitProducerIdRequest(transactional_id=transactional, transaction_timeout_ms=10_000)
+        assert calls.call("InitProducerId", begun).producer_id >= 0
 
 
 def test_one_member_joins_and_gets_its_assignment(calls: Any, group: str) -> None:

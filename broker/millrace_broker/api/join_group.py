@@ -17,7 +17,7 @@ from millrace_broker.groups import JoinAnswer, JoinRequest, MemberIdGiven
 async def handle(broker: Broker, request: pb.JoinGroupRequest, call: Call) -> pb.JoinGroupResponse:
     """Join; raises what ``Group.join`` answers with. A rebalance time-out of 0 is the session's, as in old Kafka."""
     group_id = request.group_id
-    shard = broker.groups.shard_of(group_id)
+    shard = await broker.groups.soon(group_id)
     if broker.share_groups.has_members(group_id):
         raise InconsistentGroupProtocolError(f"group {group_id} is a share group with members: take another id")
     join = JoinRequest(

@@ -11,7 +11,7 @@ from millrace_broker.broker import Broker
 
 async def handle(broker: Broker, request: pb.OffsetCommitRequest, call: Call) -> pb.OffsetCommitResponse:
     """Commit; errors of a partition stand beside it, what ``GroupShard.commit`` raises ends the call."""
-    shard = broker.groups.shard_of(request.group_id, may_be_empty=True)
+    shard = await broker.groups.soon(request.group_id, may_be_empty=True)
     response = pb.OffsetCommitResponse()
     commits = checked_commits(broker, request.topics, response.topics)
     await shard.commit(request.group_id, identity_of(request), commits)

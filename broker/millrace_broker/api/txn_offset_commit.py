@@ -15,7 +15,7 @@ async def handle(broker: Broker, request: pb.TxnOffsetCommitRequest, call: Call)
     """Commit within the transaction; errors of a partition stand beside it, others end the call."""
     if request.producer_id < 0 or request.producer_epoch < 0:
         raise InvalidRequestError("TxnOffsetCommit without a producer id and epoch: initialise the transactions first")
-    shard = broker.groups.shard_of(request.group_id)
+    shard = await broker.groups.soon(request.group_id)
     await broker.transactions.verify_offsets(
         request.transactional_id,
         Producer(request.producer_id, request.producer_epoch),

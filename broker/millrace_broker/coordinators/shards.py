@@ -39,6 +39,12 @@ class Shard(Protocol):
 
 S = TypeVar("S", bound=Shard)
 
+_LOADING_WAIT_S: Final = 1.0
+"""How long a call waits for what is being read before its caller is told to try again.
+
+Most partitions take milliseconds, a caller that tries again waits ``retry.backoff.ms`` first.
+"""
+
 
 class Shards(Generic[S]):
     """The shards of one internal topic. For the event loop's thread."""
@@ -99,6 +105,14 @@ class Shards(Generic[S]):
             )
         self._load(number)
         raise CoordinatorLoadInProgressError(f"{self.topic}-{number} is being read: try again")
+
+    async def soon(self, number: int) -> S:
+        """The shard of a partition, waiting a moment for one that is being read; raises what ``shard`` does."""
+        try:
+            return self.shard(number)
+        except CoordinatorLoadInProgressError:
+            await asyncio.wait([self._loading[number]], timeout=_LOADING_WAIT_S)
+            return self.shard(number)
 
     async def loaded(self, number: int) -> S:
         """The shard of a partition, waiting while it is being read; raises what ``shard`` does."""

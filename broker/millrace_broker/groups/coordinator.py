@@ -90,9 +90,16 @@ class GroupCoordinator:
         Raises ``InvalidGroupIdError``, ``CoordinatorLoadInProgressError``, ``CoordinatorNotAvailableError``,
         ``NotCoordinatorError``.
         """
-        if not group_id and not may_be_empty:
-            raise InvalidGroupIdError("the group id is empty: set group.id")
+        _check_id(group_id, may_be_empty=may_be_empty)
         return self._shards.shard_of(group_id)
+
+    async def soon(self, group_id: str, *, may_be_empty: bool = False) -> GroupShard:
+        """The shard of a group, for calls that clients begin with: waits a moment for one that is being read.
+
+        Raises what ``shard_of`` does.
+        """
+        _check_id(group_id, may_be_empty=may_be_empty)
+        return await self._shards.soon(self._shards.number_of(group_id))
 
     def find(self, group_id: str) -> Entry | None:
         """The group, if it is there. Raises ``CoordinatorLoadInProgressError``, ``NotCoordinatorError``."""
@@ -170,6 +177,11 @@ class GroupCoordinator:
             rebalances=self._timers.rebalances,
             heartbeats=self._timers.heartbeats,
         )
+
+
+def _check_id(group_id: str, *, may_be_empty: bool) -> None:
+    if not group_id and not may_be_empty:
+        raise InvalidGroupIdError("the group id is empty: set group.id")
 
 
 def _settings(config: BrokerConfig) -> GroupSettings:

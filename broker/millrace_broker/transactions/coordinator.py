@@ -6,7 +6,6 @@ that is the id itself, and for producers that are committed together the externa
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +24,6 @@ from millrace_broker.transactions.waiting import Settlings
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker
-
-_LOADING_WAIT_S: Final = 1.0
-"""How long a call waits for a partition to be read, before it is told to try again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +131,7 @@ class TransactionCoordinator:
 
     async def _shard(self, key: str) -> TransactionShard:
         """The shard of a key; waits a moment for one that is being read."""
-        number = self._shards.number_of(key)
-        try:
-            return self._shards.shard(number)
-        except CoordinatorLoadInProgressError:
-            try:
-                return await asyncio.wait_for(self._shards.loaded(number), _LOADING_WAIT_S)
-            except TimeoutError:
-                return self._shards.shard(number)
+        return await self._shards.soon(self._shards.number_of(key))
 
     # --- views -----------------------------------------------------------------------------------------------
 

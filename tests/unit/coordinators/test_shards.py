@@ -1,0 +1,99 @@
+"""The partitions that a coordinator's state is read from, on a real broker's logs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from millrace.config.broker import BrokerConfig, Listener
+from millrace.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
+from millrace_broker.broker import Broker
+from millrace_broker.coordinators import OFFSETS_TOPIC, InternalTopics, LoadedBatch, Shards, StateLog, StateRecord
+from millrace_broker.coordinators import shards as shards_module
+
+
+class Keys:
+    """A shard that knows the keys of its partition, and is not read while ``gate`` is closed."""
+
+    gate = threading.Event()
+
+    def __init__(self, log: StateLog) -> None:
+        self.log = log
+        self.seen: list[bytes] = []
+        self.is_active = False
+
+    def replay(self, batch: LoadedBatch) -> None:
+        assert self.gate.wait(30)
+        self.seen += [record.key for record in batch.records]
+
+    def activate(self) -> None:
+        self.is_active = True
+
+    def deactivate(self) -> None:
+        self.is_active = False
+
+
+@asynccontextmanager
+async def opened(directory: Path) -> AsyncIterator[tuple[Broker, Shards[Keys]]]:
+    """A broker with a topic of one record in partition 1, and shards of it that have not been read."""
+    broker = Broker(BrokerConfig.load({"log.dirs": str(directory), "offsets.topic.num.partitions": "3"}))
+    await broker.open()
+    await broker.announce(Listener("127.0.0.1", 1))
+    shards = Shards(broker, OFFSETS_TOPIC, Keys)
+    try:
+        await InternalTopics(broker).ensure(OFFSETS_TOPIC)
+        await StateLog(broker, OFFSETS_TOPIC, 1).append([StateRecord(b"k", b"v")])
+        yield broker, shards
+    finally:
+        Keys.gate.set()
+        await shards.close()
+        await broker.close()
+
+
+def test_a_caller_that_can_wait_is_given_what_is_read_meanwhile(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        Keys.gate.clear()
+        async with opened(tmp_path) as (_, shards):
+            with pytest.raises(CoordinatorLoadInProgressError):
+                shards.shard(1)
+            waiting = [asyncio.create_task(shards.soon(1)) for _ in range(2)]
+            assert (await shards.soon(0)).seen == []  # others are not held up
+            Keys.gate.set()
+            first, second = await asyncio.gather(*waiting)
+            assert first is second is shards.shard(1)
+            assert first.seen == [b"k"]
+            assert first.is_active
+
+    asyncio.run(scenario())
+
+
+def test_who_has_waited_for_long_is_told_to_try_again_and_the_reading_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards_module, "_LOADING_WAIT_S", 0.01)
+
+    async def scenario() -> None:
+        Keys.gate.clear()
+        async with opened(tmp_path) as (_, shards):
+            for _ in range(2):
+                with pytest.raises(CoordinatorLoadInProgressError, match="try again"):
+                    await shards.soon(1)
+            Keys.gate.set()
+            assert (await shards.loaded(1)).seen == [b"k"]
+
+    asyncio.run(scenario())
+
+
+def test_nobody_waits_for_what_was_closed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as (_, shards):
+            await shards.close()
+            with pytest.raises(CoordinatorNotAvailableError):
+                await shards.soon(1)
+
+    asyncio.run(scenario())
