@@ -22,7 +22,7 @@ from millrace_broker.share_groups.coordinator import (
 )
 from millrace_broker.share_groups.delivery import Acknowledgement
 from millrace_broker.share_groups.members import Beat
-from millrace_broker.share_groups.shard import ShareGroup
+from millrace_broker.share_groups.shard import ShareGroup, ShareProgress
 
 __all__ = [
     "Acknowledgement",
@@ -31,6 +31,7 @@ __all__ = [
     "Fetched",
     "ShareCoordinator",
     "ShareGroup",
+    "ShareProgress",
     "ShareStatistics",
     "Wanted",
 ]

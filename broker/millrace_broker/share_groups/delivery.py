@@ -149,6 +149,11 @@ class Delivery:
         return sum(run.count for run in self._runs if run.state not in _OVER)
 
     @property
+    def complete_count(self) -> int:
+        """How many offsets from ``start_offset`` on are over as well."""
+        return sum(run.count for run in self._runs if run.state in _OVER)
+
+    @property
     def acquired_count(self) -> int:
         """How many records are acquired."""
         return sum(run.count for run in self._runs if run.state is RecordState.ACQUIRED)

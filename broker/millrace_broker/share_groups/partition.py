@@ -133,6 +133,14 @@ class SharedPartition:
         delivery.acknowledge(member_id, batches, self._now_ms())
         return self._changed()
 
+    def begin_at(self, offset: int) -> asyncio.Future[int]:
+        """Go on from an offset, whatever was delivered: wait for the result until that is written down.
+
+        For a group without members. The result raises ``StorageError``.
+        """
+        self._delivery = Delivery(self._settings, offset)
+        return self._changed()
+
     def release_member(self, member_id: str) -> None:
         """A member has gone: what it had is anybody's."""
         if self._delivery is not None and self._delivery.release_member(member_id):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millrace.errors import GroupIdNotFoundError, InvalidRecordError, NonEmptyGroupError
 from millrace_broker.coordinators import LoadedBatch, StateLog
 from millrace_broker.metadata import TopicInfo
 from millrace_broker.purgatory import DelayedOperation, Purgatory
-from millrace_broker.share_groups.delivery import DeliverySettings
+from millrace_broker.share_groups.delivery import Delivery, DeliverySettings
 from millrace_broker.share_groups.members import Assignment, Beat, ShareMembers
 from millrace_broker.share_groups.partition import SharedPartition
 from millrace_broker.share_groups.records import (
@@ -36,6 +36,13 @@ _logger: Final = logging.getLogger(__name__)
 
 MemberKey = tuple[str, str]
 """Group and member."""
+
+
+class ShareProgress(NamedTuple):
+    """How far a group is in a partition: everything before ``start_offset`` is over, and so many offsets after it."""
+
+    start_offset: int
+    complete_count: int
 
 
 class ShareGroup:
@@ -182,17 +189,52 @@ class ShareShard:
             group.partitions[key] = partition
         return partition
 
+    def progress(self, group_id: str) -> dict[ShareKey, ShareProgress]:
+        """How far a group is in every partition that it has read of. Raises ``GroupIdNotFoundError``."""
+        group = self.present(group_id)
+        deliveries = {key: partition.delivery for key, partition in group.partitions.items()}
+        for key in self._keys(group):
+            if key in self._states:
+                deliveries[key] = Delivery.restore(self._settings, self._states[key].snapshot)
+        return {
+            key: ShareProgress(delivery.start_offset, delivery.complete_count)
+            for key, delivery in deliveries.items()
+            if delivery is not None
+        }
+
+    def begin_at(self, group_id: str, topic: TopicInfo, number: int, offset: int) -> asyncio.Future[int]:
+        """Have a group go on from an offset in a partition; wait for the result until that is written down.
+
+        Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``; the result raises ``StorageError``.
+        """
+        self._without_members(group_id)
+        return self.partition(group_id, topic, number).begin_at(offset)
+
+    async def delete_offsets(self, group_id: str, topic: TopicInfo) -> None:
+        """Forget what a group has done with a topic: it begins anew, by ``share.auto.offset.reset``.
+
+        Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``, ``StorageError``.
+        """
+        group = self._without_members(group_id)
+        await self._forget([key for key in self._keys(group) if key.topic_id == topic.topic_id])
+
     async def delete_group(self, group_id: str) -> None:
         """Forget a group. Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``, ``StorageError``."""
+        group = self._without_members(group_id)
+        await self._forget(self._keys(group))
+        if group_id in self._groups and not group.partitions and not group.members.members:
+            del self._groups[group_id]
+
+    def _without_members(self, group_id: str) -> ShareGroup:
         group = self.present(group_id)
         if group.members.members:
             raise NonEmptyGroupError(
                 f"share group {group_id} has {len(group.members.members)} members: stop them first"
             )
-        keys = [*group.partitions, *(key for key in self._states if key.group_id == group_id)]
-        await self._forget(keys)
-        if group_id in self._groups and not group.partitions and not group.members.members:
-            del self._groups[group_id]
+        return group
+
+    def _keys(self, group: ShareGroup) -> list[ShareKey]:
+        return [*group.partitions, *(key for key in self._states if key.group_id == group.group_id)]
 
     async def delete_topic(self, topic: TopicInfo) -> None:
         """Forget what groups have done with a topic that is gone."""

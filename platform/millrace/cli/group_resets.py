@@ -20,7 +20,7 @@ from millrace.clients.groups.resets import (
     read_plans,
 )
 from millrace.clients.model import TopicPartition
-from millrace.errors import UnknownTopicOrPartitionError, UsageError
+from millrace.errors import GroupIdNotFoundError, UnknownTopicOrPartitionError, UsageError
 
 if TYPE_CHECKING:
     from millrace.clients import Admin
@@ -63,10 +63,35 @@ def plan_resets(admin: Admin, names: list[str], wish: Wish, topics: list[str], *
     assert wish.target is not None
     plans = {}
     for name in names:
-        committed = {partition: place.offset for partition, place in admin.list_group_offsets(name).items()}
+        committed = _committed(admin, name)
         partitions = sorted(committed) if chosen is None else chosen
         plans[name] = decide(wish.target, _bounds(admin, partitions, committed, wish.when), wish.number)
     return plans
+
+
+def _committed(admin: Admin, name: str) -> dict[TopicPartition, int]:
+    if is_shared(admin, name):
+        return {partition: place.start_offset for partition, place in admin.list_share_group_offsets(name).items()}
+    return {partition: place.offset for partition, place in admin.list_group_offsets(name).items()}
+
+
+def is_shared(admin: Admin, name: str) -> bool:
+    """Whether it is a share group; one that is not there is none, and is made by its first offsets."""
+    try:
+        return admin.describe_group(name).is_shared
+    except GroupIdNotFoundError:
+        return False
+
+
+def execute(admin: Admin, plans: Plans) -> None:
+    """Set the new offsets."""
+    for name, offsets in plans.items():
+        if not offsets:
+            continue
+        if is_shared(admin, name):
+            admin.alter_share_group_offsets(name, offsets)
+        else:
+            admin.alter_group_offsets(name, offsets)
 
 
 def _plans_of_file(admin: Admin, names: list[str], file: Path) -> Plans:

@@ -20,6 +20,9 @@ _OFFSET_COLUMNS: Final = (
     "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "LAG-BYTES", "LAG-TIME",
     "CONSUMER-ID", "HOST", "CLIENT-ID",
 )  # fmt: skip
+_SHARE_COLUMNS: Final = (
+    "GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LOG-END-OFFSET", "LAG", "LAG-BYTES", "LAG-TIME",
+)  # fmt: skip
 _MEMBER_COLUMNS: Final = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS")
 _STATE_COLUMNS: Final = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "TYPE", "GENERATION", "#MEMBERS")
 
@@ -33,15 +36,18 @@ def show_offsets(admin: Admin, names: Iterable[str], *, as_json: bool) -> None:
     for name, (group, rows) in lags.items():
         _say_state(group)
         if rows:
-            print_table(_OFFSET_COLUMNS, [*map(_offset_row, rows), *_sums(name, rows)])
+            columns = _SHARE_COLUMNS if group.is_shared else _OFFSET_COLUMNS
+            table = [*map(_offset_row, rows), *_sums(name, rows)]
+            print_table(columns, [row[: len(columns)] for row in table])
         else:
-            typer.echo(f"group {name} has committed nothing")
+            typer.echo(f"group {name} has {'read' if group.is_shared else 'committed'} nothing")
 
 
 def _say_state(group: GroupDescription) -> None:
     """What Kafka's tool says before the table."""
     if group.state == "Empty":
-        typer.echo(f"\nConsumer group '{group.group_id}' has no active members.\n", err=True)
+        kind = "Share" if group.is_shared else "Consumer"
+        typer.echo(f"\n{kind} group '{group.group_id}' has no active members.\n", err=True)
     elif group.state.endswith("Rebalance"):
         typer.echo(f"\nWarning: Consumer group '{group.group_id}' is rebalancing.\n", err=True)
 

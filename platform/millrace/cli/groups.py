@@ -12,13 +12,12 @@ from millrace.errors import GroupIdNotFoundError, UsageError
 
 if TYPE_CHECKING:
     from millrace.clients import Admin
-    from millrace.clients.groups.resets import Plans
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
-    help="List, describe, reset and delete groups of consumers.",
+    help="List, describe, reset and delete groups of consumers, share groups among them.",
 )
 
 Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="Groups.")]
@@ -77,7 +76,8 @@ def describe(
 ) -> None:
     """Show how far groups are and how far behind, who is in them, or their state.
 
-    LAG counts records, LAG-BYTES the batches that hold them, LAG-TIME is the age of the first record not read.
+    LAG counts records, LAG-BYTES the batches that hold them, LAG-TIME is the age of the first record not read. Of a
+    share group START-OFFSET is the first record that is not done with, and LAG counts those that are not.
 
     Examples:
 
@@ -148,7 +148,8 @@ def reset_offsets(
 
       millrace groups reset-offsets billing --from-file offsets.csv --execute
     """
-    from millrace.cli.group_resets import Wish, plan_resets, show_plans
+    from millrace.cli import group_resets
+    from millrace.cli.group_resets import Wish
     from millrace.clients.groups.resets import write_plans
 
     wish = Wish.of(
@@ -167,13 +168,13 @@ def reset_offsets(
         names = _names(admin, group, all_groups)
         for name in names:
             _refuse_active(admin, name)
-        plans = plan_resets(admin, names, wish, topic or [], all_topics=all_topics)
+        plans = group_resets.plan_resets(admin, names, wish, topic or [], all_topics=all_topics)
         if execute:
-            _execute(admin, plans)
+            group_resets.execute(admin, plans)
     if export:
         typer.echo(write_plans(plans), nl=False)
     else:
-        show_plans(plans, as_json=as_json, was_executed=execute)
+        group_resets.show_plans(plans, as_json=as_json, was_executed=execute)
 
 
 def _refuse_active(admin: Admin, name: str) -> None:
@@ -186,12 +187,6 @@ def _refuse_active(admin: Admin, name: str) -> None:
             f"group {name} is {described.state}, with {len(described.members)} members, whose offsets they are: stop "
             "them first"
         )
-
-
-def _execute(admin: Admin, plans: Plans) -> None:
-    for name, offsets in plans.items():
-        if offsets:
-            admin.alter_group_offsets(name, offsets)
 
 
 @app.command()
@@ -213,15 +208,22 @@ def delete_offsets(
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Forget a group's offsets of topics that its members do not read."""
-    from millrace.cli.group_resets import chosen_partitions
+    """Forget a group's offsets of topics that its members do not read; a share group's of whole topics."""
+    from millrace.cli.group_resets import chosen_partitions, is_shared
 
     if not topic:
         raise UsageError("name what to forget: --topic orders, or --topic orders:0,1")
     with admin_client(bootstrap_server, client_config) as admin:
-        partitions = chosen_partitions(admin, topic)
-        admin.delete_group_offsets(group, partitions)
-    typer.echo(f"group {group} has forgotten its offsets of {', '.join(map(str, partitions))}")
+        if is_shared(admin, group):
+            if any(":" in name for name in topic):
+                raise UsageError(f"{group} is a share group, which forgets whole topics: --topic orders")
+            forgotten = topic
+            admin.delete_share_group_offsets(group, topic)
+        else:
+            partitions = chosen_partitions(admin, topic)
+            forgotten = [str(partition) for partition in partitions]
+            admin.delete_group_offsets(group, partitions)
+    typer.echo(f"group {group} has forgotten its offsets of {', '.join(forgotten)}")
 
 
 @app.command("remove-members")

@@ -99,6 +99,11 @@ class BrokerStub:
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.ListOffsetsRequest.SerializeToString,
                 response_deserializer=millrace_dot_protocol_dot_millrace__pb2.ListOffsetsResponse.FromString,
                 _registered_method=True)
+        self.OffsetForLeaderEpoch = channel.unary_unary(
+                '/millrace.v1.Broker/OffsetForLeaderEpoch',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.OffsetForLeaderEpochRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.OffsetForLeaderEpochResponse.FromString,
+                _registered_method=True)
         self.DeleteRecords = channel.unary_unary(
                 '/millrace.v1.Broker/DeleteRecords',
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.DeleteRecordsRequest.SerializeToString,
@@ -229,6 +234,21 @@ class BrokerStub:
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.ShareAcknowledgeRequest.SerializeToString,
                 response_deserializer=millrace_dot_protocol_dot_millrace__pb2.ShareAcknowledgeResponse.FromString,
                 _registered_method=True)
+        self.DescribeShareGroupOffsets = channel.unary_unary(
+                '/millrace.v1.Broker/DescribeShareGroupOffsets',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.DescribeShareGroupOffsetsRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.DescribeShareGroupOffsetsResponse.FromString,
+                _registered_method=True)
+        self.AlterShareGroupOffsets = channel.unary_unary(
+                '/millrace.v1.Broker/AlterShareGroupOffsets',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.AlterShareGroupOffsetsRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.AlterShareGroupOffsetsResponse.FromString,
+                _registered_method=True)
+        self.DeleteShareGroupOffsets = channel.unary_unary(
+                '/millrace.v1.Broker/DeleteShareGroupOffsets',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.DeleteShareGroupOffsetsRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.DeleteShareGroupOffsetsResponse.FromString,
+                _registered_method=True)
 
 
 class BrokerServicer:
@@ -311,6 +331,13 @@ class BrokerServicer:
 
     def ListOffsets(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OffsetForLeaderEpoch(self, request, context):
+        """Where leader epochs end in the leader's log: where the log of somebody who read or copied it parts from it (KIP-320).
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -480,6 +507,25 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeShareGroupOffsets(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterShareGroupOffsets(self, request, context):
+        """Set or forget where share groups without members go on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteShareGroupOffsets(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BrokerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -547,6 +593,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.ListOffsets,
                     request_deserializer=millrace_dot_protocol_dot_millrace__pb2.ListOffsetsRequest.FromString,
                     response_serializer=millrace_dot_protocol_dot_millrace__pb2.ListOffsetsResponse.SerializeToString,
+            ),
+            'OffsetForLeaderEpoch': grpc.unary_unary_rpc_method_handler(
+                    servicer.OffsetForLeaderEpoch,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.OffsetForLeaderEpochRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.OffsetForLeaderEpochResponse.SerializeToString,
             ),
             'DeleteRecords': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteRecords,
@@ -677,6 +728,21 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.ShareAcknowledge,
                     request_deserializer=millrace_dot_protocol_dot_millrace__pb2.ShareAcknowledgeRequest.FromString,
                     response_serializer=millrace_dot_protocol_dot_millrace__pb2.ShareAcknowledgeResponse.SerializeToString,
+            ),
+            'DescribeShareGroupOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeShareGroupOffsets,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.DescribeShareGroupOffsetsRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.DescribeShareGroupOffsetsResponse.SerializeToString,
+            ),
+            'AlterShareGroupOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterShareGroupOffsets,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.AlterShareGroupOffsetsRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.AlterShareGroupOffsetsResponse.SerializeToString,
+            ),
+            'DeleteShareGroupOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteShareGroupOffsets,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.DeleteShareGroupOffsetsRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.DeleteShareGroupOffsetsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1030,6 +1096,33 @@ class Broker:
             '/millrace.v1.Broker/ListOffsets',
             millrace_dot_protocol_dot_millrace__pb2.ListOffsetsRequest.SerializeToString,
             millrace_dot_protocol_dot_millrace__pb2.ListOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OffsetForLeaderEpoch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/OffsetForLeaderEpoch',
+            millrace_dot_protocol_dot_millrace__pb2.OffsetForLeaderEpochRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.OffsetForLeaderEpochResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1732,6 +1825,87 @@ class Broker:
             '/millrace.v1.Broker/ShareAcknowledge',
             millrace_dot_protocol_dot_millrace__pb2.ShareAcknowledgeRequest.SerializeToString,
             millrace_dot_protocol_dot_millrace__pb2.ShareAcknowledgeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeShareGroupOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/DescribeShareGroupOffsets',
+            millrace_dot_protocol_dot_millrace__pb2.DescribeShareGroupOffsetsRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.DescribeShareGroupOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterShareGroupOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/AlterShareGroupOffsets',
+            millrace_dot_protocol_dot_millrace__pb2.AlterShareGroupOffsetsRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.AlterShareGroupOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteShareGroupOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/DeleteShareGroupOffsets',
+            millrace_dot_protocol_dot_millrace__pb2.DeleteShareGroupOffsetsRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.DeleteShareGroupOffsetsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,8 @@ class BrokerStub:
     Produce: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ProduceRequest, _millrace_pb2.ProduceResponse]
     Fetch: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.FetchRequest, _millrace_pb2.FetchResponse]
     ListOffsets: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ListOffsetsRequest, _millrace_pb2.ListOffsetsResponse]
+    OffsetForLeaderEpoch: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.OffsetForLeaderEpochRequest, _millrace_pb2.OffsetForLeaderEpochResponse]
+    """Where leader epochs end in the leader's log: where the log of somebody who read or copied it parts from it (KIP-320)."""
     DeleteRecords: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DeleteRecordsRequest, _millrace_pb2.DeleteRecordsResponse]
     """Raise the log start offset of partitions: the records before it are gone."""
     LocateRange: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.LocateRangeRequest, _millrace_pb2.LocateRangeResponse]
@@ -89,6 +91,10 @@ class BrokerStub:
     """Share groups: many consumers of one partition, each record acquired by one of them at a time (KIP-932)."""
     ShareFetch: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ShareFetchRequest, _millrace_pb2.ShareFetchResponse]
     ShareAcknowledge: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ShareAcknowledgeRequest, _millrace_pb2.ShareAcknowledgeResponse]
+    DescribeShareGroupOffsets: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DescribeShareGroupOffsetsRequest, _millrace_pb2.DescribeShareGroupOffsetsResponse]
+    AlterShareGroupOffsets: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.AlterShareGroupOffsetsRequest, _millrace_pb2.AlterShareGroupOffsetsResponse]
+    """Set or forget where share groups without members go on."""
+    DeleteShareGroupOffsets: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DeleteShareGroupOffsetsRequest, _millrace_pb2.DeleteShareGroupOffsetsResponse]
 
 @_typing.type_check_only
 class BrokerAsyncStub(BrokerStub):
@@ -109,6 +115,8 @@ class BrokerAsyncStub(BrokerStub):
     Produce: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ProduceRequest, _millrace_pb2.ProduceResponse]  # type: ignore[assignment]
     Fetch: _aio.UnaryUnaryMultiCallable[_millrace_pb2.FetchRequest, _millrace_pb2.FetchResponse]  # type: ignore[assignment]
     ListOffsets: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ListOffsetsRequest, _millrace_pb2.ListOffsetsResponse]  # type: ignore[assignment]
+    OffsetForLeaderEpoch: _aio.UnaryUnaryMultiCallable[_millrace_pb2.OffsetForLeaderEpochRequest, _millrace_pb2.OffsetForLeaderEpochResponse]  # type: ignore[assignment]
+    """Where leader epochs end in the leader's log: where the log of somebody who read or copied it parts from it (KIP-320)."""
     DeleteRecords: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DeleteRecordsRequest, _millrace_pb2.DeleteRecordsResponse]  # type: ignore[assignment]
     """Raise the log start offset of partitions: the records before it are gone."""
     LocateRange: _aio.UnaryUnaryMultiCallable[_millrace_pb2.LocateRangeRequest, _millrace_pb2.LocateRangeResponse]  # type: ignore[assignment]
@@ -145,6 +153,10 @@ class BrokerAsyncStub(BrokerStub):
     """Share groups: many consumers of one partition, each record acquired by one of them at a time (KIP-932)."""
     ShareFetch: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ShareFetchRequest, _millrace_pb2.ShareFetchResponse]  # type: ignore[assignment]
     ShareAcknowledge: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ShareAcknowledgeRequest, _millrace_pb2.ShareAcknowledgeResponse]  # type: ignore[assignment]
+    DescribeShareGroupOffsets: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DescribeShareGroupOffsetsRequest, _millrace_pb2.DescribeShareGroupOffsetsResponse]  # type: ignore[assignment]
+    AlterShareGroupOffsets: _aio.UnaryUnaryMultiCallable[_millrace_pb2.AlterShareGroupOffsetsRequest, _millrace_pb2.AlterShareGroupOffsetsResponse]  # type: ignore[assignment]
+    """Set or forget where share groups without members go on."""
+    DeleteShareGroupOffsets: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DeleteShareGroupOffsetsRequest, _millrace_pb2.DeleteShareGroupOffsetsResponse]  # type: ignore[assignment]
 
 class BrokerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -240,6 +252,14 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _millrace_pb2.ListOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.ListOffsetsResponse, _abc.Awaitable[_millrace_pb2.ListOffsetsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def OffsetForLeaderEpoch(
+        self,
+        request: _millrace_pb2.OffsetForLeaderEpochRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.OffsetForLeaderEpochResponse, _abc.Awaitable[_millrace_pb2.OffsetForLeaderEpochResponse]]:
+        """Where leader epochs end in the leader's log: where the log of somebody who read or copied it parts from it (KIP-320)."""
 
     @_abc_1.abstractmethod
     def DeleteRecords(
@@ -432,5 +452,27 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _millrace_pb2.ShareAcknowledgeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.ShareAcknowledgeResponse, _abc.Awaitable[_millrace_pb2.ShareAcknowledgeResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DescribeShareGroupOffsets(
+        self,
+        request: _millrace_pb2.DescribeShareGroupOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.DescribeShareGroupOffsetsResponse, _abc.Awaitable[_millrace_pb2.DescribeShareGroupOffsetsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def AlterShareGroupOffsets(
+        self,
+        request: _millrace_pb2.AlterShareGroupOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.AlterShareGroupOffsetsResponse, _abc.Awaitable[_millrace_pb2.AlterShareGroupOffsetsResponse]]:
+        """Set or forget where share groups without members go on."""
+
+    @_abc_1.abstractmethod
+    def DeleteShareGroupOffsets(
+        self,
+        request: _millrace_pb2.DeleteShareGroupOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.DeleteShareGroupOffsetsResponse, _abc.Awaitable[_millrace_pb2.DeleteShareGroupOffsetsResponse]]: ...
 
 def add_BrokerServicer_to_server(servicer: BrokerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

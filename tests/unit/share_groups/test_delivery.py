@@ -304,6 +304,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         assert partition.live_count == self.live <= SETTINGS.locks_max
         assert partition.start_offset == min(self.records, default=self.seen)
         assert partition.end_offset == self.seen
+        assert partition.complete_count == len(self.records) - self.live
         for before, after in zip(partition.runs, partition.runs[1:], strict=False):
             assert before.last + 1 == after.first
             assert not after.continues(before)

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 
 class Committed(NamedTuple):
-    """A committed offset, and when it was committed (ms)."""
+    """A committed offset, when it was committed (ms), and how many offsets after it are done with all the same."""
 
     offset: int
-    at_ms: int
+    at_ms: int | None
+    complete_count: int = 0
 
 
 def group_lag(
@@ -51,7 +52,7 @@ def group_lag(
             partition,
             committed.get(partition),
             (starts.get(partition), ends.get(partition)),
-            readers.get(partition),
+            None if group.is_shared else readers.get(partition),
             schema_of if measure else None,
         )
         for partition in partitions
@@ -83,7 +84,7 @@ def _partition_lag(
     schema_of: Callable[[int], pa.Schema] | None,
 ) -> PartitionLag:
     start, end = edges
-    lag = None if committed is None or end is None else max(end - committed.offset, 0)
+    lag = None if committed is None or end is None else max(end - committed.offset - committed.complete_count, 0)
     size_bytes: int | None = None
     seconds: float | None = None
     if lag == 0:

@@ -53,9 +53,26 @@ class GroupDescription:
     coordinator: str
 
     @property
+    def is_shared(self) -> bool:
+        """Whether it is a share group."""
+        return self.type == "share"
+
+    @property
     def is_active(self) -> bool:
         """Whether it has members, so that its offsets are theirs."""
         return self.state not in ("Empty", "Dead")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharePartitionOffsets:
+    """How far a share group is in a partition.
+
+    Everything before ``start_offset`` is over: accepted, rejected, or given out too often. So are ``complete_count``
+    offsets from there on.
+    """
+
+    start_offset: int
+    complete_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +83,9 @@ class PartitionLag:
     compaction took out and for markers). ``lag_bytes`` is the size of the batches that hold them, the first and last
     of them whole. ``lag_seconds`` is the age of the first record that is not read, 0 when all is read.
     ``committed_at_ms`` is when the offset was committed.
+
+    Of a share group ``committed`` is its start offset, ``lag`` does not count what is over after it, and ``member`` is
+    ``None``: several may read one partition.
     """
 
     group_id: str

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from millrace.clients.connections import Connections
 from millrace.clients.groups.lag import Committed, group_lag
 from millrace.clients.groups.model import GroupDescription, GroupListing, GroupMemberDescription, PartitionLag
+from millrace.clients.groups.share_operations import ShareGroupOperations
 from millrace.clients.membership.commits import topic_commits, topic_partitions
 from millrace.clients.membership.coordinator import Coordinator, check_group_id, check_topic_errors
 from millrace.clients.membership.protocol import decode_assignment
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from millrace.clients.admin import Admin
 
 
-class GroupOperations:
+class GroupOperations(ShareGroupOperations):
     """The part of ``Admin`` that is about groups."""
 
-    _connections: Connections
     _metadata: MetadataCache
 
     def list_groups(self, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
@@ -164,16 +163,22 @@ class GroupOperations:
     def group_lag(self: Admin, group_id: str, *, measure: bool = True) -> list[PartitionLag]:  # type: ignore[misc]
         """How far a group is behind, partition by partition. Raises ``GroupIdNotFoundError``.
 
-        Works for any group that commits offsets, whoever does it: consumers, Spark queries, ``commit`` without
-        membership. ``measure=False`` counts records only, which is cheaper.
+        Works for share groups, and for any group that commits offsets, whoever does it: consumers, Spark queries,
+        ``commit`` without membership. ``measure=False`` counts records only, which is cheaper.
         """
         group = self.describe_group(group_id)
-        committed = {
-            TopicPartition(name, entry.committed.partition): Committed(
-                entry.committed.offset, entry.commit_timestamp_ms
-            )
-            for name, entry in self._offsets(group_id, None)
-        }
+        if group.is_shared:
+            committed = {
+                partition: Committed(place.start_offset, None, place.complete_count)
+                for partition, place in self.list_share_group_offsets(group_id).items()
+            }
+        else:
+            committed = {
+                TopicPartition(name, entry.committed.partition): Committed(
+                    entry.committed.offset, entry.commit_timestamp_ms
+                )
+                for name, entry in self._offsets(group_id, None)
+            }
         return group_lag(self, group, committed, SchemaCache(self._connections).schema_of, measure=measure)
 
     def _coordinator(self, group_id: str) -> Coordinator:

@@ -1,0 +1,38 @@
+"""AlterShareGroupOffsets: have a share group without members go on elsewhere (KIP-932)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millrace.errors import InvalidRequestError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker
+
+
+async def handle(
+    broker: Broker, request: pb.AlterShareGroupOffsetsRequest, call: Call
+) -> pb.AlterShareGroupOffsetsResponse:
+    """Set start offsets, and wait until they are written down; errors of a partition stand beside it.
+
+    Raises ``GroupIdNotFoundError`` and what ``ShareCoordinator.shard_of`` does.
+    """
+    broker.share_groups.shard_of(request.group_id).present(request.group_id)
+    response = pb.AlterShareGroupOffsetsResponse()
+    for topic in request.topics:
+        topic_result = response.topics.add(name=topic.name)
+        for wanted in topic.partitions:
+            result = topic_result.partitions.add(partition=wanted.partition)
+            try:
+                await _alter(broker, request.group_id, topic.name, wanted.partition, wanted.start_offset)
+            except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+                result.error.CopyFrom(error_message(error))
+    return response
+
+
+async def _alter(broker: Broker, group_id: str, topic: str, partition: int, offset: int) -> None:
+    served = broker.partition(broker.topic(topic), partition)
+    if offset < 0:
+        raise InvalidRequestError(f"offset {offset} of {topic}-{partition}: offsets start at 0")
+    shard = broker.share_groups.shard_of(group_id)
+    await asyncio.shield(shard.begin_at(group_id, served.topic, partition, offset))

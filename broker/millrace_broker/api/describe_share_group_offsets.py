@@ -1,0 +1,64 @@
+"""DescribeShareGroupOffsets: where share groups go on, each group answered by itself (KIP-932, KIP-1226)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.broker import Broker
+from millrace_broker.metadata import TopicInfo
+from millrace_broker.share_groups import ShareProgress
+
+_NONE: Final = -1
+
+Progress = Mapping[tuple[str, int], ShareProgress]
+
+
+async def handle(
+    broker: Broker, request: pb.DescribeShareGroupOffsetsRequest, call: Call
+) -> pb.DescribeShareGroupOffsetsResponse:
+    """Look them up; -1 where a group has read nothing yet. What it did in topics that are gone is left out."""
+    response = pb.DescribeShareGroupOffsetsResponse()
+    for wanted in request.groups:
+        result = response.groups.add(group_id=wanted.group_id)
+        try:
+            progress = _progress(broker, wanted.group_id)
+            topics = _of_all(progress) if wanted.all_topics else {each.name: each.partitions for each in wanted.topics}
+            for name, partitions in topics.items():
+                _describe(result.topics.add(name=name), broker.catalog.topics.get(name), partitions, progress)
+        except Exception as error:  # noqa: BLE001 - stands beside the group, unexpected ones are logged
+            result.error.CopyFrom(error_message(error))
+    return response
+
+
+def _progress(broker: Broker, group_id: str) -> Progress:
+    found = {}
+    for key, progress in broker.share_groups.shard_of(group_id).progress(group_id).items():
+        topic = broker.catalog.topic_of_id(key.topic_id)
+        if topic is not None:
+            found[topic.name, key.partition] = progress
+    return found
+
+
+def _of_all(progress: Progress) -> Mapping[str, Iterable[int]]:
+    topics: dict[str, list[int]] = {}
+    for name, partition in sorted(progress):
+        topics.setdefault(name, []).append(partition)
+    return topics
+
+
+def _describe(
+    result: pb.DescribeShareGroupOffsetsResponse.TopicOffsets,
+    topic: TopicInfo | None,
+    partitions: Iterable[int],
+    progress: Progress,
+) -> None:
+    if topic is not None:
+        result.topic_id = topic.topic_id.bytes
+    for number in partitions:
+        found = progress.get((result.name, number), ShareProgress(_NONE, 0))
+        result.partitions.add(
+            partition=number, start_offset=found.start_offset, delivery_complete_count=found.complete_count
+        )
