@@ -109,7 +109,9 @@ def test_partitions_assigned_by_hand_commit_without_membership(group: Group, adm
         with Consumer(group.config(max_poll_records=5)) as consumer:
             consumer.assign([(group.name, 0)])
             assert len(read(5, consumer)) == 5
-    assert admin.list_group_offsets(group.name) == {TopicPartition(group.name, 0): OffsetAndMetadata(offset=10)}
+    assert admin.list_group_offsets(group.name) == {
+        TopicPartition(group.name, 0): OffsetAndMetadata(offset=10, leader_epoch=0)
+    }
     assert admin.describe_group(group.name).state == "Empty"
 
 

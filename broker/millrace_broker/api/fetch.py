@@ -13,12 +13,13 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from millrace.errors import FencedLeaderEpochError, StorageError, UnknownLeaderEpochError
+from millrace.errors import StorageError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer
 from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.leader_epochs import check_epoch, divergence
 from millrace_broker.api.ranges import aborted_within, end_of
-from millrace_broker.broker import Broker, ServedPartition
+from millrace_broker.broker import Broker
 from millrace_broker.limits import Lease
 from millrace_broker.log import PartitionLog
 
@@ -82,9 +83,12 @@ async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int) -> _Re
                 topic = broker.topic(topic_fetch.name, topic_fetch.topic_id)
                 topic_records.topic_id = topic.topic_id.bytes
                 partition = broker.partition(topic, wanted.partition)
-                _check_epoch(partition, wanted.current_leader_epoch)
+                check_epoch(partition, wanted.current_leader_epoch)
                 left_bytes = min(wanted.partition_max_bytes, max_bytes - size_bytes)
                 _describe(result, partition.log)
+                if wanted.HasField("last_fetched_epoch") and _diverges(result, partition.log, wanted):
+                    has_error = True
+                    continue
                 answered.records, aborted = await _read_partition(
                     broker, request, partition.log, wanted.fetch_offset, left_bytes, is_first=size_bytes == 0
                 )
@@ -119,13 +123,14 @@ def _read_committed(
     return records, aborted_within(log, offset, records)
 
 
-def _check_epoch(partition: ServedPartition, epoch: int) -> None:
-    present = partition.info.leader_epoch
-    name = f"{partition.topic.name}-{partition.info.partition}"
-    if 0 <= epoch < present:
-        raise FencedLeaderEpochError(f"{name} is in leader epoch {present}, the request in {epoch}: fetch the metadata")
-    if epoch > present:
-        raise UnknownLeaderEpochError(f"{name} is in leader epoch {present}, the request already in {epoch}: try again")
+def _diverges(
+    result: pb.FetchResponse.PartitionRecords, log: PartitionLog, wanted: pb.FetchRequest.PartitionFetch
+) -> bool:
+    """Whether what the caller has is not what is here, which the result then says."""
+    parted_at = divergence(log, wanted.last_fetched_epoch, wanted.fetch_offset)
+    if parted_at is not None:
+        result.diverging_epoch.CopyFrom(parted_at)
+    return parted_at is not None
 
 
 def _describe(result: pb.FetchResponse.PartitionRecords, log: PartitionLog) -> None:

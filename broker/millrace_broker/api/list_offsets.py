@@ -33,15 +33,16 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> 
                 topic = broker.topic(topic_times.name)
                 topic_offsets.topic_id = topic.topic_id.bytes
                 partition = broker.partition(topic, wanted.partition)
-                result.leader_epoch = partition.info.leader_epoch
                 log = partition.log
                 # Looking for a time, one begins at the start; an end of the log is known without looking.
                 looks_from = log.log_end_offset if wanted.timestamp in _ENDS else log.log_start_offset
                 result.offset, result.timestamp = await broker.run_read(
                     log, looks_from, _find, log, wanted.timestamp, is_committed=is_committed
                 )
+                result.leader_epoch = log.epoch_of(result.offset)
             except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
                 result.offset, result.timestamp = _NONE
+                result.leader_epoch = -1
                 result.error.CopyFrom(error_message(error))
     return response
 

@@ -152,6 +152,15 @@ class AppendableLog(ReadableLog):
         """Pairs of (leader epoch, start offset), oldest first."""
         return self._epochs.entries
 
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch that an offset was appended in, at the end of the log the newest; -1 when not known."""
+        epoch = self._epochs.epoch_of(offset)
+        return -1 if epoch is None else epoch
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int] | None:
+        """Where a leader epoch ends, as ``LeaderEpochs.end_offset_of`` says it."""
+        return self._epochs.end_offset_of(epoch, self._log_end_offset)
+
     @property
     def producers(self) -> Sequence[ProducerEntry]:
         """What is remembered of idempotent producers."""

@@ -176,11 +176,12 @@ class Consumer:
     # --- positions ------------------------------------------------------------------------------------------------
 
     @_in_use
-    def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
-        """Go on from ``offset``, which is looked at only when it is fetched."""
-        if offset < 0:
-            raise UsageError(f"offset {offset}: offsets start at 0; there are seek_to_beginning and seek_to_end")
-        self._assignment.reader(partition).move_to(offset)
+    def seek(self, partition: TopicPartition | tuple[str, int], offset: int | OffsetAndMetadata) -> None:
+        """Go on from ``offset``, which is looked at when it is fetched; with a leader epoch, for truncation too."""
+        place = OffsetAndMetadata(offset=offset) if isinstance(offset, int) else offset
+        if place.offset < 0:
+            raise UsageError(f"offset {place.offset}: offsets start at 0; there are seek_to_beginning and seek_to_end")
+        self._assignment.reader(partition).move_to(place.offset, place.leader_epoch)
 
     @_in_use
     def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
@@ -313,7 +314,8 @@ class Consumer:
         Empty when there are none within ``timeout_ms``. Members of a group must poll every ``max.poll.interval.ms`` at
         least; it is here that partitions change hands and listeners are called. While brokers are away it waits and
         tries again, and raises ``BrokerUnavailableError`` after ``default.api.timeout.ms``. Raises
-        ``OffsetOutOfRangeError`` with ``auto.offset.reset=none``, ``UnknownTopicOrPartitionError``,
+        ``OffsetOutOfRangeError`` (``LogTruncationError`` where records that were read are gone from the log) with
+        ``auto.offset.reset=none``, ``UnknownTopicOrPartitionError``,
         ``CorruptBatchError``, ``WakeupError``, ``FencedInstanceIdError`` and what else the group refuses for good.
         """
         by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}

@@ -11,6 +11,19 @@ class OffsetOutOfRangeError(MillraceError):
     code = 1
 
 
+class LogTruncationError(OffsetOutOfRangeError):
+    """Records that a consumer has read were cut off the log by an unclean election (KIP-320).
+
+    ``divergent_offset`` is where the log parts from what was read, ``None`` when the leader cannot say.
+    """
+
+    code = 1021
+
+    def __init__(self, *args: object, divergent_offset: int | None = None) -> None:
+        super().__init__(*args)
+        self.divergent_offset = divergent_offset
+
+
 class CorruptBatchError(MillraceError):
     """A record batch fails its checksum, its size or its own rules."""
 

@@ -82,7 +82,7 @@ class AsyncConsumer:
 
     # --- positions ------------------------------------------------------------------------------------------------
 
-    async def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
+    async def seek(self, partition: TopicPartition | tuple[str, int], offset: int | OffsetAndMetadata) -> None:
         """See ``Consumer.seek``."""
         await self._run(self.synchronous.seek, partition, offset)
 

@@ -70,7 +70,7 @@ class Assignment:
     def consumed(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """What ``commit`` commits: after everything that has been handed out, of these partitions or of all."""
         return {
-            partition: OffsetAndMetadata(offset=reader.state.position)
+            partition: OffsetAndMetadata(offset=reader.state.position, leader_epoch=reader.state.offset_epoch)
             for partition, reader in self._readers.items()
             if reader.state.position is not None and (partitions is None or partition in partitions)
         }

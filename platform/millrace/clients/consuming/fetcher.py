@@ -23,6 +23,7 @@ import pyarrow as pa
 from millrace.clients.connections import backoff_s
 from millrace.clients.consuming.connections import ConsumerConnections
 from millrace.clients.consuming.direct_reads import DirectReader
+from millrace.clients.consuming.epochs import EpochChecks
 from millrace.clients.consuming.partition import Fetched, PartitionState
 from millrace.clients.consuming.signal import Signal
 from millrace.clients.metadata import MetadataCache
@@ -68,6 +69,7 @@ class Fetcher:
         self._asked_bytes = 0
         self._fetches = 0
         self._fetched_bytes = 0
+        self._epochs = EpochChecks(config, connections, metadata, signal)
         self._direct = (
             DirectReader(config, connections, signal) if config.direct_reads is not DirectReads.NEVER else None
         )
@@ -79,6 +81,7 @@ class Fetcher:
         now = time.monotonic()
         idle: dict[str, _Asked] = {}
         behind: list[tuple[str, _Asked]] = []
+        to_check: list[PartitionState] = []
         known = list(states)
         for state in known:
             if state.located and len(state.waiting) <= 1 and self._direct is not None:
@@ -87,6 +90,9 @@ class Fetcher:
                 continue
             try:
                 address = self._address(state, max(timeout_ms, _LOOKUP_MS_MIN), now)
+                if not self._epochs.is_good(state, max(timeout_ms, _LOOKUP_MS_MIN)):
+                    to_check.append(state)
+                    continue
             except MillraceError as error:
                 self._retry_later(state, error)
                 continue
@@ -96,6 +102,8 @@ class Fetcher:
                 behind.append((address, [(state, state.generation)]))
             else:
                 idle.setdefault(address, []).append((state, state.generation))
+        if to_check:
+            self._epochs.ask(to_check, self._failed)
         for address, asked in [*behind, *idle.items()]:
             self._fetch(address, asked, known)
 
@@ -128,7 +136,7 @@ class Fetcher:
             for state in known:
                 if state.is_paused and state.waiting and state.position is not None:
                     room_bytes += state.held_bytes
-                    state.move_to(state.position)
+                    state.fetch_again()
         least_bytes = min(wanted_bytes, self._config.max_partition_fetch_bytes)
         if room_bytes < least_bytes and (self._asked_bytes or any(state.held_bytes for state in known)):
             return 0
@@ -170,7 +178,7 @@ class Fetcher:
                 partition=state.partition.partition,
                 fetch_offset=state.fetch_offset,
                 partition_max_bytes=self._config.max_partition_fetch_bytes,
-                current_leader_epoch=-1,
+                current_leader_epoch=state.leader_epoch,
             )
             state.in_flight = True
         return list(topics.values())
@@ -196,6 +204,7 @@ class Fetcher:
         """Give the responses that have come to their partitions."""
         if self._direct is not None:
             self._direct.take_in()
+        self._epochs.take_in(self._failed)
         while self._answers:
             address, max_bytes, asked, answer = self._answers.popleft()
             self._asked_bytes -= max_bytes
@@ -240,7 +249,15 @@ class Fetcher:
         state.fetch_offset = last.next_offset
         state.is_behind = state.fetch_offset < self._readable_end(state)
         batches = data.slice(0, end)
-        state.waiting.append(Fetched(data=batches, next_offset=last.next_offset, held_bytes=data.size, aborted=aborted))
+        state.waiting.append(
+            Fetched(
+                data=batches,
+                next_offset=last.next_offset,
+                held_bytes=data.size,
+                aborted=aborted,
+                leader_epoch=last.partition_leader_epoch,
+            )
+        )
         if self._direct is not None:
             # There is more than a response holds: perhaps it can be read where it lies.
             state.may_be_here = state.is_behind

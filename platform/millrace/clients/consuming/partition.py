@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,7 +21,7 @@ class Fetched:
     """Whole batches of one partition; the first may begin before what was asked for.
 
     Records from ``end_offset`` on are not for this reader (yet). ``held_bytes`` is what they take of the client's
-    memory: nothing, where a file is mapped.
+    memory: nothing, where a file is mapped. ``leader_epoch`` is that of the last batch, -1 where nobody has looked.
     """
 
     data: pa.Buffer
@@ -28,6 +29,7 @@ class Fetched:
     held_bytes: int
     end_offset: int = OFFSET_MAX
     aborted: tuple[AbortedTransaction, ...] = ()
+    leader_epoch: int = -1
 
 
 @dataclass(slots=True)
@@ -37,6 +39,9 @@ class PartitionState:
     ``position`` is the next offset to hand out, ``None`` until it is known: then it is what the group has committed
     (``wants_committed``), or else where ``reset_to`` says. ``generation`` grows when reading goes on
     elsewhere: what was asked for before is worthless then.
+
+    ``offset_epoch`` is the leader epoch of the record before ``position``, ``leader_epoch`` that of the leader in which
+    the position was found good; -1: not known (``millrace.clients.consuming.epochs``).
     """
 
     partition: TopicPartition
@@ -62,18 +67,31 @@ class PartitionState:
     not_here_until: float = 0.0
     located: deque[LocatedExtent] = field(default_factory=deque)
     located_aborted: tuple[AbortedTransaction, ...] = ()
+    offset_epoch: int = -1
+    leader_epoch: int = -1
+    topic_id: uuid.UUID | None = None
 
-    def move_to(self, offset: int) -> None:
-        """Go on from ``offset``, forgetting what was fetched."""
+    def move_to(self, offset: int, epoch: int = -1) -> None:
+        """Go on from ``offset``, whose record before is of leader epoch ``epoch``, forgetting what was fetched."""
         self._forget()
         self.position = self.fetch_offset = offset
+        self.offset_epoch = epoch
+        if epoch >= 0:
+            self.leader_epoch = -1
         self.reset_to = None
         self.wants_committed = False
+
+    def fetch_again(self) -> None:
+        """Go on from the same place, forgetting what was fetched."""
+        assert self.position is not None, "what was fetched has a position"
+        self._forget()
+        self.fetch_offset = self.position
 
     def reset(self, where: str) -> None:
         """Go on from where ``where`` will turn out to be."""
         self._forget()
         self.position, self.reset_to = None, where
+        self.offset_epoch = -1
         self.wants_committed = False
 
     def abandon(self) -> None:

@@ -33,7 +33,7 @@ def find_positions(
         for state in wants_committed:
             state.wants_committed = False
             if (place := found.get(state.partition)) is not None:
-                state.move_to(place.offset)
+                state.move_to(place.offset, place.leader_epoch)
     to_reset = [state for state in missing if state.position is None]
     for state in to_reset:
         if state.reset_to == OffsetReset.NONE:

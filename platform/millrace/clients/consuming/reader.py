@@ -22,9 +22,9 @@ class PartitionReader:
         self._rest: DecodedBatch | None = None
         self._generation = state.generation
 
-    def move_to(self, offset: int) -> None:
-        """Go on from ``offset``."""
-        self.state.move_to(offset)
+    def move_to(self, offset: int, epoch: int = -1) -> None:
+        """Go on from ``offset``, whose record before is of leader epoch ``epoch``."""
+        self.state.move_to(offset, epoch)
 
     def reset(self, where: str) -> None:
         """Go on from the ``earliest`` or the ``latest`` record."""
@@ -57,6 +57,7 @@ class PartitionReader:
             self._rest = None
             # What compaction took out at a batch's end is passed over too; what is not ours yet is not.
             self.state.position = min(batch.header.next_offset, self.state.waiting[0].end_offset)
+        self.state.offset_epoch = batch.header.partition_leader_epoch
         return batch
 
     def _next_batch(self) -> DecodedBatch | None:
@@ -77,6 +78,7 @@ class PartitionReader:
                 return batch
             self._batches = None
             # Past control batches, aborted ones, and what compaction took out at the end.
-            self.state.position = max(self.state.position or 0, fetched.next_offset)
+            if fetched.next_offset > (self.state.position or 0):
+                self.state.position, self.state.offset_epoch = fetched.next_offset, fetched.leader_epoch
             self.state.waiting.popleft()
         return None

@@ -1,0 +1,27 @@
+"""OffsetForLeaderEpoch: where leader epochs end in this broker's logs, each partition answered by itself (KIP-320)."""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.leader_epochs import check_epoch, end_of_epoch
+from millrace_broker.broker import Broker
+
+
+async def handle(
+    broker: Broker, request: pb.OffsetForLeaderEpochRequest, call: Call
+) -> pb.OffsetForLeaderEpochResponse:
+    """Look them up; who asks in another epoch than the present one is told so."""
+    response = pb.OffsetForLeaderEpochResponse()
+    for topic_epochs in request.topics:
+        topic_ends = response.topics.add(name=topic_epochs.name)
+        for wanted in topic_epochs.partitions:
+            result = topic_ends.partitions.add(partition=wanted.partition)
+            try:
+                partition = broker.partition(broker.topic(topic_epochs.name), wanted.partition)
+                check_epoch(partition, wanted.current_leader_epoch)
+                result.end.CopyFrom(end_of_epoch(partition.log, wanted.leader_epoch))
+            except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+                result.end.leader_epoch = result.end.end_offset = -1
+                result.error.CopyFrom(error_message(error))
+    return response

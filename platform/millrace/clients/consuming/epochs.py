@@ -1,0 +1,186 @@
+"""Whether what a consumer has read is still what the log holds, once a partition has a leader of another epoch.
+
+A position remembers the leader epoch of the record before it, and in which epoch of the leader it was found good. When
+the metadata shows a newer one, the leader is asked where the position's epoch ends in its log, before anything else is
+asked for: a position after that end stands behind records that an unclean election took away (KIP-320). As in Kafka's
+consumer, a position without an epoch (of a ``seek``, say) is taken as good.
+
+Invariants:
+
+- The epoch that a partition is read in never goes back, whatever metadata an old broker gives, unless the topic was
+  made anew.
+- What was fetched ahead in an older epoch is not handed out: it is fetched again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from millrace.clients.connections import Connections
+from millrace.clients.consuming.partition import PartitionState
+from millrace.clients.consuming.signal import Signal
+from millrace.clients.metadata import MetadataCache
+from millrace.config.client import ConsumerConfig
+from millrace.errors import LogTruncationError, MillraceError, UnsupportedVersionError, error_of
+from millrace.protocol import millrace_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+_NOT_KNOWN = -1
+
+
+class Parting(NamedTuple):
+    """Where a log parts from what was read: at ``offset``, in ``leader_epoch``; -1 when the leader cannot say."""
+
+    offset: int
+    leader_epoch: int
+
+
+class _Asked(NamedTuple):
+    state: PartitionState
+    generation: int
+    leader_epoch: int
+
+
+_Failed = Callable[[PartitionState, MillraceError], None]
+
+
+def find_parting(position: int, end: Parting) -> Parting | None:
+    """What a leader's answer means for a position; ``end`` is where the position's epoch ends. None: it is good."""
+    if end.offset < 0 or end.leader_epoch < 0:
+        return Parting(_NOT_KNOWN, _NOT_KNOWN)
+    return end if end.offset < position else None
+
+
+class EpochChecks:
+    """Looks positions up in the logs of new leaders. In the caller's thread, but for answers, which are put down."""
+
+    def __init__(
+        self, config: ConsumerConfig, connections: Connections, metadata: MetadataCache, signal: Signal
+    ) -> None:
+        self._config = config
+        self._connections = connections
+        self._metadata = metadata
+        self._signal = signal
+        self._answers: deque[tuple[Sequence[_Asked], pb.OffsetForLeaderEpochResponse | None, MillraceError | None]] = (
+            deque()
+        )
+
+    def is_good(self, state: PartitionState, timeout_ms: int) -> bool:
+        """Whether a position can be read from in the leader epoch that is known; if not, it must be looked up."""
+        topic = self._metadata.topic(state.partition.topic, timeout_ms=timeout_ms)
+        if topic.topic_id != state.topic_id:
+            if state.topic_id is not None:
+                state.offset_epoch = _NOT_KNOWN  # of a topic that is gone
+            state.topic_id, state.leader_epoch = topic.topic_id, _NOT_KNOWN
+        present = topic.partitions[state.partition.partition].leader_epoch
+        if present <= state.leader_epoch:
+            return True
+        if state.waiting:
+            state.fetch_again()
+        if state.offset_epoch < 0:
+            state.leader_epoch = present
+            return True
+        return False
+
+    def ask(self, states: Sequence[PartitionState], failed: _Failed) -> None:
+        """Have the leaders of partitions look positions up, which are known; errors go to ``failed``."""
+        by_address: dict[str, list[_Asked]] = {}
+        for state in states:
+            try:
+                address = self._metadata.leader_address(state.partition)
+                topic = self._metadata.topic(state.partition.topic)
+            except MillraceError as error:
+                failed(state, error)
+                continue
+            epoch = topic.partitions[state.partition.partition].leader_epoch
+            by_address.setdefault(address, []).append(_Asked(state, state.generation, epoch))
+        for address, asked in by_address.items():
+            self._ask(address, asked)
+
+    def _ask(self, address: str, asked: Sequence[_Asked]) -> None:
+        request = pb.OffsetForLeaderEpochRequest(replica_id=-1)
+        topics: dict[str, pb.OffsetForLeaderEpochRequest.TopicEpochs] = {}
+        for state, _, epoch in asked:
+            name, number = state.partition
+            topic = topics.get(name) or topics.setdefault(name, request.topics.add(name=name))
+            topic.partitions.add(partition=number, current_leader_epoch=epoch, leader_epoch=state.offset_epoch)
+            state.in_flight = True
+        self._connections.begin(
+            self._connections.stub(address).OffsetForLeaderEpoch,
+            request,
+            address=address,
+            timeout_s=self._config.request_timeout_ms / 1000,
+            on_done=lambda response, error: self._on_done(asked, response, error),
+        )
+
+    def _on_done(
+        self,
+        asked: Sequence[_Asked],
+        response: pb.OffsetForLeaderEpochResponse | None,
+        error: MillraceError | None,
+    ) -> None:
+        self._answers.append((asked, response, error))
+        self._signal.ring()
+
+    def take_in(self, failed: _Failed) -> None:
+        """Let partitions be read whose positions are good, and move or stop the others; errors go to ``failed``."""
+        while self._answers:
+            asked, response, error = self._answers.popleft()
+            ends = {
+                (topic.name, each.partition): each
+                for topic in (response.topics if response is not None else ())
+                for each in topic.partitions
+            }
+            for each in asked:
+                if each.state.generation == each.generation:
+                    each.state.in_flight = False
+                    self._take(each, ends.get(each.state.partition), error, failed)
+
+    def _take(
+        self,
+        asked: _Asked,
+        answer: pb.OffsetForLeaderEpochResponse.PartitionEnd | None,
+        error: MillraceError | None,
+        failed: _Failed,
+    ) -> None:
+        state = asked.state
+        if isinstance(error, UnsupportedVersionError):  # a broker that knows nothing of it: taken as good, as by Kafka
+            state.leader_epoch = asked.leader_epoch
+        elif error is not None:
+            failed(state, error)
+        elif answer is None:
+            failed(state, MillraceError(f"the broker left out {state.partition}"))
+        elif answer.error.code:
+            failed(state, error_of(answer.error.code, answer.error.message))
+        else:
+            assert state.position is not None
+            parting = find_parting(state.position, Parting(answer.end.end_offset, answer.end.leader_epoch))
+            if parting is None:
+                state.leader_epoch = asked.leader_epoch
+            else:
+                self._part(state, parting, asked.leader_epoch)
+
+    def _part(self, state: PartitionState, parting: Parting, leader_epoch: int) -> None:
+        """The log was cut below a position."""
+        policy = self._config.auto_offset_reset.value
+        where = f"from offset {parting.offset} on" if parting.offset >= 0 else "at an offset that is not known"
+        what = (
+            f"{state.partition}: the leader's log in epoch {leader_epoch} is another than what was read up to offset "
+            f"{state.position} in epoch {state.offset_epoch}, {where}"
+        )
+        if policy == "none":
+            state.error = LogTruncationError(
+                f"{what} (auto.offset.reset=none: seek, or choose another)",
+                divergent_offset=parting.offset if parting.offset >= 0 else None,
+            )
+        elif parting.offset >= 0:
+            logger.warning("%s: going on there", what)
+            state.move_to(parting.offset, parting.leader_epoch)
+            state.leader_epoch = leader_epoch
+        else:
+            logger.warning("%s: going on from the %s offset", what, policy)
+            state.reset(policy)

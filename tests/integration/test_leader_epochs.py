@@ -1,0 +1,231 @@
+"""Leader epochs: who is behind is fenced, and a consumer notices when the log was cut below it (KIP-320)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.clients import Admin, Consumer, OffsetAndMetadata, Producer, TopicPartition
+from millrace.coordination import paths
+from millrace.coordination.nodes import PartitionStateNode
+from millrace.errors import (
+    FencedLeaderEpochError,
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    UnknownLeaderEpochError,
+    UnknownTopicOrPartitionError,
+)
+from millrace.protocol import millrace_pb2 as pb
+from millrace.records import scan_headers
+from millrace_broker.embedded import EmbeddedBroker
+
+WAIT_S = 60
+TOPIC = "orders"
+PARTITION = TopicPartition(TOPIC, 0)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path / "broker") as running:
+        with Admin(running.bootstrap_servers) as admin:
+            admin.create_topic(TOPIC)
+        yield running
+
+
+def raise_epoch(broker: EmbeddedBroker) -> None:
+    """What a controller does that elects a leader: the partition's epoch grows, and the broker is told."""
+    inner = broker.server.broker
+    path = paths.partition_state_path(TOPIC, 0)
+
+    def elect() -> None:
+        state = PartitionStateNode.decode(inner.coordination.get(path)[0])
+        raised = PartitionStateNode(
+            controller_epoch=state.controller_epoch,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch + 1,
+            isr=state.isr,
+        )
+        inner.coordination.set(path, raised.encode())
+        inner.catalog.refresh(TOPIC)
+
+    asyncio.run_coroutine_threadsafe(inner.administer(elect), broker._loop).result()
+
+
+def cut_log(data_dir: Path, batches: int) -> None:
+    """Keep so many batches of the log of a broker that is down, as if a replica that had no more were elected."""
+    (segment,) = (data_dir / f"{TOPIC}-0").glob("*.log")
+    data = segment.read_bytes()
+    ends = [position + header.size_bytes for position, header in scan_headers(data)]
+    segment.write_bytes(data[: ends[batches - 1]])
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        (data_dir / name).unlink(missing_ok=True)
+    for file in (data_dir / f"{TOPIC}-0").iterdir():
+        if file.suffix in (".index", ".timeindex", ".snapshot"):
+            file.unlink()
+
+
+def produce(broker: EmbeddedBroker, *values: bytes) -> None:
+    """A batch for each."""
+    with Producer(broker.bootstrap_servers) as producer:
+        for value in values:
+            producer.send(TOPIC, value).result(WAIT_S)
+
+
+def consumer_of(broker: EmbeddedBroker, reset: str = "earliest", **options: Any) -> Consumer:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "auto.offset.reset": reset,
+            "group.id": "g",
+            "enable.auto.commit": False,
+            **options,
+        }
+    )
+    consumer.assign([PARTITION])
+    return consumer
+
+
+def read(consumer: Consumer, count: int) -> list[tuple[int, Any]]:
+    records: list[tuple[int, Any]] = []
+    deadline = time.monotonic() + WAIT_S
+    while len(records) < count:
+        assert time.monotonic() < deadline
+        records += [(record.offset, record.value) for record in consumer.poll(200)]
+    return records
+
+
+def test_requests_of_another_epoch_are_refused_and_ends_of_epochs_told(broker: EmbeddedBroker, calls_to: Any) -> None:
+    calls = calls_to(broker.bootstrap_servers)
+    produce(broker, b"a", b"b")
+    raise_epoch(broker)
+
+    def ends(epoch: int, current: int = 1, partition: int = 0) -> tuple[int, int, int]:
+        wanted = pb.OffsetForLeaderEpochRequest.PartitionEpoch(
+            partition=partition, current_leader_epoch=current, leader_epoch=epoch
+        )
+        topic = pb.OffsetForLeaderEpochRequest.TopicEpochs(name=TOPIC, partitions=[wanted])
+        request = pb.OffsetForLeaderEpochRequest(replica_id=-1, topics=[topic])
+        answer = calls.call("OffsetForLeaderEpoch", request).topics[0].partitions[0]
+        return answer.error.code, answer.end.leader_epoch, answer.end.end_offset
+
+    assert ends(0) == (0, 0, 2)
+    assert ends(1) == (0, -1, -1)  # nothing was appended in it yet
+    produce(broker, b"c")
+    assert ends(0) == (0, 0, 2)
+    assert ends(1) == (0, 1, 3)
+    assert ends(2) == (0, -1, -1)
+    assert ends(0, current=0)[0] == FencedLeaderEpochError.code
+    assert ends(0, current=2)[0] == UnknownLeaderEpochError.code
+    assert ends(0, partition=9)[0] == UnknownTopicOrPartitionError.code
+    assert calls.fetch(TOPIC, 0, epoch=0).error.code == FencedLeaderEpochError.code
+    assert calls.fetch(TOPIC, 0, epoch=2).error.code == UnknownLeaderEpochError.code
+    assert calls.fetch(TOPIC, 0, epoch=1).records
+    assert [calls.offset(TOPIC, when).leader_epoch for when in (-2, -1)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "answer"),
+    [(3, 1, None), (2, 0, None), (3, 0, (0, 2)), (4, 1, (1, 3)), (2, -1, None), (2, 7, "unknown")],
+)
+def test_a_replica_is_told_where_its_log_parts(
+    broker: EmbeddedBroker, calls_to: Any, offset: int, epoch: int, answer: Any
+) -> None:
+    produce(broker, b"a", b"b")
+    raise_epoch(broker)
+    produce(broker, b"c")
+    request = calls_to(broker.bootstrap_servers).fetch_request({TOPIC: {0: offset}}, epoch=1)
+    request.topics[0].partitions[0].last_fetched_epoch = epoch
+    result = calls_to(broker.bootstrap_servers).call("Fetch", request).topics[0].partitions[0]
+    if answer == "unknown":
+        assert result.error.code == OffsetOutOfRangeError.code
+    elif answer is None:
+        assert not result.HasField("diverging_epoch")
+    else:
+        assert (result.diverging_epoch.leader_epoch, result.diverging_epoch.end_offset) == answer
+        assert not result.records
+
+
+def test_a_new_epoch_without_loss_goes_unnoticed(broker: EmbeddedBroker) -> None:
+    produce(broker, b"a", b"b")
+    with consumer_of(broker) as consumer:
+        assert read(consumer, 2) == [(0, b"a"), (1, b"b")]
+        for number in range(3):
+            raise_epoch(broker)
+            produce(broker, b"%d" % number)
+            assert read(consumer, 1) == [(2 + number, b"%d" % number)]
+        consumer.commit()
+        assert consumer.committed([PARTITION])[PARTITION] == OffsetAndMetadata(offset=5, leader_epoch=3)
+    raise_epoch(broker)
+    produce(broker, b"more")
+    with consumer_of(broker) as consumer:  # begins at what was committed in an older epoch
+        assert read(consumer, 1) == [(5, b"more")]
+
+
+def truncated(broker: EmbeddedBroker, data_dir: Path, keep: int) -> EmbeddedBroker:
+    """The broker started again at the same port, in a new epoch, with a log that was cut."""
+    port = broker.port
+    broker.stop()
+    cut_log(data_dir, keep)
+    again = EmbeddedBroker(data_dir, port=port).start()
+    raise_epoch(again)
+    return again
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_a_consumer_goes_on_where_the_logs_part(broker: EmbeddedBroker, tmp_path: Path, reset: str) -> None:
+    produce(broker, b"a", b"b", b"c", b"d")
+    with consumer_of(broker, reset) as consumer:
+        consumer.seek_to_beginning()
+        assert len(read(consumer, 4)) == 4
+        again = truncated(broker, tmp_path / "broker", 2)
+        try:
+            produce(again, b"C", b"D", b"E", b"F")  # without epochs, 4 would look like a good place to go on
+            assert read(consumer, 4) == [(2, b"C"), (3, b"D"), (4, b"E"), (5, b"F")]
+        finally:
+            again.stop()
+
+
+def test_without_a_policy_the_error_names_where_the_logs_part(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    produce(broker, b"a", b"b", b"c", b"d")
+    with consumer_of(broker) as consumer:
+        assert len(read(consumer, 4)) == 4
+        consumer.commit()
+    again = truncated(broker, tmp_path / "broker", 3)
+    try:
+        produce(again, b"D", b"E", b"F")
+        with consumer_of(again, "none") as consumer:  # by the epoch that was committed
+            for _ in range(2):  # until somebody seeks
+                with pytest.raises(LogTruncationError, match="from offset 3 on") as raised:
+                    read(consumer, 1)
+                assert raised.value.divergent_offset == 3
+            consumer.seek(PARTITION, 3)
+            assert read(consumer, 3) == [(3, b"D"), (4, b"E"), (5, b"F")]
+            consumer.seek(PARTITION, OffsetAndMetadata(offset=5, leader_epoch=0))
+            with pytest.raises(LogTruncationError):
+                read(consumer, 1)
+    finally:
+        again.stop()
+
+
+def test_a_topic_made_anew_begins_its_epochs_anew(broker: EmbeddedBroker) -> None:
+    raise_epoch(broker)
+    produce(broker, b"a")
+    options: dict[str, Any] = {"metadata.max.age.ms": 100, "fetch.max.wait.ms": 50}
+    with consumer_of(broker, **options) as consumer, Admin(broker.bootstrap_servers) as admin:
+        assert read(consumer, 1) == [(0, b"a")]
+        admin.delete_topic(TOPIC)
+        admin.create_topic(TOPIC)
+        produce(broker, b"b", b"c")
+        deadline = time.monotonic() + WAIT_S
+        records: list[Any] = []
+        while b"c" not in records:
+            assert time.monotonic() < deadline
+            try:
+                records += [record.value for record in consumer.poll(200)]
+            except UnknownTopicOrPartitionError:
+                continue  # while it was not there
