@@ -46,6 +46,7 @@ from millrace_broker.metadata import (
     GroupConfigs,
     LiveBroker,
     PartitionInfo,
+    PayloadSchemas,
     ProducerIds,
     TopicCatalog,
     TopicChanges,
@@ -203,6 +204,7 @@ class Broker:
         if self.config.remote_log_storage_system_enable:
             self.logs.start_tiering(tiering_settings(self.config), ArrowStore(self.config.remote_log_storage_uri))
         self.group_configs = GroupConfigs(self.coordination, self.config)
+        self.payload_schemas = PayloadSchemas(self.coordination)
         self.producer_ids = ProducerIds(self.coordination, self.config.broker_id)
 
     def _check_metadata_file(self, directory: Path) -> None:

@@ -27,13 +27,15 @@ from millrace.errors import (
     OffsetOutOfRangeError,
     OffsetsLostError,
     RemoteStorageError,
+    SchemaMismatchError,
     StorageError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 from millrace.records import DecodedBatch, decode_range, scan_headers
+from millrace.schemas import promote
 from millrace.segments.direct import map_located
-from pyspark_millrace.columns import Layout, Metadata
+from pyspark_millrace.columns import Column, Layout, Metadata
 from pyspark_millrace.options import DirectReads, SourceOptions
 from pyspark_millrace.planning import Extent, PlannedSplit
 
@@ -173,6 +175,7 @@ class Assembler:
         self._layout = layout
         self._schema = layout.arrow_schema()
         self._rows = rows_per_batch
+        self._where = f"{topic}-{partition}"
         self._constants: Mapping[Metadata, pa.Scalar] = {
             Metadata.TOPIC: pa.scalar(topic, pa.string()),
             Metadata.PARTITION: pa.scalar(partition, pa.int32()),
@@ -227,12 +230,30 @@ class Assembler:
             if isinstance(column.source, Metadata):
                 array = self._metadata(column.source, decoded)
             elif column.source in present:
-                array = decoded.columns.column(column.source)
+                array = self._promoted(decoded, column, field.type)
             else:
-                # The batch is older than the column.
+                # The batch is older than the column, or newer than its end.
                 array = self._repeat(pa.scalar(None, field.type), decoded.num_rows)
-            arrays.append(array if array.type.equals(field.type) else array.cast(field.type))
+            if not column.nullable and array.null_count:
+                raise self._misfit(decoded, column, "has nulls")
+            arrays.append(array)
         return arrays
+
+    def _promoted(self, decoded: DecodedBatch, column: Column, data_type: pa.DataType) -> pa.Array:
+        array = decoded.columns.column(column.source)
+        try:
+            return promote(array, data_type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise self._misfit(decoded, column, f"is {array.type} with values that do not fit ({error})") from error
+
+    def _misfit(self, decoded: DecodedBatch, column: Column, what: str) -> SchemaMismatchError:
+        """The topic's schema changed under a running query in a way that forward compatibility would have refused."""
+        required = "" if column.nullable else " NOT NULL"
+        return SchemaMismatchError(
+            f"column {column.name} of {self._where} {what} from offset {decoded.header.base_offset} (schema "
+            f"{decoded.schema_id}), and the query started with {column.type.simpleString().upper()}{required}: start "
+            "it again, so that it takes the topic's schema as it is now"
+        )
 
     def _metadata(self, kind: Metadata, decoded: DecodedBatch) -> pa.Array:
         rows = decoded.num_rows

@@ -51,7 +51,7 @@ _EDGE_WORDS: Final = {Edge.EARLIEST: "earliest", Edge.LATEST: "latest"}
 
 @dataclass(frozen=True, slots=True)
 class TopicSet:
-    """The topics and partitions that a query reads, at one moment. All have the same schema (None: opaque)."""
+    """The topics and partitions that a query reads, at one moment. All are read in the same schema (None: opaque)."""
 
     topic_ids: Mapping[str, uuid.UUID]
     partitions: tuple[PartitionKey, ...]
@@ -336,13 +336,14 @@ def _common_schema(topics: Sequence[TopicDescription]) -> pa.Schema | None:
         return None
     first = topics[0]
     for other in topics[1:]:
-        same = first.schema.equals(other.schema) if first.schema and other.schema else first.schema is other.schema
+        mine, theirs = first.read_schema, other.read_schema
+        same = mine.equals(theirs) if mine and theirs else mine is theirs
         if not same:
             raise UsageError(
                 f"topics {first.name} and {other.name} have different schemas, and one DataFrame has one schema: "
                 "read them separately and join or union what they have in common"
             )
-    return first.schema
+    return first.read_schema
 
 
 def _check_covers(named: Mapping[PartitionKey, int], partitions: Sequence[PartitionKey], option: str) -> None:

@@ -206,10 +206,11 @@ def test_schema_ids_are_not_used_again(calls: Any, topic: str) -> None:
 @pytest.mark.parametrize(
     ("ddl", "error"),
     [
-        ("id BIGINT NOT NULL", errors.IncompatibleSchemaError),
+        ("name STRING", errors.IncompatibleSchemaError),
         ("id INT NOT NULL, name STRING", errors.IncompatibleSchemaError),
         ("id BIGINT NOT NULL, name STRING, age INT NOT NULL", errors.IncompatibleSchemaError),
-        ("name STRING, id BIGINT NOT NULL", errors.IncompatibleSchemaError),
+        ("id BIGINT NOT NULL, name BINARY", errors.IncompatibleSchemaError),
+        ("id BIGINT, name STRING", errors.IncompatibleSchemaError),
     ],
 )
 def test_a_schema_change_that_breaks_readers_is_refused(

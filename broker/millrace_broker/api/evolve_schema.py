@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call
 from millrace_broker.broker import Broker
 
 
 async def handle(broker: Broker, request: pb.EvolveSchemaRequest, call: Call) -> pb.EvolveSchemaResponse:
-    """Add the version, which may only add nullable columns at the end; the present schema again changes nothing."""
-    version = await broker.administer(broker.changes.evolve_schema, request.topic, request.arrow_schema)
+    """Add the version if the topic's mode allows it, or only check; the present schema again changes nothing."""
+    evolve = partial(
+        broker.changes.evolve_schema, validate_only=request.validate_only, compatibility=request.compatibility
+    )
+    version = await broker.administer(evolve, request.topic, request.arrow_schema)
     return pb.EvolveSchemaResponse(
         schema=pb.Schema(id=version.id, version=version.version, arrow_schema=version.arrow_schema)
     )

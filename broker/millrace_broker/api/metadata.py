@@ -48,6 +48,7 @@ def _describe(topic: pb.Topic, info: TopicInfo, *, include_schema: bool) -> None
     if include_schema and info.is_typed:
         newest = info.schemas[-1]
         topic.schema.CopyFrom(pb.Schema(id=newest.id, version=newest.version, arrow_schema=newest.arrow_schema))
+        topic.read_schema = info.read_schema
 
 
 def _partition(info: PartitionInfo) -> pb.Partition:

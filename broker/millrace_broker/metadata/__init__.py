@@ -6,6 +6,7 @@
 from millrace_broker.metadata.catalog import TopicCatalog
 from millrace_broker.metadata.changes import TopicChanges, TopicSpec
 from millrace_broker.metadata.group_configs import GroupConfigs
+from millrace_broker.metadata.payload_schemas import PayloadSchemas
 from millrace_broker.metadata.producer_ids import ProducerIds
 from millrace_broker.metadata.registration import LiveBroker
 from millrace_broker.metadata.topics import PartitionInfo, SchemaVersion, TopicInfo
@@ -14,6 +15,7 @@ __all__ = [
     "GroupConfigs",
     "LiveBroker",
     "PartitionInfo",
+    "PayloadSchemas",
     "ProducerIds",
     "SchemaVersion",
     "TopicCatalog",

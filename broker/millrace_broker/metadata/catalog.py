@@ -96,6 +96,7 @@ class TopicCatalog:
             config=effective_config(self._defaults, overrides, is_typed=bool(schemas)),
             schemas=schemas,
             key_columns=key_columns,
+            read_schema=_read_schema(schemas),
         )
 
     def _read_partition(self, name: str, partition: int, replicas: tuple[int, ...]) -> PartitionInfo:
@@ -131,3 +132,12 @@ class TopicCatalog:
             for schema_id, node in nodes
         )
         return versions, typed.key_columns
+
+
+def _read_schema(versions: tuple[SchemaVersion, ...]) -> bytes:
+    if len(versions) < 2:
+        return b""
+    from millrace.schemas import read_schema, serialize_schema
+
+    found = read_schema([version.schema for version in versions])
+    return b"" if found.equals(versions[-1].schema) else serialize_schema(found)

@@ -163,22 +163,29 @@ class TopicChanges:
         self._catalog.refresh(name)
         self._logs.set_config(name, config)
 
-    def evolve_schema(self, name: str, arrow_schema: bytes) -> SchemaVersion:
+    def evolve_schema(
+        self, name: str, arrow_schema: bytes, *, validate_only: bool = False, compatibility: str = ""
+    ) -> SchemaVersion:
         """Add a version of a typed topic's schema; the present one again is no new version.
 
+        ``validate_only`` returns the version as it would be, with id 0, and can check by another mode than the topic's.
         Raises ``IncompatibleSchemaError``, ``SchemaError``, or ``InvalidRequestError`` for an opaque topic.
         """
-        from millrace.schemas import check_evolution, deserialize_schema, serialize_schema, validate_topic_schema
+        from millrace.schemas import check_evolution, deserialize_schema, serialize_schema
 
         topic = self._catalog.topic(name)
         if not topic.is_typed:
             raise InvalidRequestError(f"topic {name} is opaque and has no schema to evolve: create a typed topic")
         present = topic.schemas[-1]
         new = deserialize_schema(arrow_schema)
-        validate_topic_schema(new, topic.key_columns)
-        check_evolution(present.schema, new)
+        mode = (
+            rules.compatibility(compatibility) if validate_only and compatibility else topic.config.schema_compatibility
+        )
+        check_evolution([version.schema for version in topic.schemas], new, mode, topic.key_columns)
         if new.equals(present.schema):
             return present
+        if validate_only:
+            return SchemaVersion(id=0, version=present.version + 1, arrow_schema=serialize_schema(new))
         schema_id, counter = self._next_schema_id()
         schema_ids = (*(version.id for version in topic.schemas), schema_id)
         node = SchemaNode(

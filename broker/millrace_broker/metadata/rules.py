@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from millrace.config.topic import CompressionType, TopicConfig
+from millrace.config.topic import CompressionType, SchemaCompatibility, TopicConfig
 from millrace.coordinator_records import INTERNAL_TOPICS
 from millrace.errors import InvalidConfigError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidTopicError
 
@@ -80,6 +80,16 @@ def check_option_names(names: Iterable[str]) -> None:
         raise InvalidConfigError(
             f"unknown topic option {', '.join(unknown)}: the options are {', '.join(TopicConfig.option_names())}"
         )
+
+
+def compatibility(text: str) -> SchemaCompatibility:
+    """Read a mode of ``schema.compatibility``. Raises ``InvalidConfigError``."""
+    try:
+        return SchemaCompatibility(text.upper())
+    except ValueError:
+        raise InvalidConfigError(
+            f"schema.compatibility={text}: expected one of {', '.join(SchemaCompatibility)}"
+        ) from None
 
 
 def check_compaction(name: str, config: TopicConfig, *, is_typed: bool, key_columns: Sequence[str]) -> None:

@@ -46,7 +46,10 @@ class SchemaVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicInfo:
-    """A topic. ``schemas`` holds every version, oldest first; empty for an opaque topic."""
+    """A topic. ``schemas`` holds every version, oldest first; empty for an opaque topic.
+
+    ``read_schema`` (an Arrow IPC schema message) is what records of all versions are read in; empty for the newest one.
+    """
 
     name: str
     topic_id: uuid.UUID
@@ -55,6 +58,7 @@ class TopicInfo:
     config: TopicConfig
     schemas: tuple[SchemaVersion, ...] = ()
     key_columns: tuple[str, ...] = ()
+    read_schema: bytes = b""
 
     @property
     def is_internal(self) -> bool:

@@ -140,9 +140,9 @@ class Admin(GroupOperations, TransactionOperations):
     # --- schemas ---------------------------------------------------------------------------------------------
 
     def evolve_schema(self, topic: str, schema: Any) -> TopicSchema:
-        """Make a new version of a typed topic's schema, which may only add nullable columns at the end.
+        """Make a new version of a typed topic's schema, as far as the topic's ``schema.compatibility`` allows.
 
-        Raises ``IncompatibleSchemaError`` naming the column.
+        Raises ``IncompatibleSchemaError`` naming column, change and mode.
         """
         request = pb.EvolveSchemaRequest(topic=topic, arrow_schema=serialize_schema(parse_schema(schema)))
         response = self._connections.call(
@@ -150,6 +150,20 @@ class Admin(GroupOperations, TransactionOperations):
         )
         self._metadata.forget(topic)
         return _topic_schema(response.schema)
+
+    def check_schema(self, topic: str, schema: Any, *, compatibility: str = "") -> TopicSchema:
+        """Check what ``evolve_schema`` would do, and change nothing: the version as it would be, with id 0.
+
+        The present schema is returned as it is. ``compatibility`` checks by another mode than the topic's. Raises
+        ``IncompatibleSchemaError``, and ``InvalidConfigError`` for a mode that does not exist.
+        """
+        request = pb.EvolveSchemaRequest(
+            topic=topic,
+            arrow_schema=serialize_schema(parse_schema(schema)),
+            validate_only=True,
+            compatibility=compatibility,
+        )
+        return _topic_schema(self._connections.call(lambda stub: stub.EvolveSchema, request).schema)
 
     def topic_schemas(self, topic: str) -> list[TopicSchema]:
         """All versions of a topic's schema, oldest first; none for an opaque topic."""

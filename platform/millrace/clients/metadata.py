@@ -148,6 +148,7 @@ def _description(topic: pb.Topic) -> TopicDescription:
         schema_id=topic.schema_id,
         schema_version=topic.schema.version,
         schema=deserialize_schema(topic.schema.arrow_schema) if topic.schema_id else None,
+        read_schema=deserialize_schema(topic.read_schema or topic.schema.arrow_schema) if topic.schema_id else None,
         key_columns=tuple(topic.key_columns),
         is_internal=topic.is_internal,
     )

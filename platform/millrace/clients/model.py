@@ -35,7 +35,11 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """A topic as the broker describes it. An opaque topic has ``schema_id`` 0 and no ``schema``."""
+    """A topic as the broker describes it. An opaque topic has ``schema_id`` 0 and no ``schema``.
+
+    ``schema`` is the newest version, which what is sent has to fit; records of all versions are read in ``read_schema``
+    (see ``millrace.schemas.compatibility``).
+    """
 
     name: str
     topic_id: uuid.UUID
@@ -45,6 +49,7 @@ class TopicDescription:
     schema: pa.Schema | None = None
     key_columns: tuple[str, ...] = ()
     is_internal: bool = False
+    read_schema: pa.Schema | None = None
 
     @property
     def num_partitions(self) -> int:

@@ -38,7 +38,7 @@ class TableShape:
         cls, topics: Sequence[TopicDescription], columns: Sequence[str] | None, metadata: Sequence[str]
     ) -> TableShape:
         """Decide on the columns; raises ``UsageError`` for unknown ones and for topics that do not go together."""
-        schemas = [OPAQUE_SCHEMA if topic.schema is None else topic.schema for topic in topics]
+        schemas = [OPAQUE_SCHEMA if topic.read_schema is None else topic.read_schema for topic in topics]
         for topic, schema in zip(topics, schemas, strict=True):
             if schema != schemas[0]:
                 raise UsageError(

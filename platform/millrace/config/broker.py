@@ -52,6 +52,7 @@ TOPIC_DEFAULTS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "max.compaction.lag.ms": (("log.cleaner.max.compaction.lag.ms", 1),),
     "delete.retention.ms": (("log.cleaner.delete.retention.ms", 1),),
     "min.insync.replicas": (("min.insync.replicas", 1),),
+    "schema.compatibility": (("schema.compatibility", 1),),
     "local.retention.ms": (("log.local.retention.ms", 1),),
     "local.retention.bytes": (("log.local.retention.bytes", 1),),
 }

@@ -39,6 +39,36 @@ class MessageTimestampType(StrEnum):
     LOG_APPEND_TIME = "LogAppendTime"
 
 
+class SchemaCompatibility(StrEnum):
+    """Which changes of a typed topic's schema are allowed: the Confluent registry's modes.
+
+    What each allows is in ``millrace.schemas.compatibility``.
+    """
+
+    NONE = "NONE"
+    BACKWARD = "BACKWARD"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD = "FORWARD"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL = "FULL"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether readers with the new version must read older records."""
+        return self.startswith(("BACKWARD", "FULL"))
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether readers with an older version must read new records."""
+        return self.startswith(("FORWARD", "FULL"))
+
+    @property
+    def is_transitive(self) -> bool:
+        """Whether every older version counts, not the last one alone."""
+        return self.endswith("_TRANSITIVE")
+
+
 class TopicConfig(Config):
     """Configuration of one topic; the defaults are the broker's unless it overrides them."""
 
@@ -85,6 +115,9 @@ class TopicConfig(Config):
     )
     delete_retention_ms: Int64 = Field(86_400_000, description="Time for which compaction keeps tombstones.")
     min_insync_replicas: int = Field(1, ge=1, le=_INT_MAX, description="Replicas that must have a record for acks=all.")
+    schema_compatibility: SchemaCompatibility = Field(
+        SchemaCompatibility.FULL, description="Which changes of a typed topic's schema are allowed."
+    )
     remote_storage_enable: bool = Field(False, description="Whether sealed segments are copied to the remote store.")
     local_retention_ms: int = Field(
         _LIKE_TOTAL,

@@ -233,3 +233,42 @@ class TypedTopicNode(_JsonNode):
     @classmethod
     def _from_json(cls, value: dict[str, Any]) -> Self:
         return cls(tuple(value["schema_ids"]), tuple(value["key_columns"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadSchemaNode(_JsonNode):
+    """``/millrace/payload_schemas/<id>``: a schema of payloads in opaque topics.
+
+    ``references`` are (name in the text, subject, version), ``subjects`` are (subject, version): as the Confluent
+    registry has them.
+    """
+
+    kind: str
+    text: str
+    references: tuple[tuple[str, str, int], ...] = ()
+    subjects: tuple[tuple[str, int], ...] = ()
+
+    def has_same_schema(self, other: PayloadSchemaNode) -> bool:
+        """Whether both say the same of payloads, whatever their subjects."""
+        return (self.kind, self.text, self.references) == (other.kind, other.text, other.references)
+
+    def encode(self) -> bytes:
+        """The node's bytes."""
+        return _dump(
+            {
+                "version": 1,
+                "kind": self.kind,
+                "schema": self.text,
+                "references": [list(each) for each in self.references],
+                "subjects": [list(each) for each in self.subjects],
+            }
+        )
+
+    @classmethod
+    def _from_json(cls, value: dict[str, Any]) -> Self:
+        return cls(
+            kind=value["kind"],
+            text=value["schema"],
+            references=tuple((name, subject, version) for name, subject, version in value["references"]),
+            subjects=tuple((subject, version) for subject, version in value["subjects"]),
+        )

@@ -21,6 +21,7 @@ DELETE_TOPICS: Final = "/admin/delete_topics"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 SCHEMAS: Final = "/millrace/schemas"
 TYPED_TOPICS: Final = "/millrace/topics"
+PAYLOAD_SCHEMAS: Final = "/millrace/payload_schemas"
 
 ROOTS: Final = (
     "/cluster",
@@ -34,6 +35,7 @@ ROOTS: Final = (
     PRODUCER_ID_BLOCK,
     SCHEMAS,
     TYPED_TOPICS,
+    PAYLOAD_SCHEMAS,
 )
 """Persistent nodes that every broker makes sure of when it starts."""
 
@@ -86,3 +88,8 @@ def schema_path(schema_id: int) -> str:
 def typed_topic_path(topic: str) -> str:
     """A typed topic's schema versions and key columns."""
     return f"{TYPED_TOPICS}/{topic}"
+
+
+def payload_schema_path(schema_id: int) -> str:
+    """A schema of payloads, by the id that they name."""
+    return f"{PAYLOAD_SCHEMAS}/{schema_id}"

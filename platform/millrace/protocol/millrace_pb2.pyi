@@ -157,22 +157,96 @@ class ApiVersionsResponse(_message.Message):
 
     SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    FRAME_PORT_FIELD_NUMBER: _builtins.int
     software_version: _builtins.str
     protocol_version: _builtins.int
     """raised when a change is not understood by older clients"""
+    broker_id: _builtins.int
+    cluster_id: _builtins.str
+    frame_port: _builtins.int
+    """where the same calls are answered over frames (docs/design/0015); 0: nowhere"""
     def __init__(
         self,
         *,
         software_version: _builtins.str = ...,
         protocol_version: _builtins.int = ...,
+        broker_id: _builtins.int = ...,
+        cluster_id: _builtins.str = ...,
+        frame_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["protocol_version", b"protocol_version", "software_version", b"software_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "frame_port", b"frame_port", "protocol_version", b"protocol_version", "software_version", b"software_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApiVersionsResponse: _TypeAlias = ApiVersionsResponse  # noqa: Y015
+
+@_typing.final
+class HelloRequest(_message.Message):
+    """What a client says first on a connection for frames, and what it is answered: see millrace.protocol.frames."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_SOFTWARE_NAME_FIELD_NUMBER: _builtins.int
+    CLIENT_SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
+    CREDENTIALS_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.str
+    client_software_name: _builtins.str
+    client_software_version: _builtins.str
+    credentials: _builtins.bytes
+    """none are asked for yet"""
+    def __init__(
+        self,
+        *,
+        client_id: _builtins.str = ...,
+        client_software_name: _builtins.str = ...,
+        client_software_version: _builtins.str = ...,
+        credentials: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_software_name", b"client_software_name", "client_software_version", b"client_software_version", "credentials", b"credentials"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HelloRequest: _TypeAlias = HelloRequest  # noqa: Y015
+
+@_typing.final
+class HelloResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_BYTES_MAX_FIELD_NUMBER: _builtins.int
+    IDLE_MS_MAX_FIELD_NUMBER: _builtins.int
+    software_version: _builtins.str
+    broker_id: _builtins.int
+    cluster_id: _builtins.str
+    request_bytes_max: _builtins.int
+    """of the message of a request"""
+    idle_ms_max: _builtins.int
+    """an idle connection is closed by the broker after this time"""
+    def __init__(
+        self,
+        *,
+        software_version: _builtins.str = ...,
+        broker_id: _builtins.int = ...,
+        cluster_id: _builtins.str = ...,
+        request_bytes_max: _builtins.int = ...,
+        idle_ms_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "idle_ms_max", b"idle_ms_max", "request_bytes_max", b"request_bytes_max", "software_version", b"software_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HelloResponse: _TypeAlias = HelloResponse  # noqa: Y015
 
 @_typing.final
 class MetadataRequest(_message.Message):
@@ -311,12 +385,15 @@ class Topic(_message.Message):
     KEY_COLUMNS_FIELD_NUMBER: _builtins.int
     SCHEMA_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    READ_SCHEMA_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     """16 bytes, a UUID"""
     is_internal: _builtins.bool
     schema_id: _builtins.int
     """of the newest version; 0: an opaque topic"""
+    read_schema: _builtins.bytes
+    """in which records of all versions are read, beside schema; empty: schema itself"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]: ...
     @_builtins.property
@@ -336,10 +413,11 @@ class Topic(_message.Message):
         key_columns: _abc.Iterable[_builtins.str] | None = ...,
         schema: Global___Schema | None = ...,
         error: Global___Error | None = ...,
+        read_schema: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "is_internal", b"is_internal", "key_columns", b"key_columns", "name", b"name", "partitions", b"partitions", "schema", b"schema", "schema_id", b"schema_id", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "is_internal", b"is_internal", "key_columns", b"key_columns", "name", b"name", "partitions", b"partitions", "read_schema", b"read_schema", "schema", b"schema", "schema_id", b"schema_id", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -903,17 +981,24 @@ class EvolveSchemaRequest(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     ARROW_SCHEMA_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    COMPATIBILITY_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     arrow_schema: _builtins.bytes
+    validate_only: _builtins.bool
+    compatibility: _builtins.str
+    """with validate_only: the mode to check by; empty: the topic's schema.compatibility"""
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         arrow_schema: _builtins.bytes = ...,
+        validate_only: _builtins.bool = ...,
+        compatibility: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrow_schema", b"arrow_schema", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrow_schema", b"arrow_schema", "compatibility", b"compatibility", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -982,6 +1067,213 @@ class GetSchemasResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetSchemasResponse: _TypeAlias = GetSchemasResponse  # noqa: Y015
+
+@_typing.final
+class PayloadSchema(_message.Message):
+    """A schema of the payloads in opaque topics. Its id is the one that payloads begin with, as Confluent's serializers
+    write them; these ids have nothing to do with those of typed topics' schemas.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Reference(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        NAME_FIELD_NUMBER: _builtins.int
+        SUBJECT_FIELD_NUMBER: _builtins.int
+        VERSION_FIELD_NUMBER: _builtins.int
+        name: _builtins.str
+        """how the text calls it: an Avro name, a JSON Schema's $ref, a .proto file's import"""
+        subject: _builtins.str
+        version: _builtins.int
+        def __init__(
+            self,
+            *,
+            name: _builtins.str = ...,
+            subject: _builtins.str = ...,
+            version: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "subject", b"subject", "version", b"version"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class SubjectVersion(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SUBJECT_FIELD_NUMBER: _builtins.int
+        VERSION_FIELD_NUMBER: _builtins.int
+        subject: _builtins.str
+        version: _builtins.int
+        def __init__(
+            self,
+            *,
+            subject: _builtins.str = ...,
+            version: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["subject", b"subject", "version", b"version"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    REFERENCES_FIELD_NUMBER: _builtins.int
+    SUBJECTS_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """0 when registering: the next free one"""
+    kind: _builtins.str
+    """AVRO, JSON, PROTOBUF"""
+    text: _builtins.str
+    @_builtins.property
+    def references(self) -> _containers.RepeatedCompositeFieldContainer[Global___PayloadSchema.Reference]: ...
+    @_builtins.property
+    def subjects(self) -> _containers.RepeatedCompositeFieldContainer[Global___PayloadSchema.SubjectVersion]: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        kind: _builtins.str = ...,
+        text: _builtins.str = ...,
+        references: _abc.Iterable[Global___PayloadSchema.Reference] | None = ...,
+        subjects: _abc.Iterable[Global___PayloadSchema.SubjectVersion] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "kind", b"kind", "references", b"references", "subjects", b"subjects", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PayloadSchema: _TypeAlias = PayloadSchema  # noqa: Y015
+
+@_typing.final
+class RegisterPayloadSchemasRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCHEMAS_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    @_builtins.property
+    def schemas(self) -> _containers.RepeatedCompositeFieldContainer[Global___PayloadSchema]:
+        """all of them or none"""
+
+    def __init__(
+        self,
+        *,
+        schemas: _abc.Iterable[Global___PayloadSchema] | None = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["schemas", b"schemas", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterPayloadSchemasRequest: _TypeAlias = RegisterPayloadSchemasRequest  # noqa: Y015
+
+@_typing.final
+class RegisterPayloadSchemasResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCHEMAS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def schemas(self) -> _containers.RepeatedCompositeFieldContainer[Global___PayloadSchema]:
+        """as they are registered now, in the order of the request"""
+
+    def __init__(
+        self,
+        *,
+        schemas: _abc.Iterable[Global___PayloadSchema] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["schemas", b"schemas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterPayloadSchemasResponse: _TypeAlias = RegisterPayloadSchemasResponse  # noqa: Y015
+
+@_typing.final
+class GetPayloadSchemasRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """none: all"""
+
+    def __init__(
+        self,
+        *,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPayloadSchemasRequest: _TypeAlias = GetPayloadSchemasRequest  # noqa: Y015
+
+@_typing.final
+class GetPayloadSchemasResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCHEMAS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def schemas(self) -> _containers.RepeatedCompositeFieldContainer[Global___PayloadSchema]: ...
+    def __init__(
+        self,
+        *,
+        schemas: _abc.Iterable[Global___PayloadSchema] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["schemas", b"schemas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPayloadSchemasResponse: _TypeAlias = GetPayloadSchemasResponse  # noqa: Y015
+
+@_typing.final
+class DeletePayloadSchemasRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePayloadSchemasRequest: _TypeAlias = DeletePayloadSchemasRequest  # noqa: Y015
+
+@_typing.final
+class DeletePayloadSchemasResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePayloadSchemasResponse: _TypeAlias = DeletePayloadSchemasResponse  # noqa: Y015
 
 @_typing.final
 class InitProducerIdRequest(_message.Message):
@@ -2349,6 +2641,120 @@ class EndTxnResponse(_message.Message):
 Global___EndTxnResponse: _TypeAlias = EndTxnResponse  # noqa: Y015
 
 @_typing.final
+class JoinCommitRequest(_message.Message):
+    """An attempt is one execution of an epoch, with any number of producers. Where another one of the same epoch begins, what
+    those before have open is aborted, and they are fenced.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXTERNAL_ID_FIELD_NUMBER: _builtins.int
+    EXTERNAL_EPOCH_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    TRANSACTION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    RETENTION_MS_FIELD_NUMBER: _builtins.int
+    external_id: _builtins.str
+    external_epoch: _builtins.int
+    owner: _builtins.str
+    """who alone commits under this id; empty: anybody"""
+    attempt: _builtins.str
+    transaction_timeout_ms: _builtins.int
+    retention_ms: _builtins.int
+    """time for which the id is remembered when it is not used; 0: for ever"""
+    def __init__(
+        self,
+        *,
+        external_id: _builtins.str = ...,
+        external_epoch: _builtins.int = ...,
+        owner: _builtins.str = ...,
+        attempt: _builtins.str = ...,
+        transaction_timeout_ms: _builtins.int = ...,
+        retention_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "external_epoch", b"external_epoch", "external_id", b"external_id", "owner", b"owner", "retention_ms", b"retention_ms", "transaction_timeout_ms", b"transaction_timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinCommitRequest: _TypeAlias = JoinCommitRequest  # noqa: Y015
+
+@_typing.final
+class JoinCommitResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAS_COMMITTED_BEFORE_FIELD_NUMBER: _builtins.int
+    LAST_COMMITTED_EPOCH_FIELD_NUMBER: _builtins.int
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    was_committed_before: _builtins.bool
+    """this epoch or a later one: then there is no place"""
+    last_committed_epoch: _builtins.int
+    """-1: none"""
+    transactional_id: _builtins.str
+    """whose coordinator_key is the external id"""
+    producer_id: _builtins.int
+    producer_epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        was_committed_before: _builtins.bool = ...,
+        last_committed_epoch: _builtins.int = ...,
+        transactional_id: _builtins.str = ...,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_committed_epoch", b"last_committed_epoch", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "transactional_id", b"transactional_id", "was_committed_before", b"was_committed_before"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinCommitResponse: _TypeAlias = JoinCommitResponse  # noqa: Y015
+
+@_typing.final
+class AbortCommitRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXTERNAL_ID_FIELD_NUMBER: _builtins.int
+    EXTERNAL_EPOCH_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    external_id: _builtins.str
+    external_epoch: _builtins.int
+    attempt: _builtins.str
+    def __init__(
+        self,
+        *,
+        external_id: _builtins.str = ...,
+        external_epoch: _builtins.int = ...,
+        attempt: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "external_epoch", b"external_epoch", "external_id", b"external_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AbortCommitRequest: _TypeAlias = AbortCommitRequest  # noqa: Y015
+
+@_typing.final
+class AbortCommitResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AbortCommitResponse: _TypeAlias = AbortCommitResponse  # noqa: Y015
+
+@_typing.final
 class CommitTransactionsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2379,10 +2785,13 @@ class CommitTransactionsRequest(_message.Message):
     EXTERNAL_EPOCH_FIELD_NUMBER: _builtins.int
     COMMITTED_FIELD_NUMBER: _builtins.int
     ABORTED_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     external_id: _builtins.str
     """of the whole that commits, such as a streaming query; the members' coordinator_key"""
     external_epoch: _builtins.int
     """grows by each commit, such as the query's batch number"""
+    attempt: _builtins.str
+    """that of JoinCommit: what it has open beside the members is aborted; empty: none"""
     @_builtins.property
     def committed(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommitTransactionsRequest.Member]: ...
     @_builtins.property
@@ -2394,10 +2803,11 @@ class CommitTransactionsRequest(_message.Message):
         external_epoch: _builtins.int = ...,
         committed: _abc.Iterable[Global___CommitTransactionsRequest.Member] | None = ...,
         aborted: _abc.Iterable[Global___CommitTransactionsRequest.Member] | None = ...,
+        attempt: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "committed", b"committed", "external_epoch", b"external_epoch", "external_id", b"external_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "attempt", b"attempt", "committed", b"committed", "external_epoch", b"external_epoch", "external_id", b"external_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

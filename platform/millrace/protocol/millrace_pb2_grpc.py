@@ -79,6 +79,21 @@ class BrokerStub:
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.GetSchemasRequest.SerializeToString,
                 response_deserializer=millrace_dot_protocol_dot_millrace__pb2.GetSchemasResponse.FromString,
                 _registered_method=True)
+        self.RegisterPayloadSchemas = channel.unary_unary(
+                '/millrace.v1.Broker/RegisterPayloadSchemas',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.RegisterPayloadSchemasRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.RegisterPayloadSchemasResponse.FromString,
+                _registered_method=True)
+        self.GetPayloadSchemas = channel.unary_unary(
+                '/millrace.v1.Broker/GetPayloadSchemas',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.GetPayloadSchemasRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.GetPayloadSchemasResponse.FromString,
+                _registered_method=True)
+        self.DeletePayloadSchemas = channel.unary_unary(
+                '/millrace.v1.Broker/DeletePayloadSchemas',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.DeletePayloadSchemasRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.DeletePayloadSchemasResponse.FromString,
+                _registered_method=True)
         self.InitProducerId = channel.unary_unary(
                 '/millrace.v1.Broker/InitProducerId',
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.InitProducerIdRequest.SerializeToString,
@@ -144,10 +159,20 @@ class BrokerStub:
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.EndTxnRequest.SerializeToString,
                 response_deserializer=millrace_dot_protocol_dot_millrace__pb2.EndTxnResponse.FromString,
                 _registered_method=True)
+        self.JoinCommit = channel.unary_unary(
+                '/millrace.v1.Broker/JoinCommit',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.JoinCommitRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.JoinCommitResponse.FromString,
+                _registered_method=True)
         self.CommitTransactions = channel.unary_unary(
                 '/millrace.v1.Broker/CommitTransactions',
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.CommitTransactionsRequest.SerializeToString,
                 response_deserializer=millrace_dot_protocol_dot_millrace__pb2.CommitTransactionsResponse.FromString,
+                _registered_method=True)
+        self.AbortCommit = channel.unary_unary(
+                '/millrace.v1.Broker/AbortCommit',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.AbortCommitRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.AbortCommitResponse.FromString,
                 _registered_method=True)
         self.WriteTxnMarkers = channel.unary_unary(
                 '/millrace.v1.Broker/WriteTxnMarkers',
@@ -311,6 +336,25 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RegisterPayloadSchemas(self, request, context):
+        """Schemas of payloads (Avro, JSON Schema, Protobuf) under the ids by which payloads name them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPayloadSchemas(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeletePayloadSchemas(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def InitProducerId(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -396,8 +440,23 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def JoinCommit(self, request, context):
+        """Give a producer a place of its own in what will be committed together under an external id, unless that was
+        committed already.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CommitTransactions(self, request, context):
         """Commit the transactions of several producers together, and abort those of others, under an external id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AbortCommit(self, request, context):
+        """Abort what an attempt at such a commit has left open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -574,6 +633,21 @@ def add_BrokerServicer_to_server(servicer, server):
                     request_deserializer=millrace_dot_protocol_dot_millrace__pb2.GetSchemasRequest.FromString,
                     response_serializer=millrace_dot_protocol_dot_millrace__pb2.GetSchemasResponse.SerializeToString,
             ),
+            'RegisterPayloadSchemas': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterPayloadSchemas,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.RegisterPayloadSchemasRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.RegisterPayloadSchemasResponse.SerializeToString,
+            ),
+            'GetPayloadSchemas': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPayloadSchemas,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.GetPayloadSchemasRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.GetPayloadSchemasResponse.SerializeToString,
+            ),
+            'DeletePayloadSchemas': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeletePayloadSchemas,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.DeletePayloadSchemasRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.DeletePayloadSchemasResponse.SerializeToString,
+            ),
             'InitProducerId': grpc.unary_unary_rpc_method_handler(
                     servicer.InitProducerId,
                     request_deserializer=millrace_dot_protocol_dot_millrace__pb2.InitProducerIdRequest.FromString,
@@ -639,10 +713,20 @@ def add_BrokerServicer_to_server(servicer, server):
                     request_deserializer=millrace_dot_protocol_dot_millrace__pb2.EndTxnRequest.FromString,
                     response_serializer=millrace_dot_protocol_dot_millrace__pb2.EndTxnResponse.SerializeToString,
             ),
+            'JoinCommit': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinCommit,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.JoinCommitRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.JoinCommitResponse.SerializeToString,
+            ),
             'CommitTransactions': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitTransactions,
                     request_deserializer=millrace_dot_protocol_dot_millrace__pb2.CommitTransactionsRequest.FromString,
                     response_serializer=millrace_dot_protocol_dot_millrace__pb2.CommitTransactionsResponse.SerializeToString,
+            ),
+            'AbortCommit': grpc.unary_unary_rpc_method_handler(
+                    servicer.AbortCommit,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.AbortCommitRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.AbortCommitResponse.SerializeToString,
             ),
             'WriteTxnMarkers': grpc.unary_unary_rpc_method_handler(
                     servicer.WriteTxnMarkers,
@@ -988,6 +1072,87 @@ class Broker:
             '/millrace.v1.Broker/GetSchemas',
             millrace_dot_protocol_dot_millrace__pb2.GetSchemasRequest.SerializeToString,
             millrace_dot_protocol_dot_millrace__pb2.GetSchemasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RegisterPayloadSchemas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/RegisterPayloadSchemas',
+            millrace_dot_protocol_dot_millrace__pb2.RegisterPayloadSchemasRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.RegisterPayloadSchemasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPayloadSchemas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/GetPayloadSchemas',
+            millrace_dot_protocol_dot_millrace__pb2.GetPayloadSchemasRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.GetPayloadSchemasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeletePayloadSchemas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/DeletePayloadSchemas',
+            millrace_dot_protocol_dot_millrace__pb2.DeletePayloadSchemasRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.DeletePayloadSchemasResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1350,6 +1515,33 @@ class Broker:
             _registered_method=True)
 
     @staticmethod
+    def JoinCommit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/JoinCommit',
+            millrace_dot_protocol_dot_millrace__pb2.JoinCommitRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.JoinCommitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CommitTransactions(request,
             target,
             options=(),
@@ -1366,6 +1558,33 @@ class Broker:
             '/millrace.v1.Broker/CommitTransactions',
             millrace_dot_protocol_dot_millrace__pb2.CommitTransactionsRequest.SerializeToString,
             millrace_dot_protocol_dot_millrace__pb2.CommitTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AbortCommit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/AbortCommit',
+            millrace_dot_protocol_dot_millrace__pb2.AbortCommitRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.AbortCommitResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,10 @@ class BrokerStub:
     EvolveSchema: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.EvolveSchemaRequest, _millrace_pb2.EvolveSchemaResponse]
     """A new version of a typed topic's schema."""
     GetSchemas: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.GetSchemasRequest, _millrace_pb2.GetSchemasResponse]
+    RegisterPayloadSchemas: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.RegisterPayloadSchemasRequest, _millrace_pb2.RegisterPayloadSchemasResponse]
+    """Schemas of payloads (Avro, JSON Schema, Protobuf) under the ids by which payloads name them."""
+    GetPayloadSchemas: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.GetPayloadSchemasRequest, _millrace_pb2.GetPayloadSchemasResponse]
+    DeletePayloadSchemas: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DeletePayloadSchemasRequest, _millrace_pb2.DeletePayloadSchemasResponse]
     InitProducerId: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.InitProducerIdRequest, _millrace_pb2.InitProducerIdResponse]
     Produce: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ProduceRequest, _millrace_pb2.ProduceResponse]
     Fetch: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.FetchRequest, _millrace_pb2.FetchResponse]
@@ -70,8 +74,14 @@ class BrokerStub:
     AddOffsetsToTxn: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.AddOffsetsToTxnRequest, _millrace_pb2.AddOffsetsToTxnResponse]
     TxnOffsetCommit: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.TxnOffsetCommitRequest, _millrace_pb2.TxnOffsetCommitResponse]
     EndTxn: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.EndTxnRequest, _millrace_pb2.EndTxnResponse]
+    JoinCommit: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.JoinCommitRequest, _millrace_pb2.JoinCommitResponse]
+    """Give a producer a place of its own in what will be committed together under an external id, unless that was
+    committed already.
+    """
     CommitTransactions: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.CommitTransactionsRequest, _millrace_pb2.CommitTransactionsResponse]
     """Commit the transactions of several producers together, and abort those of others, under an external id."""
+    AbortCommit: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.AbortCommitRequest, _millrace_pb2.AbortCommitResponse]
+    """Abort what an attempt at such a commit has left open."""
     WriteTxnMarkers: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.WriteTxnMarkersRequest, _millrace_pb2.WriteTxnMarkersResponse]
     ListTransactions: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ListTransactionsRequest, _millrace_pb2.ListTransactionsResponse]
     DescribeTransactions: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DescribeTransactionsRequest, _millrace_pb2.DescribeTransactionsResponse]
@@ -111,6 +121,10 @@ class BrokerAsyncStub(BrokerStub):
     EvolveSchema: _aio.UnaryUnaryMultiCallable[_millrace_pb2.EvolveSchemaRequest, _millrace_pb2.EvolveSchemaResponse]  # type: ignore[assignment]
     """A new version of a typed topic's schema."""
     GetSchemas: _aio.UnaryUnaryMultiCallable[_millrace_pb2.GetSchemasRequest, _millrace_pb2.GetSchemasResponse]  # type: ignore[assignment]
+    RegisterPayloadSchemas: _aio.UnaryUnaryMultiCallable[_millrace_pb2.RegisterPayloadSchemasRequest, _millrace_pb2.RegisterPayloadSchemasResponse]  # type: ignore[assignment]
+    """Schemas of payloads (Avro, JSON Schema, Protobuf) under the ids by which payloads name them."""
+    GetPayloadSchemas: _aio.UnaryUnaryMultiCallable[_millrace_pb2.GetPayloadSchemasRequest, _millrace_pb2.GetPayloadSchemasResponse]  # type: ignore[assignment]
+    DeletePayloadSchemas: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DeletePayloadSchemasRequest, _millrace_pb2.DeletePayloadSchemasResponse]  # type: ignore[assignment]
     InitProducerId: _aio.UnaryUnaryMultiCallable[_millrace_pb2.InitProducerIdRequest, _millrace_pb2.InitProducerIdResponse]  # type: ignore[assignment]
     Produce: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ProduceRequest, _millrace_pb2.ProduceResponse]  # type: ignore[assignment]
     Fetch: _aio.UnaryUnaryMultiCallable[_millrace_pb2.FetchRequest, _millrace_pb2.FetchResponse]  # type: ignore[assignment]
@@ -132,8 +146,14 @@ class BrokerAsyncStub(BrokerStub):
     AddOffsetsToTxn: _aio.UnaryUnaryMultiCallable[_millrace_pb2.AddOffsetsToTxnRequest, _millrace_pb2.AddOffsetsToTxnResponse]  # type: ignore[assignment]
     TxnOffsetCommit: _aio.UnaryUnaryMultiCallable[_millrace_pb2.TxnOffsetCommitRequest, _millrace_pb2.TxnOffsetCommitResponse]  # type: ignore[assignment]
     EndTxn: _aio.UnaryUnaryMultiCallable[_millrace_pb2.EndTxnRequest, _millrace_pb2.EndTxnResponse]  # type: ignore[assignment]
+    JoinCommit: _aio.UnaryUnaryMultiCallable[_millrace_pb2.JoinCommitRequest, _millrace_pb2.JoinCommitResponse]  # type: ignore[assignment]
+    """Give a producer a place of its own in what will be committed together under an external id, unless that was
+    committed already.
+    """
     CommitTransactions: _aio.UnaryUnaryMultiCallable[_millrace_pb2.CommitTransactionsRequest, _millrace_pb2.CommitTransactionsResponse]  # type: ignore[assignment]
     """Commit the transactions of several producers together, and abort those of others, under an external id."""
+    AbortCommit: _aio.UnaryUnaryMultiCallable[_millrace_pb2.AbortCommitRequest, _millrace_pb2.AbortCommitResponse]  # type: ignore[assignment]
+    """Abort what an attempt at such a commit has left open."""
     WriteTxnMarkers: _aio.UnaryUnaryMultiCallable[_millrace_pb2.WriteTxnMarkersRequest, _millrace_pb2.WriteTxnMarkersResponse]  # type: ignore[assignment]
     ListTransactions: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ListTransactionsRequest, _millrace_pb2.ListTransactionsResponse]  # type: ignore[assignment]
     DescribeTransactions: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DescribeTransactionsRequest, _millrace_pb2.DescribeTransactionsResponse]  # type: ignore[assignment]
@@ -224,6 +244,28 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _millrace_pb2.GetSchemasRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.GetSchemasResponse, _abc.Awaitable[_millrace_pb2.GetSchemasResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RegisterPayloadSchemas(
+        self,
+        request: _millrace_pb2.RegisterPayloadSchemasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.RegisterPayloadSchemasResponse, _abc.Awaitable[_millrace_pb2.RegisterPayloadSchemasResponse]]:
+        """Schemas of payloads (Avro, JSON Schema, Protobuf) under the ids by which payloads name them."""
+
+    @_abc_1.abstractmethod
+    def GetPayloadSchemas(
+        self,
+        request: _millrace_pb2.GetPayloadSchemasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.GetPayloadSchemasResponse, _abc.Awaitable[_millrace_pb2.GetPayloadSchemasResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeletePayloadSchemas(
+        self,
+        request: _millrace_pb2.DeletePayloadSchemasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.DeletePayloadSchemasResponse, _abc.Awaitable[_millrace_pb2.DeletePayloadSchemasResponse]]: ...
 
     @_abc_1.abstractmethod
     def InitProducerId(
@@ -325,12 +367,30 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_millrace_pb2.EndTxnResponse, _abc.Awaitable[_millrace_pb2.EndTxnResponse]]: ...
 
     @_abc_1.abstractmethod
+    def JoinCommit(
+        self,
+        request: _millrace_pb2.JoinCommitRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.JoinCommitResponse, _abc.Awaitable[_millrace_pb2.JoinCommitResponse]]:
+        """Give a producer a place of its own in what will be committed together under an external id, unless that was
+        committed already.
+        """
+
+    @_abc_1.abstractmethod
     def CommitTransactions(
         self,
         request: _millrace_pb2.CommitTransactionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.CommitTransactionsResponse, _abc.Awaitable[_millrace_pb2.CommitTransactionsResponse]]:
         """Commit the transactions of several producers together, and abort those of others, under an external id."""
+
+    @_abc_1.abstractmethod
+    def AbortCommit(
+        self,
+        request: _millrace_pb2.AbortCommitRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.AbortCommitResponse, _abc.Awaitable[_millrace_pb2.AbortCommitResponse]]:
+        """Abort what an attempt at such a commit has left open."""
 
     @_abc_1.abstractmethod
     def WriteTxnMarkers(

@@ -40,6 +40,7 @@ from millrace.records.header import BatchHeader, TimestampType, read_header
 from millrace.records.ipc_message import inspect_message
 from millrace.records.row_columns import RowColumns, rows_to_columns, run_to_columns
 from millrace.records.scan import crc_matches, scan_headers, verify_crc
+from millrace.schemas.promotion import promote
 
 SchemaOf: TypeAlias = Callable[[int], pa.Schema]
 """Finds the schema of an id; asked for typed batches only. Raises ``UnknownSchemaError``."""
@@ -122,11 +123,13 @@ class DecodedBatch:
     def read_as(self, schema: pa.Schema) -> pa.RecordBatch:
         """The columns of ``schema``, in its order, with nulls for those that this batch does not have.
 
-        For reading batches that were written before a column was added to the topic's schema.
+        For reading batches of other versions of the topic's schema, in types that hold their values.
         """
         present = set(self.columns.schema.names)
         arrays = [
-            self.columns.column(field.name) if field.name in present else pa.nulls(self.num_rows, field.type)
+            promote(self.columns.column(field.name), field.type)
+            if field.name in present
+            else pa.nulls(self.num_rows, field.type)
             for field in schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,4 +1,4 @@
-"""What a typed topic's schema must satisfy, and what a newer version of it may change."""
+"""What a typed topic's schema must satisfy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from millrace.errors import IncompatibleSchemaError, SchemaError
+from millrace.errors import SchemaError
 from millrace.schemas.types import is_keyable, normalize_type, spark_name
 
 COLUMNS_MAX: Final = 2000
@@ -59,34 +59,4 @@ def _check_keys(schema: pa.Schema, key_columns: Sequence[str]) -> None:
             raise SchemaError(
                 f"key column {name}: {spark_name(data_type)} cannot be a key, as equal values may have different "
                 "bytes: use whole numbers, decimals, strings, binary, booleans, dates or timestamps"
-            )
-
-
-def check_evolution(old: pa.Schema, new: pa.Schema) -> None:
-    """Check that ``new`` only adds nullable columns after those of ``old``.
-
-    Data of older versions is then read with nulls in the new columns. Comments may change. Raises
-    ``IncompatibleSchemaError`` naming the column, ``SchemaError`` where ``new`` itself is no schema for a topic.
-    """
-    validate_topic_schema(new)
-    for position, before in enumerate(old):
-        if new.get_field_index(before.name) < 0:
-            raise IncompatibleSchemaError(f"column {before.name} may not be dropped or renamed: keep it")
-        after = new.field(position) if position < len(new) else None
-        if after is None or after.name != before.name:
-            raise IncompatibleSchemaError(
-                f"column {before.name} must stay at position {position + 1}: new columns come at the end"
-            )
-        if after.type != before.type:
-            raise IncompatibleSchemaError(
-                f"column {before.name} may not change from {spark_name(before.type)} to {spark_name(after.type)}: "
-                "add a column of the new type"
-            )
-        if after.nullable != before.nullable:
-            kind = "NULL" if before.nullable else "NOT NULL"
-            raise IncompatibleSchemaError(f"column {before.name} must stay {kind}")
-    for field in list(new)[len(old) :]:
-        if not field.nullable:
-            raise IncompatibleSchemaError(
-                f"new column {field.name} must be nullable: older records have no value for it"
             )

@@ -1,0 +1,15 @@
+"""DeletePayloadSchemas: forget schemas of payloads."""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.broker import Broker
+
+
+async def handle(
+    broker: Broker, request: pb.DeletePayloadSchemasRequest, call: Call
+) -> pb.DeletePayloadSchemasResponse:
+    """Delete all of them or none; records that name their ids can no longer be decoded."""
+    await broker.administer(broker.payload_schemas.delete, list(request.ids))
+    return pb.DeletePayloadSchemasResponse()

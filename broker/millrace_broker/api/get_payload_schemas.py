@@ -1,0 +1,19 @@
+"""GetPayloadSchemas: schemas of payloads by their ids, or all of them."""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.api.register_payload_schemas import message_of
+from millrace_broker.broker import Broker
+from millrace_broker.metadata.payload_schemas import unknown
+
+
+async def handle(broker: Broker, request: pb.GetPayloadSchemasRequest, call: Call) -> pb.GetPayloadSchemasResponse:
+    """Return the schemas asked for in that order, or all by id."""
+    known = broker.payload_schemas.schemas
+    for schema_id in request.ids:
+        if schema_id not in known:
+            raise unknown(schema_id)
+    ids = list(request.ids) or sorted(known)
+    return pb.GetPayloadSchemasResponse(schemas=[message_of(schema_id, known[schema_id]) for schema_id in ids])

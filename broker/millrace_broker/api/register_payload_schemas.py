@@ -1,0 +1,47 @@
+"""RegisterPayloadSchemas: schemas of the payloads in opaque topics, under their ids."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from millrace.coordination.nodes import PayloadSchemaNode
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.broker import Broker
+
+
+async def handle(
+    broker: Broker, request: pb.RegisterPayloadSchemasRequest, call: Call
+) -> pb.RegisterPayloadSchemasResponse:
+    """Register all schemas or none; the same again changes nothing."""
+    wanted = [
+        (
+            schema.id,
+            PayloadSchemaNode(
+                kind=schema.kind,
+                text=schema.text,
+                references=tuple((each.name, each.subject, each.version) for each in schema.references),
+                subjects=tuple((each.subject, each.version) for each in schema.subjects),
+            ),
+        )
+        for schema in request.schemas
+    ]
+    register = partial(broker.payload_schemas.register, validate_only=request.validate_only)
+    registered = await broker.administer(register, wanted)
+    return pb.RegisterPayloadSchemasResponse(schemas=[message_of(*each) for each in registered])
+
+
+def message_of(schema_id: int, node: PayloadSchemaNode) -> pb.PayloadSchema:
+    """A schema as it travels."""
+    return pb.PayloadSchema(
+        id=schema_id,
+        kind=node.kind,
+        text=node.text,
+        references=[
+            pb.PayloadSchema.Reference(name=name, subject=subject, version=version)
+            for name, subject, version in node.references
+        ],
+        subjects=[
+            pb.PayloadSchema.SubjectVersion(subject=subject, version=version) for subject, version in node.subjects
+        ],
+    )

@@ -1,0 +1,117 @@
+"""Schemas of the payloads in opaque topics, under the ids by which payloads name them (Confluent's framing).
+
+The broker keeps them and looks at none: whoever registers a schema has parsed it.
+
+Invariants
+* What an id means never changes: records that name it are in logs. It can only be deleted as a whole.
+* A subject's version belongs to one id. What is held here was written to coordination first.
+* Reading is for any thread; changes block, in the administration thread, and are made whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from millrace.coordination import Coordination, Create, Delete, Operation, Write, paths
+from millrace.coordination.nodes import PayloadSchemaNode
+from millrace.errors import SchemaError, UnknownSchemaError
+
+KINDS: Final = ("AVRO", "JSON", "PROTOBUF")
+TEXT_BYTES_MAX: Final = 512 * 1024
+"""A node of ZooKeeper holds 1 MiB."""
+
+
+class PayloadSchemas:
+    """The schemas by id."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination: Final = coordination
+        self._nodes: Mapping[int, PayloadSchemaNode] = {
+            int(name): PayloadSchemaNode.decode(coordination.get(paths.payload_schema_path(int(name)))[0])
+            for name in coordination.children(paths.PAYLOAD_SCHEMAS)
+        }
+
+    @property
+    def schemas(self) -> Mapping[int, PayloadSchemaNode]:
+        """All of them by id, in no order."""
+        return MappingProxyType(self._nodes)
+
+    def register(
+        self, wanted: Sequence[tuple[int, PayloadSchemaNode]], *, validate_only: bool = False
+    ) -> list[tuple[int, PayloadSchemaNode]]:
+        """Register schemas; id 0 stands for that of the same schema, or the next free one.
+
+        The same schema again under its id adds what is new among its subjects. Raises ``SchemaError`` when an id or a
+        subject's version has another schema.
+        """
+        nodes = dict(self._nodes)
+        versions = {subject: schema_id for schema_id, node in nodes.items() for subject in node.subjects}
+        registered = []
+        for schema_id, node in wanted:
+            _check(schema_id, node)
+            number = schema_id or _id_of(node, nodes)
+            present = nodes.get(number)
+            if present is not None and not present.has_same_schema(node):
+                raise SchemaError(
+                    f"id {number} has another schema ({present.kind}), and what an id means cannot change: "
+                    "choose another id, or delete it if no record names it"
+                )
+            for subject, version in node.subjects:
+                if versions.setdefault((subject, version), number) != number:
+                    raise SchemaError(
+                        f"version {version} of subject {subject} is id {versions[subject, version]}, not {number}: "
+                        "choose another version"
+                    )
+            known = present.subjects if present is not None else ()
+            nodes[number] = replace(node, subjects=tuple(dict.fromkeys((*known, *node.subjects))))
+            registered.append(number)
+        if not validate_only:
+            self._write(nodes)
+        return [(number, nodes[number]) for number in registered]
+
+    def delete(self, ids: Iterable[int]) -> None:
+        """Forget schemas. Raises ``UnknownSchemaError``; then all are still there."""
+        gone = set(ids)
+        for schema_id in sorted(gone - self._nodes.keys()):
+            raise unknown(schema_id)
+        self._coordination.multi([Delete(paths.payload_schema_path(schema_id)) for schema_id in sorted(gone)])
+        self._nodes = {schema_id: node for schema_id, node in self._nodes.items() if schema_id not in gone}
+
+    def _write(self, nodes: Mapping[int, PayloadSchemaNode]) -> None:
+        operations: list[Operation] = []
+        for schema_id, node in nodes.items():
+            path = paths.payload_schema_path(schema_id)
+            if schema_id not in self._nodes:
+                operations.append(Create(path, node.encode()))
+            elif self._nodes[schema_id] != node:
+                operations.append(Write(path, node.encode()))
+        if operations:
+            self._coordination.multi(operations)
+        self._nodes = nodes
+
+
+def unknown(schema_id: int) -> UnknownSchemaError:
+    """The error for an id that is not registered."""
+    return UnknownSchemaError(
+        f"no payload schema has id {schema_id}: register it with 'millrace schemas import --id {schema_id} FILE'"
+    )
+
+
+def _check(schema_id: int, node: PayloadSchemaNode) -> None:
+    if schema_id < 0:
+        raise SchemaError(f"id {schema_id}: an id is a whole number from 1, or 0 for the next free one")
+    if node.kind not in KINDS:
+        raise SchemaError(f"kind {node.kind!r} of schema {schema_id}: expected one of {', '.join(KINDS)}")
+    size = len(node.text.encode())
+    if not 0 < size <= TEXT_BYTES_MAX:
+        raise SchemaError(f"the text of schema {schema_id} has {size} bytes: expected 1 to {TEXT_BYTES_MAX}")
+
+
+def _id_of(node: PayloadSchemaNode, nodes: Mapping[int, PayloadSchemaNode]) -> int:
+    for schema_id, other in nodes.items():
+        if other.has_same_schema(node):
+            return schema_id
+    return max(nodes, default=0) + 1

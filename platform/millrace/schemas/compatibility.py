@@ -1,0 +1,207 @@
+"""What a newer version of a typed topic's schema may change, by the topic's ``schema.compatibility``.
+
+The modes are the Confluent registry's. Its question about Avro, "can a reader with this schema read what was written
+with that one?", is asked about columns: they are found by name, wherever they stand; a nullable column that the data
+lacks is null; a type that holds every value of another reads it. *Backward* means that readers with the new version
+read older records, *forward* that readers which still have an older version (a running query) read new ones::
+
+    change                                      backward  forward
+    nullable column added or dropped            yes       yes
+    NOT NULL column added                       no        yes
+    NOT NULL column dropped                     yes       no
+    NOT NULL becomes NULL, a type widened       yes       no
+    NULL becomes NOT NULL, a type narrowed      no        yes
+    a type moved to one beside it               no        no       (INT to FLOAT, say: both are read as DOUBLE)
+    columns in another order, comments          yes       yes
+
+Never possible, whatever the mode, because records stay in the log: a column, also one that was dropped once, may not
+get a type that has none in common with the one that it had; a key column may be neither dropped nor given another
+type, as its bytes decide the partition. So there is always one *read schema*: the newest version's columns, each in the
+narrowest type that holds its values in all versions, nullable where one of them has nulls or lacks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+import pyarrow.types as pat
+
+from millrace.config.topic import SchemaCompatibility
+from millrace.errors import IncompatibleSchemaError
+from millrace.schemas.promotion import common_type
+from millrace.schemas.rules import validate_topic_schema
+from millrace.schemas.types import spark_name
+
+
+class ChangeKind(Enum):
+    """What happened to a column; the value says whether it is backward compatible, whether forward, and its place."""
+
+    ADDED = (True, True, 1)
+    ADDED_REQUIRED = (False, True, 2)
+    DROPPED = (True, True, 3)
+    DROPPED_REQUIRED = (True, False, 4)
+    RELAXED = (True, False, 5)
+    TIGHTENED = (False, True, 6)
+    WIDENED = (True, False, 7)
+    NARROWED = (False, True, 8)
+    MOVED = (False, False, 9)
+    IMPOSSIBLE = (False, False, 10)
+
+    @property
+    def backward(self) -> bool:
+        """Whether the newer version reads records of the older one."""
+        return self.value[0]
+
+    @property
+    def forward(self) -> bool:
+        """Whether the older version reads records of the newer one."""
+        return self.value[1]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """A difference between two versions; ``column`` is a path (``a.b.element``), ``what`` says it in words."""
+
+    column: str
+    kind: ChangeKind
+    what: str
+
+
+def schema_changes(old: pa.Schema, new: pa.Schema, key_columns: Sequence[str] = ()) -> list[SchemaChange]:
+    """Every difference that matters to a reader, in the order of the new columns, then of those dropped."""
+    changes = list(_field_changes(list(old), list(new), ""))
+    for name in key_columns:
+        after = new.field(name) if name in new.names else None
+        if after is None or after.type != old.field(name).type:
+            to = "dropped" if after is None else f"changed from {spark_name(old.field(name).type)}"
+            changes = [change for change in changes if change.column != name]
+            changes.append(SchemaChange(name, ChangeKind.IMPOSSIBLE, f"{to}, and it is a key column"))
+    return changes
+
+
+def _field_changes(old: Sequence[pa.Field], new: Sequence[pa.Field], prefix: str) -> Iterator[SchemaChange]:
+    before = {field.name: field for field in old}
+    for field in new:
+        path = prefix + field.name
+        if field.name not in before:
+            if field.nullable:
+                yield SchemaChange(path, ChangeKind.ADDED, "added")
+            else:
+                yield SchemaChange(path, ChangeKind.ADDED_REQUIRED, "added as NOT NULL")
+        else:
+            yield from _changes_of(before[field.name], field, path)
+    names = {field.name for field in new}
+    for field in old:
+        if field.name not in names:
+            kind = ChangeKind.DROPPED if field.nullable else ChangeKind.DROPPED_REQUIRED
+            yield SchemaChange(prefix + field.name, kind, "dropped" if field.nullable else "dropped, and was NOT NULL")
+
+
+def _changes_of(old: pa.Field, new: pa.Field, path: str) -> Iterator[SchemaChange]:
+    if old.nullable and not new.nullable:
+        yield SchemaChange(path, ChangeKind.TIGHTENED, "changed from NULL to NOT NULL")
+    if new.nullable and not old.nullable:
+        yield SchemaChange(path, ChangeKind.RELAXED, "changed from NOT NULL to NULL")
+    if old.type == new.type:
+        return
+    if pat.is_struct(old.type) and pat.is_struct(new.type):
+        yield from _field_changes(list(old.type), list(new.type), f"{path}.")
+    elif pat.is_list(old.type) and pat.is_list(new.type):
+        yield from _changes_of(old.type.value_field, new.type.value_field, f"{path}.element")
+    elif pat.is_map(old.type) and pat.is_map(new.type):
+        yield from _key_changes(old.type, new.type, f"{path}.key")
+        yield from _changes_of(old.type.item_field, new.type.item_field, f"{path}.value")
+    else:
+        yield SchemaChange(
+            path, _type_change(old.type, new.type), f"changed from {spark_name(old.type)} to {spark_name(new.type)}"
+        )
+
+
+def _key_changes(old: pa.DataType, new: pa.DataType, path: str) -> Iterator[SchemaChange]:
+    # Keys that were different in one type might be equal in another.
+    if old.key_type != new.key_type:
+        what = f"changed from {spark_name(old.key_type)} to {spark_name(new.key_type)}, and it is a map's key"
+        yield SchemaChange(path, ChangeKind.IMPOSSIBLE, what)
+
+
+def _type_change(old: pa.DataType, new: pa.DataType) -> ChangeKind:
+    common = common_type(new, old)
+    if common is None:
+        return ChangeKind.IMPOSSIBLE
+    if common == new:
+        return ChangeKind.WIDENED
+    return ChangeKind.NARROWED if common == old else ChangeKind.MOVED
+
+
+def read_schema(versions: Sequence[pa.Schema]) -> pa.Schema:
+    """The one schema in which the records of all versions (oldest first) are read; see the module's text.
+
+    Raises ``IncompatibleSchemaError`` naming a column whose types have none in common.
+    """
+    newest = versions[-1]
+    fields = list(newest)
+    for older in versions[:-1]:
+        for position, field in enumerate(fields):
+            at = older.get_field_index(field.name)
+            nullable, data_type = True, field.type
+            if at >= 0:
+                nullable = field.nullable or older.field(at).nullable
+                common = common_type(field.type, older.field(at).type)
+                if common is None:
+                    raise IncompatibleSchemaError(
+                        f"column {field.name} was {spark_name(older.field(at).type)} in an older version, which "
+                        f"{spark_name(field.type)} has no type in common with: add a column of another name"
+                    )
+                data_type = common
+            fields[position] = pa.field(field.name, data_type, nullable, field.metadata)
+    return pa.schema(fields)
+
+
+def check_evolution(
+    versions: Sequence[pa.Schema],
+    new: pa.Schema,
+    mode: SchemaCompatibility = SchemaCompatibility.FULL,
+    key_columns: Sequence[str] = (),
+) -> None:
+    """Check that ``new`` may follow ``versions`` (oldest first, at least one) in a topic of this mode.
+
+    Raises ``IncompatibleSchemaError`` naming column, change, mode and the older version (counted from 1);
+    ``SchemaError`` where ``new`` itself is no schema for a topic.
+    """
+    for number, old in enumerate(versions, 1):
+        for change in schema_changes(old, new, key_columns):
+            if change.kind is ChangeKind.IMPOSSIBLE:
+                raise IncompatibleSchemaError(
+                    f"column {change.column} is {change.what}: that is never possible, for records of version {number} "
+                    "are in the log: add a column of another name"
+                )
+    validate_topic_schema(new, key_columns)
+    first = 1 if mode.is_transitive else len(versions)
+    for number, old in enumerate(versions[first - 1 :], first):
+        for change in schema_changes(old, new, key_columns):
+            _check_allowed(change, mode, number)
+    read_schema([*versions, new])
+
+
+def _check_allowed(change: SchemaChange, mode: SchemaCompatibility, version: int) -> None:
+    if mode.is_backward and not change.kind.backward:
+        why = f"a reader of the new version could not read records of version {version}"
+    elif mode.is_forward and not change.kind.forward:
+        why = f"a reader of version {version} could not read new records"
+    else:
+        return
+    raise IncompatibleSchemaError(
+        f"column {change.column} is {change.what}: schema.compatibility={mode} does not allow that, as {why}; "
+        f"{_remedy(change.kind)}"
+    )
+
+
+def _remedy(kind: ChangeKind) -> str:
+    if kind is ChangeKind.ADDED_REQUIRED:
+        return "make it nullable"
+    if kind is ChangeKind.DROPPED_REQUIRED:
+        return "keep it"
+    return "leave it as it is and add a column, or choose another mode"
