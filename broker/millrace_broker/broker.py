@@ -13,6 +13,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable
@@ -393,15 +394,22 @@ class Broker:
         is_epoch_raised: bool,
     ) -> None:
         """Append the end of a producer's transaction, as durably as the topic wants it. Raises what the log raises."""
+        write = functools.partial(
+            partition.log.append_end_marker_unsynced,
+            producer_id,
+            producer_epoch,
+            marker,
+            leader_epoch=partition.info.leader_epoch,
+            is_epoch_raised=is_epoch_raised,
+        )
         async with self._append_lock(partition):
-            result = await self.run_io(
-                partition.log.append_end_marker_unsynced,
-                producer_id,
-                producer_epoch,
-                marker,
-                leader_epoch=partition.info.leader_epoch,
-                is_epoch_raised=is_epoch_raised,
-            )
+            result = None
+            if self.small_work.includes(_MARKER_BYTES):
+                with self.small_work.watched():
+                    result = write(may_wait=False)
+            if result is None:
+                result = await self.run_io(write)
+        assert result is not None, "it may wait in a thread"
         await self._appended(partition, result, _MARKER_BYTES)
 
     def _append_lock(self, partition: ServedPartition) -> asyncio.Lock:

@@ -139,6 +139,7 @@ class Shards(Generic[S]):
         log = StateLog(self._broker, self.topic, number)
         shard = self._make(log)
         try:
+            await self._broker.administer(_nothing)  # the topic may be being created: its files are there then
             await log.load(shard.replay)
         except Exception:
             _logger.exception("%s could not be read: what it coordinates is not available", log.name)
@@ -160,3 +161,7 @@ class Shards(Generic[S]):
             shard.deactivate()
         for log in self._logs.values():
             await log.close()
+
+
+def _nothing() -> None:
+    """What is done when its turn has come: everything that was being administered before has ended."""

@@ -261,16 +261,20 @@ class AppendableLog(ReadableLog):
         *,
         leader_epoch: int = 0,
         is_epoch_raised: bool = False,
-    ) -> AppendResult:
+        may_wait: bool = True,
+    ) -> AppendResult | None:
         """End a producer's transaction in this partition, as its coordinator decided.
 
         ``is_epoch_raised`` says that ``producer_epoch`` is above that of the transaction (KIP-890). One that is open at
-        that epoch is then the next one, and the marker came late (``InvalidProducerEpochError``).
+        that epoch is then the next one, and the marker came late (``InvalidProducerEpochError``). With
+        ``may_wait=False`` only if it takes no more than a write: else None, as of ``append_at_once``.
 
         Raises ``InvalidProducerEpochError``, ``TransactionCoordinatorFencedError``, ``FencedLeaderEpochError``, and
         ``StorageError`` when the disk fails; the log is then as it was before.
         """
-        with self._lock:
+        if not self._lock.acquire(blocking=may_wait):
+            return None
+        try:
             self._check_online()
             self._check_epoch(leader_epoch)
             now_ms, offset = self._clock.now_ms(), self._log_end_offset
@@ -296,13 +300,16 @@ class AppendableLog(ReadableLog):
                 producer_epoch=producer_epoch,
                 leader_epoch=leader_epoch,
             )
+            header = read_header(batch)
             is_aborted = completed is not None and completed.is_aborted
             aborted = [index_entry(completed, self._producers)] if completed is not None and is_aborted else []
+            if not may_wait and (aborted or not self._is_ready([header], len(batch), leader_epoch, now_ms)):
+                return None
             self._note_epoch(leader_epoch)
             # Until its marker may be read, a transaction is undecided for consumers.
             undecided = [each for each in self._ended if each.last_offset >= self._high_watermark]
             self._ended = (*undecided, *(() if completed is None else (completed,)))
-            self._write([batch], [read_header(batch)], len(batch), now_ms, aborted)
+            self._write([batch], [header], len(batch), now_ms, aborted)
             self._producers.update(entry, now_ms)
             self._first_open_offset = self._producers.first_open_offset()
             return AppendResult(
@@ -311,6 +318,8 @@ class AppendableLog(ReadableLog):
                 log_append_time_ms=-1,
                 log_start_offset=self._log_start_offset,
             )
+        finally:
+            self._lock.release()
 
     def _check_online(self) -> None:
         if self._failure is not None:

@@ -70,6 +70,7 @@ class PartitionLog(AppendableLog):
         result = self.append_end_marker_unsynced(
             producer_id, producer_epoch, marker, leader_epoch=leader_epoch, is_epoch_raised=is_epoch_raised
         )
+        assert result is not None, "it would not have to wait"
         if self.must_sync(result):
             self.flush(result.last_offset + 1)
         return result

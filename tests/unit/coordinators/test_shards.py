@@ -7,10 +7,12 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millrace.config.broker import BrokerConfig, Listener
+from millrace.coordinator_records import TRANSACTIONS_TOPIC
 from millrace.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
 from millrace_broker.broker import Broker
 from millrace_broker.coordinators import OFFSETS_TOPIC, InternalTopics, LoadedBatch, Shards, StateLog, StateRecord
@@ -95,5 +97,32 @@ def test_nobody_waits_for_what_was_closed(tmp_path: Path) -> None:
             await shards.close()
             with pytest.raises(CoordinatorNotAvailableError):
                 await shards.soon(1)
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_that_is_being_created_is_read_once_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as (broker, _):
+            shards = Shards(broker, TRANSACTIONS_TOPIC, Keys)
+            make_logs, is_named = broker.changes._create_logs, threading.Event()
+
+            def make_logs_late(*args: Any) -> None:
+                is_named.set()
+                assert Keys.gate.wait(30)
+                make_logs(*args)
+
+            monkeypatch.setattr(broker.changes, "_create_logs", make_logs_late)
+            Keys.gate.clear()
+            creation = asyncio.create_task(shards.ensure_topic())
+            await asyncio.to_thread(is_named.wait, 30)
+            asking = asyncio.create_task(shards.soon(0))
+            while not shards.is_loading:
+                await asyncio.sleep(0)
+            Keys.gate.set()
+            assert (await asking).is_active
+            await creation
 
     asyncio.run(scenario())

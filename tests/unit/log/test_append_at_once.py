@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from millrace.errors import CorruptBatchError, FencedLeaderEpochError, StorageError
+from millrace.records import ControlType, EndTransactionMarker
 from millrace_broker.log import PartitionLog
 
 Open = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
 START = 1_700_000_000_000
+COMMIT = EndTransactionMarker(type=ControlType.COMMIT, coordinator_epoch=0)
+ABORT = EndTransactionMarker(type=ControlType.ABORT, coordinator_epoch=0)
 WAIT_S = 30
 
 
@@ -95,3 +98,21 @@ def test_what_is_not_synced_is_not_readable_where_that_comes_first(open_log: Ope
     assert result is not None
     assert log.must_sync(result)
     assert log.high_watermark == 1
+
+
+def test_the_end_of_a_transaction_is_left_to_a_thread_where_it_needs_another_file(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    assert log.append_end_marker_unsynced(1, 0, COMMIT, may_wait=False) is None  # no segment is open for appending
+    for epoch, marker in enumerate([COMMIT, ABORT]):
+        producer = {"producer_id": 1, "producer_epoch": epoch, "base_sequence": 0, "is_transactional": True}
+        log.append(batch([START], **producer), in_transaction=True)
+        end_offset = log.log_end_offset
+        result = log.append_end_marker_unsynced(1, epoch, marker, may_wait=False)
+        if marker is COMMIT:
+            assert result is not None
+            assert result.base_offset == end_offset == log.last_stable_offset - 1
+    assert result is None  # the index of aborted transactions
+    assert (log.log_end_offset, log.last_stable_offset) == (end_offset, end_offset - 1)
+    log.append_end_marker(1, 1, ABORT)
+    assert log.last_stable_offset == log.log_end_offset
+    assert log.append_end_marker_unsynced(1, 1, COMMIT, leader_epoch=1, may_wait=False) is None
