@@ -106,7 +106,7 @@ def serve(*, bootstrap: str) -> Iterator[Run]:
         )
         partitions = reader.partitions_for(_TOPIC)
         reader.assign(partitions)
-        reader.seek_to_end(*partitions)
+        reader.seek_to_beginning(*partitions)
 
         def commit(number: int, transactions: int) -> None:
             producer = producers[number]
