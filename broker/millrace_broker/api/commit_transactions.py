@@ -14,10 +14,15 @@ async def handle(broker: Broker, request: pb.CommitTransactionsRequest, call: Ca
     """Commit some and abort others, all together; or abort all, if the epoch was committed before.
 
     The members must have been initialised with the external id as their ``coordinator_key``, and with a
-    ``transaction.timeout.ms`` that is longer than it takes from their first record to this call.
+    ``transaction.timeout.ms`` that is longer than it takes from their first record to this call. What else the
+    ``attempt`` has open is aborted with them.
     """
     decision = await broker.transactions.commit_together(
-        request.external_id, request.external_epoch, _members(request.committed), _members(request.aborted)
+        request.external_id,
+        request.external_epoch,
+        _members(request.committed),
+        _members(request.aborted),
+        request.attempt,
     )
     return pb.CommitTransactionsResponse(
         was_committed_before=decision.was_committed_before, last_committed_epoch=decision.last_committed_epoch

@@ -5,6 +5,7 @@ The pure part decides and never waits:
 * ``metadata``    what is known of a transactional id, and its records in ``__transaction_state``
 * ``rules``       what may become of it, event by event
 * ``together``    several producers committed as one, under an external id
+* ``attempts``    who may commit under it, when several think they do
 * ``table``       all transactional ids of one partition of ``__transaction_state``
 
 What is round it writes, waits and tells:
@@ -15,12 +16,14 @@ What is round it writes, waits and tells:
 * ``coordinator`` the shards that this broker leads, and what the calls ask of them
 """
 
+from millrace_broker.transactions.attempts import Attempt
 from millrace_broker.transactions.coordinator import TransactionCoordinator, TransactionStatistics
 from millrace_broker.transactions.markers import Marker
 from millrace_broker.transactions.metadata import Producer, Transaction
 from millrace_broker.transactions.together import Decision, Member
 
 __all__ = [
+    "Attempt",
     "Decision",
     "Marker",
     "Member",

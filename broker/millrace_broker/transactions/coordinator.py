@@ -16,6 +16,7 @@ from millrace.errors import CoordinatorLoadInProgressError, InvalidRequestError,
 from millrace_broker.coordinators import InternalTopics, Shards, StateLog, partition_of
 from millrace_broker.purgatory import PurgatoryStatistics
 from millrace_broker.transactions import rules
+from millrace_broker.transactions.attempts import Attempt
 from millrace_broker.transactions.markers import LocalMarkers, Marker
 from millrace_broker.transactions.metadata import PartitionKey, Producer, Transaction
 from millrace_broker.transactions.shard import TransactionShard
@@ -102,13 +103,32 @@ class TransactionCoordinator:
         shard = await self._shard(coordinator_key or transactional_id)
         return await self._broker.to_the_end(shard.end(transactional_id, producer, committed=committed))
 
+    async def join_commit(self, attempt: Attempt, *, timeout_ms: int) -> tuple[int, Member | None]:
+        """Let one more producer take part in an attempt; see ``TransactionShard.join_commit``."""
+        rules.check_timeout(timeout_ms, self._broker.config.transaction_max_timeout_ms)
+        await self._shards.ensure_topic()
+        shard = await self._shard(attempt.external_id)
+        return await self._broker.to_the_end(shard.join_commit(attempt, timeout_ms))
+
+    async def abort_attempt(self, external_id: str, external_epoch: int, attempt: str) -> None:
+        """Abort what an attempt has open; see ``attempts``."""
+        shard = await self._shard(external_id)
+        await self._broker.to_the_end(shard.abort_attempt(external_id, external_epoch, attempt))
+
     async def commit_together(
-        self, external_id: str, external_epoch: int, committed: Sequence[Member], aborted: Sequence[Member]
+        self,
+        external_id: str,
+        external_epoch: int,
+        committed: Sequence[Member],
+        aborted: Sequence[Member],
+        attempt: str = "",
     ) -> Decision:
         """Commit producers as one, under an external id; see ``together``."""
         await self._shards.ensure_topic()
         shard = await self._shard(external_id)
-        return await self._broker.to_the_end(shard.commit_together(external_id, external_epoch, committed, aborted))
+        return await self._broker.to_the_end(
+            shard.commit_together(external_id, external_epoch, committed, aborted, attempt)
+        )
 
     async def verify(
         self, transactional_id: str, producer: Producer, partition: PartitionKey, *, coordinator_key: str = ""

@@ -109,17 +109,67 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalCommit:
-    """The last epoch in which the producers of an external id were committed together, and when that was (ms)."""
+    """What is known of an external id, under which producers are committed together. Times in ms, -1 is never.
+
+    ``external_epoch`` is the last one that was committed; ``begun_epoch`` the last one that an attempt has begun,
+    ``attempt`` the one that may commit it, and ``former_attempts`` those at the same epoch that it has fenced, the
+    latest first. ``owner`` is who alone uses the id, if that was said. ``retention_ms`` of 0 is for ever.
+    """
 
     external_id: str
-    external_epoch: int
-    committed_ms: int
+    external_epoch: int = -1
+    committed_ms: int = -1
+    owner: str = ""
+    begun_epoch: int = -1
+    attempt: str = ""
+    former_attempts: tuple[str, ...] = ()
+    updated_ms: int = -1
+    retention_ms: int = 0
 
     def record(self) -> StateRecord:
         """What is written of it."""
-        key = write_versioned(ExternalCommitKey(external_id=self.external_id), ExternalCommitKey.VERSION_MAX)
-        value = ExternalCommitValue(external_epoch=self.external_epoch, commit_timestamp_ms=self.committed_ms)
-        return StateRecord(key, write_versioned(value, ExternalCommitValue.VERSION_MAX))
+        value = ExternalCommitValue(
+            external_epoch=self.external_epoch,
+            commit_timestamp_ms=self.committed_ms,
+            owner=self.owner,
+            begun_epoch=self.begun_epoch,
+            attempt=self.attempt,
+            former_attempts=self.former_attempts,
+            last_update_timestamp_ms=self.updated_ms,
+            retention_ms=self.retention_ms,
+        )
+        return StateRecord(commit_key_of(self.external_id), write_versioned(value, ExternalCommitValue.VERSION_MAX))
+
+
+def commit_of(external_id: str, value: ExternalCommitValue) -> ExternalCommit:
+    """What a record says."""
+    return ExternalCommit(
+        external_id=external_id,
+        external_epoch=value.external_epoch,
+        committed_ms=value.commit_timestamp_ms,
+        owner=value.owner,
+        begun_epoch=value.begun_epoch,
+        attempt=value.attempt,
+        former_attempts=value.former_attempts,
+        updated_ms=value.last_update_timestamp_ms,
+        retention_ms=value.retention_ms,
+    )
+
+
+def commit_key_of(external_id: str) -> bytes:
+    """The key of an external id's records."""
+    return write_versioned(ExternalCommitKey(external_id=external_id), ExternalCommitKey.VERSION_MAX)
+
+
+def place_of(external_id: str, number: int) -> str:
+    """The transactional id of a place in what is committed under an external id."""
+    return f"{external_id}-{number}"
+
+
+def is_place_of(external_id: str, transactional_id: str) -> bool:
+    """Whether a transactional id is one of ``place_of``."""
+    rest = transactional_id.removeprefix(f"{external_id}-")
+    return rest != transactional_id and rest.isascii() and rest.isdecimal()
 
 
 def key_of(transactional_id: str) -> bytes:

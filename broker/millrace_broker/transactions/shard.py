@@ -5,6 +5,8 @@ Invariants
 - What is answered has been written before.
 - A transaction that is open has a timer, which aborts it; one that was decided has a task that writes its markers.
 - A change that has begun to be written is finished, whatever becomes of the call that asked for it.
+- Within an attempt (see ``attempts``) a place is given to one producer. That is known here only: after a restart one
+  that was given and has no transaction yet may be given again, and its first holder is fenced.
 
 For the event loop's thread, but for ``replay``.
 """
@@ -22,9 +24,10 @@ from millrace.errors import ConcurrentTransactionsError, MillraceError, NotCoord
 from millrace.records import NO_PRODUCER_ID
 from millrace_broker.coordinators import LoadedBatch, StateLog
 from millrace_broker.purgatory import TimerEntry
-from millrace_broker.transactions import rules, together
+from millrace_broker.transactions import attempts, rules, together
+from millrace_broker.transactions.attempts import Attempt
 from millrace_broker.transactions.markers import MarkerTransport, write_markers
-from millrace_broker.transactions.metadata import ENDING, PartitionKey, Producer, Transaction
+from millrace_broker.transactions.metadata import ENDING, PartitionKey, Producer, Transaction, place_of
 from millrace_broker.transactions.table import Change, TransactionTable
 from millrace_broker.transactions.together import Decision, Member
 from millrace_broker.transactions.waiting import Settlings
@@ -53,6 +56,8 @@ class TransactionShard:
         self._markers: Final = markers
         self._settlings: Final = settlings
         self._table: Final = TransactionTable()
+        self._given: Final[dict[str, tuple[str, int]]] = {}
+        """External ids: the attempt, and how many places were given to it."""
         self._timers: Final[dict[str, TimerEntry]] = {}
         self._expiry: TimerEntry | None = None
         self._tasks: Final[set[asyncio.Task[None]]] = set()
@@ -83,6 +88,8 @@ class TransactionShard:
             task.cancel()
         for transaction in self._table:
             self._settlings.check((self._log.number, transaction.transactional_id))
+        for external_id in self._given:
+            self._settlings.check((self._log.number, _commit_name(external_id)))
 
     # --- what it knows ---------------------------------------------------------------------------------------
 
@@ -141,12 +148,59 @@ class TransactionShard:
         await self._write(change)
         return rules.goes_on_with(change.transactions[0])
 
+    async def join_commit(self, attempt: Attempt, timeout_ms: int) -> tuple[int, Member | None]:
+        """Let one more producer take part in an attempt; see ``attempts``.
+
+        Returns the last epoch that was committed, and the producer's place: none if the attempt's epoch was.
+        """
+        external_id = attempt.external_id
+        while not attempts.was_committed(self._table.last_commit(external_id), attempt.external_epoch):
+            try:
+                change = self._table.begin_attempt(attempt, self._now_ms())
+            except ConcurrentTransactionsError:
+                if not await self._places_settled(external_id):
+                    raise
+                continue
+            if change is not None:
+                await self._write(change)
+            place = self._give_place(attempt)
+            producer = await self.init_producer_id(place, None, timeout_ms)
+            last = self._table.last_commit(external_id)
+            return -1 if last is None else last.external_epoch, Member(place, producer)
+        last = self._table.last_commit(external_id)
+        assert last is not None
+        return last.external_epoch, None
+
+    def _give_place(self, attempt: Attempt) -> str:
+        """The next place that this attempt has not given yet and that has nothing left to be ended."""
+        name, number = self._given.get(attempt.external_id, ("", 0))
+        if name != attempt.name:
+            number = 0
+        while self._table.is_taken(place_of(attempt.external_id, number)):
+            number += 1
+        self._given[attempt.external_id] = (attempt.name, number + 1)
+        return place_of(attempt.external_id, number)
+
+    async def abort_attempt(self, external_id: str, external_epoch: int, attempt: str) -> None:
+        """Abort what an attempt has open; see ``attempts``."""
+        await self._places_settled(external_id)
+        change = self._table.abort_attempt(external_id, external_epoch, attempt, self._now_ms())
+        if change is not None:
+            await self._write(change)
+
     async def commit_together(
-        self, external_id: str, external_epoch: int, committed: Sequence[Member], aborted: Sequence[Member]
+        self,
+        external_id: str,
+        external_epoch: int,
+        committed: Sequence[Member],
+        aborted: Sequence[Member],
+        attempt: str = "",
     ) -> Decision:
         """Commit producers as one; see ``together``. Their markers follow."""
         members = [*committed, *aborted]
-        await asyncio.gather(*(self._settled(member.transactional_id) for member in members))
+        await asyncio.gather(
+            self._places_settled(external_id), *(self._settled(member.transactional_id) for member in members)
+        )
         count = together.count_needing_producer_ids(members, self._table.find)
         new_ids = [await self._new_producer_id() for _ in range(count)]
         if together.count_needing_producer_ids(members, self._table.find) > count:
@@ -158,10 +212,23 @@ class TransactionShard:
             aborted=aborted,
             new_producer_ids=iter(new_ids),
             now_ms=self._now_ms(),
+            attempt=attempt,
         )
         if change.records():
             await self._write(change)
+        if not decision.was_committed_before:
+            self._given.pop(external_id, None)
         return decision
+
+    async def _places_settled(self, external_id: str) -> bool:
+        """Wait until nothing is being written of an external id and its places; False when it takes too long."""
+        is_settled = await self._settlings.wait(
+            (self._log.number, _commit_name(external_id)),
+            lambda: not (self._is_active and self._table.is_committing(external_id)),
+            _PATIENCE_MS,
+        )
+        writing = [name for name in self._table.places(external_id) if self._table.is_busy(name)]
+        return is_settled and all(await asyncio.gather(*map(self._settled, writing)))
 
     def verify(self, transactional_id: str, producer: Producer, partition: PartitionKey) -> None:
         """Raise unless a partition is part of the producer's open transaction; see ``rules``."""
@@ -219,6 +286,8 @@ class TransactionShard:
                 self._table.withdraw(change)
             for transactional_id in change.transactional_ids:
                 self._attend(transactional_id, has_failed=not is_written)
+            for external_id in change.external_ids:
+                self._settlings.check((self._log.number, _commit_name(external_id)))
 
     def _attend(self, transactional_id: str, *, has_failed: bool = False) -> None:
         """See that what a transactional id needs is under way, after a change or the failure to write one."""
@@ -285,8 +354,14 @@ class TransactionShard:
         try:
             while change := self._table.expire(self._now_ms(), expiration_ms, _EXPIRED_AT_ONCE):
                 await self._write(change)
-                _logger.info("%s: %d transactional ids have expired", self._log.name, len(change.forgotten))
+                count = len(change.forgotten) + len(change.forgotten_commits)
+                _logger.info("%s: %d transactional and external ids have expired", self._log.name, count)
         except MillraceError as error:
             _logger.warning("%s: transactional ids are kept for now: %s", self._log.name, error.message)
         finally:
             self._schedule_expiry()
+
+
+def _commit_name(external_id: str) -> str:
+    """What those wait under who wait for an external id: no transactional id, for these have no line breaks."""
+    return f"\n{external_id}"

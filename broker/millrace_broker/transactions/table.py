@@ -24,13 +24,17 @@ from millrace.coordinator_records import (
 )
 from millrace.errors import ConcurrentTransactionsError
 from millrace_broker.coordinators import StateRecord
-from millrace_broker.transactions import rules, together
+from millrace_broker.transactions import attempts, rules, together
+from millrace_broker.transactions.attempts import Attempt
 from millrace_broker.transactions.metadata import (
     ENDING,
     ExternalCommit,
     PartitionKey,
     Producer,
     Transaction,
+    commit_key_of,
+    commit_of,
+    is_place_of,
     key_of,
     transaction_of,
 )
@@ -39,16 +43,18 @@ from millrace_broker.transactions.together import Decision, Member
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be written, in one batch, and to be true then. ``forgotten`` are transactional ids."""
+    """What is to be written, in one batch, and to be true then. ``forgotten`` are transactional (external) ids."""
 
     transactions: tuple[Transaction, ...] = ()
     forgotten: tuple[str, ...] = ()
     commit: ExternalCommit | None = None
+    forgotten_commits: tuple[str, ...] = ()
 
     def records(self) -> list[StateRecord]:
         """The records that say it."""
         commit = [] if self.commit is None else [self.commit.record()]
         forgotten = [StateRecord(key_of(transactional_id), None) for transactional_id in self.forgotten]
+        forgotten += [StateRecord(commit_key_of(external_id), None) for external_id in self.forgotten_commits]
         return [*commit, *(transaction.record() for transaction in self.transactions), *forgotten]
 
     @property
@@ -56,12 +62,18 @@ class Change:
         """The transactional ids that it is about."""
         return (*(transaction.transactional_id for transaction in self.transactions), *self.forgotten)
 
+    @property
+    def external_ids(self) -> tuple[str, ...]:
+        """The external ids that it is about."""
+        return (*(() if self.commit is None else (self.commit.external_id,)), *self.forgotten_commits)
+
 
 class TransactionTable:
     """The transactional ids of a shard. Nothing here waits; times are passed in, in ms."""
 
     def __init__(self) -> None:
         self._transactions: dict[str, Transaction] = {}
+        self._open: set[str] = set()  # those of them whose transaction is
         self._commits: dict[str, ExternalCommit] = {}
         self._writing: set[str] = set()
         self._committing: set[str] = set()
@@ -85,6 +97,18 @@ class TransactionTable:
         current = self._transactions.get(transactional_id)
         return transactional_id in self._writing or (current is not None and current.state in ENDING)
 
+    def is_committing(self, external_id: str) -> bool:
+        """Whether something of an external id is being written."""
+        return external_id in self._committing
+
+    def places(self, external_id: str) -> list[str]:
+        """The places of an external id that are open, or of which something is being written."""
+        return [name for name in self._open | self._writing if is_place_of(external_id, name)]
+
+    def is_taken(self, transactional_id: str) -> bool:
+        """Whether a transactional id is in use, or will be otherwise soon."""
+        return transactional_id in self._open or self.is_busy(transactional_id)
+
     # --- what is in the log ----------------------------------------------------------------------------------
 
     def replay(self, record: StateRecord) -> None:
@@ -93,42 +117,49 @@ class TransactionTable:
         if isinstance(key, TransactionLogKey):
             name = key.transactional_id
             if record.value is None:
-                self._transactions.pop(name, None)
+                self._forget(name)
             else:
-                self._transactions[name] = transaction_of(name, read_transaction_value(record.value))
+                self._set(transaction_of(name, read_transaction_value(record.value)))
         elif isinstance(key, ExternalCommitKey):
             if record.value is None:
                 self._commits.pop(key.external_id, None)
             else:
-                value = read_external_commit(record.value)
-                self._commits[key.external_id] = ExternalCommit(
-                    external_id=key.external_id,
-                    external_epoch=value.external_epoch,
-                    committed_ms=value.commit_timestamp_ms,
-                )
+                self._commits[key.external_id] = commit_of(key.external_id, read_external_commit(record.value))
 
     def begin(self, change: Change) -> None:
         """A change is being written from now on."""
         assert not self._writing & set(change.transactional_ids), "one change at a time"
         self._writing.update(change.transactional_ids)
-        if change.commit is not None:
-            self._committing.add(change.commit.external_id)
+        self._committing.update(change.external_ids)
 
     def withdraw(self, change: Change) -> None:
         """It could not be written: everything is as it was."""
         self._writing.difference_update(change.transactional_ids)
-        if change.commit is not None:
-            self._committing.discard(change.commit.external_id)
+        self._committing.difference_update(change.external_ids)
 
     def apply(self, change: Change) -> None:
         """It has been written: it is true."""
         self.withdraw(change)
         for transaction in change.transactions:
-            self._transactions[transaction.transactional_id] = transaction
+            self._set(transaction)
         for transactional_id in change.forgotten:
-            del self._transactions[transactional_id]
+            self._forget(transactional_id)
         if change.commit is not None:
             self._commits[change.commit.external_id] = change.commit
+        for external_id in change.forgotten_commits:
+            self._commits.pop(external_id, None)
+
+    def _set(self, transaction: Transaction) -> None:
+        name = transaction.transactional_id
+        self._transactions[name] = transaction
+        if transaction.state is TransactionState.ONGOING:
+            self._open.add(name)
+        else:
+            self._open.discard(name)
+
+    def _forget(self, transactional_id: str) -> None:
+        self._transactions.pop(transactional_id, None)
+        self._open.discard(transactional_id)
 
     # --- what is to be decided: see ``rules`` ------------------------------------------------------------------
 
@@ -191,14 +222,40 @@ class TransactionTable:
         return Change((rules.complete(current, now_ms),))
 
     def expire(self, now_ms: int, expiration_ms: int, count_max: int) -> Change | None:
-        """Forget transactional ids that are not used any more, so many at once; None if there are none."""
+        """Forget ids that are not used any more, so many of each kind at once; None if there are none."""
         expired = [
             transaction.transactional_id
             for transaction in self._transactions.values()
             if rules.is_expired(transaction, now_ms, expiration_ms)
             and transaction.transactional_id not in self._writing
         ]
-        return Change(forgotten=tuple(expired[:count_max])) if expired else None
+        commits = [
+            commit.external_id
+            for commit in self._commits.values()
+            if attempts.is_expired(commit, now_ms) and commit.external_id not in self._committing
+        ]
+        if not expired and not commits:
+            return None
+        return Change(forgotten=tuple(expired[:count_max]), forgotten_commits=tuple(commits[:count_max]))
+
+    def begin_attempt(self, attempt: Attempt, now_ms: int) -> Change | None:
+        """Let an attempt take part in its epoch, which was not committed; None if it has begun. See ``attempts``."""
+        self._check_not_committing(attempt.external_id)
+        commit = attempts.begin(self._commits.get(attempt.external_id), attempt, now_ms)
+        if commit is None:
+            return None
+        left_open = tuple(rules.fence(place, now_ms) for place in self._open_places(attempt.external_id))
+        return Change(left_open, commit=commit)
+
+    def abort_attempt(self, external_id: str, external_epoch: int, attempt: str, now_ms: int) -> Change | None:
+        """Abort what an attempt has open; None if that is nothing. Raises ``ProducerFencedError``."""
+        self._check_not_committing(external_id)
+        last = self._commits.get(external_id)
+        if attempts.was_committed(last, external_epoch):
+            return None
+        attempts.check_is_present(last, external_id, external_epoch, attempt)
+        left_open = tuple(rules.fence(place, now_ms) for place in self._open_places(external_id))
+        return Change(left_open) if left_open else None
 
     def commit_together(
         self,
@@ -209,10 +266,10 @@ class TransactionTable:
         aborted: Sequence[Member],
         new_producer_ids: Iterator[int],
         now_ms: int,
+        attempt: str = "",
     ) -> tuple[Decision, Change]:
         """Commit producers as one; see ``together``."""
-        if external_id in self._committing:
-            raise ConcurrentTransactionsError(f"another commit of {external_id} is being written: try again")
+        self._check_not_committing(external_id)
         for member in (*committed, *aborted):
             if member.transactional_id in self._writing:
                 raise _being_written(member.transactional_id)
@@ -225,6 +282,8 @@ class TransactionTable:
             find=self.find,
             new_producer_ids=new_producer_ids,
             now_ms=now_ms,
+            attempt=attempt,
+            places=self._open_places(external_id) if attempt else (),
         )
         return decision, Change(decision.transactions, commit=decision.commit)
 
@@ -234,7 +293,19 @@ class TransactionTable:
 
     def open(self) -> list[Transaction]:
         """The transactions that are open."""
-        return [each for each in self._transactions.values() if each.state is TransactionState.ONGOING]
+        return [self._transactions[name] for name in sorted(self._open)]
+
+    def _open_places(self, external_id: str) -> list[Transaction]:
+        """The open transactions of an external id's places. Raises while something of one is being written."""
+        names = sorted(self.places(external_id))
+        for name in names:
+            if name in self._writing:
+                raise _being_written(name)
+        return [self._transactions[name] for name in names]
+
+    def _check_not_committing(self, external_id: str) -> None:
+        if external_id in self._committing:
+            raise ConcurrentTransactionsError(f"something of {external_id} is being written: try again")
 
     def _settled(self, transactional_id: str) -> Transaction | None:
         if transactional_id in self._writing:

@@ -9,19 +9,22 @@ none. That needs the members in one partition of ``__transaction_state``: they a
 their ``coordinator_key``. Each member's ``transaction.timeout.ms`` must be longer than it may take from its first
 record to this commit: a member whose time was up before makes the whole commit impossible.
 
+Members that take part in an attempt (see ``attempts``) need not all be known to whoever commits: what the attempt has
+open beside those that count is aborted with the commit.
+
 Like ``rules`` this is pure: what is returned has to be written before it is true.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from millrace.coordinator_records import TransactionState
 from millrace.errors import InvalidRequestError, InvalidTxnStateError
 from millrace.records import NO_PRODUCER_ID
-from millrace_broker.transactions import rules
+from millrace_broker.transactions import attempts, rules
 from millrace_broker.transactions.metadata import ExternalCommit, Producer, Transaction
 
 
@@ -52,28 +55,43 @@ def decide(
     find: Callable[[str], Transaction | None],
     new_producer_ids: Iterator[int],
     now_ms: int,
+    attempt: str = "",
+    places: Sequence[Transaction] = (),
 ) -> Decision:
     """Commit ``committed`` and abort ``aborted``; all are aborted if this epoch, or a later one, was committed before.
 
     ``last`` is what was committed before, ``find`` gives the state of a transactional id, and ``new_producer_ids`` has
     one for each member of ``needing_producer_ids``. Members to be aborted that have no open transaction are left alone.
+    ``places`` are the open ones of the external id: with an ``attempt`` those that are no members are aborted too.
 
-    Raises ``InvalidTxnStateError`` if one of ``committed`` has no open transaction or is fenced, and
-    ``InvalidRequestError`` for a request that contradicts itself: nothing may be written then.
+    Raises ``InvalidTxnStateError`` if one of ``committed`` has no open transaction or is fenced,
+    ``ProducerFencedError`` if the attempt is, ``InvalidRequestError`` for a request that contradicts itself: nothing
+    may be written then.
     """
     _check(external_id, external_epoch, [*committed, *aborted])
-    if last is not None and external_epoch <= last.external_epoch:
+    if last is not None and attempts.was_committed(last, external_epoch):
         return Decision(
             transactions=tuple(_aborted([*committed, *aborted], find, new_producer_ids, now_ms)),
             commit=None,
             was_committed_before=True,
             last_committed_epoch=last.external_epoch,
         )
+    if attempt:
+        attempts.check_is_present(last, external_id, external_epoch, attempt)
     open_ones = [_open_of(member, find) for member in committed]
     decided = [_ended(each, is_committed=True, new_producer_ids=new_producer_ids, now_ms=now_ms) for each in open_ones]
+    lost = [*_aborted(aborted, find, new_producer_ids, now_ms)]
+    if attempt:
+        members = {member.transactional_id for member in (*committed, *aborted)}
+        lost += [rules.fence(place, now_ms) for place in places if place.transactional_id not in members]
     return Decision(
-        transactions=(*decided, *_aborted(aborted, find, new_producer_ids, now_ms)),
-        commit=ExternalCommit(external_id=external_id, external_epoch=external_epoch, committed_ms=now_ms),
+        transactions=(*decided, *lost),
+        commit=replace(
+            last or ExternalCommit(external_id=external_id),
+            external_epoch=external_epoch,
+            committed_ms=now_ms,
+            updated_ms=now_ms,
+        ),
         was_committed_before=False,
         last_committed_epoch=external_epoch,
     )

@@ -83,16 +83,23 @@ class ExternalCommitKey(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalCommitValue(Message):
-    """The last epoch that was committed under an external id, and when. It is never forgotten by itself.
+    """The last epoch that was committed under an external id, and when; and what has begun since. -1 is none.
 
     It is in one batch with the records that say ``PREPARE_COMMIT`` for the producers of the epoch, so that it is there
-    if and only if they are.
+    if and only if they are. It is forgotten when it was not used for ``retention_ms``; 0 is never.
     """
 
+    VERSION_MAX: ClassVar[int] = 1
     FLEXIBLE_SINCE: ClassVar[int] = 0
 
     external_epoch: int = of(Kind.INT64)
     commit_timestamp_ms: int = of(Kind.INT64)
+    owner: str = of(Kind.STRING, since=1, default="")
+    begun_epoch: int = of(Kind.INT64, since=1, default=-1)
+    attempt: str = of(Kind.STRING, since=1, default="")
+    former_attempts: tuple[str, ...] = of(Kind.STRINGS, since=1, default=())
+    last_update_timestamp_ms: int = of(Kind.INT64, since=1, default=-1)
+    retention_ms: int = of(Kind.INT64, since=1, default=0)
 
 
 def read_transaction_key(data: bytes) -> TransactionLogKey | ExternalCommitKey | UnknownKey:

@@ -70,6 +70,7 @@ from millrace.errors.groups import (
 )
 from millrace.errors.producers import (
     AbortableTransactionError,
+    CommitOwnerError,
     ConcurrentTransactionsError,
     DuplicateSequenceError,
     InvalidProducerEpochError,
@@ -89,8 +90,8 @@ from millrace.errors.records import (
     CorruptBatchError,
     InvalidRecordError,
     InvalidTimestampError,
-    MessageTooLargeError,
     LogTruncationError,
+    MessageTooLargeError,
     OffsetOutOfRangeError,
     RecordListTooLargeError,
     UnsupportedCompressionError,
@@ -115,6 +116,7 @@ __all__ = [
     "BufferExhaustedError",
     "ClientClosedError",
     "CommitFailedError",
+    "CommitOwnerError",
     "ConcurrentTransactionsError",
     "ConcurrentUseError",
     "CoordinatorLoadInProgressError",

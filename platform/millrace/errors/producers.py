@@ -95,3 +95,9 @@ class AbortableTransactionError(MillraceError):
     """The transaction cannot be committed any more: abort it, and begin another one."""
 
     code = 120
+
+
+class CommitOwnerError(MillraceError):
+    """Producers cannot be committed together under this external id: it belongs to somebody else."""
+
+    code = 1070

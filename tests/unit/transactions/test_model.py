@@ -37,12 +37,13 @@ from millrace.records import read_header
 from millrace.records.rows import Record, build_rows_batch
 from millrace_broker.coordinators import StateRecord
 from millrace_broker.log.producers import ProducerStates, append_batch, end_transaction
-from millrace_broker.transactions import rules
+from millrace_broker.transactions import Attempt, rules
 from millrace_broker.transactions.metadata import ENDING, LAST_EPOCH, Producer, Transaction, transaction_of
 from millrace_broker.transactions.table import Change, TransactionTable
 from millrace_broker.transactions.together import Member
 
 IDS = ("query-1", "query-2", "other")
+ATTEMPTS = ("red", "green", "blue")
 PARTITIONS = (("a", 0), ("a", 1), ("b", 0))
 TIMEOUT_MS = 1000
 FATE = st.sampled_from(["well", "well", "well", "dies before", "dies after", "fails"])
@@ -129,7 +130,7 @@ class Coordinators(RuleBasedStateMachine):
             key = read_transaction_key(record.key)
             if record.value is not None and hasattr(key, "transactional_id"):
                 self._check_written(transaction_of(key.transactional_id, read_transaction_value(record.value)))
-        if change.commit is not None:
+        if change.commit is not None and change.commit.external_epoch not in (-1, *self.external["query"][-1:]):
             self.external[change.commit.external_id].append(change.commit.external_epoch)
         self.log += change.records()
 
@@ -252,18 +253,30 @@ class Coordinators(RuleBasedStateMachine):
             return Member(name, rules.goes_on_with(current))
         return multiple()
 
+    @rule(external_epoch=st.integers(0, 4), name=st.sampled_from(ATTEMPTS), fate=FATE)
+    def begins_an_attempt(self, external_epoch: int, name: str, fate: str) -> None:
+        attempt = Attempt(external_id="query", external_epoch=external_epoch, name=name)
+        with suppress(DiedError, ProducerFencedError):
+            change = self.table.begin_attempt(attempt, self.now_ms)
+            if change is not None:
+                self._write(change, fate)
+                assert not self.table.places("query"), "whoever takes over finds nothing open"
+
     @rule(
         members=st.lists(clients, max_size=3),
         is_committed=st.lists(st.booleans(), min_size=3, max_size=3),
         external_epoch=st.integers(0, 4),
+        attempt=st.sampled_from(("", *ATTEMPTS)),
         fate=FATE,
     )
-    def commits_together(self, members: list[Member], is_committed: list[bool], external_epoch: int, fate: str) -> None:
+    def commits_together(
+        self, members: list[Member], is_committed: list[bool], external_epoch: int, attempt: str, fate: str
+    ) -> None:
         distinct = {member.transactional_id: member for member in members}.values()
         chosen = list(zip(distinct, is_committed, strict=False))
         before = list(self.external["query"])
         committed = [member for member, wanted in chosen if wanted]
-        with suppress(DiedError, ConcurrentTransactionsError, InvalidTxnStateError):
+        with suppress(DiedError, ConcurrentTransactionsError, InvalidTxnStateError, ProducerFencedError):
             decision, change = self.table.commit_together(
                 "query",
                 external_epoch,
@@ -271,12 +284,14 @@ class Coordinators(RuleBasedStateMachine):
                 aborted=[member for member, wanted in chosen if not wanted],
                 new_producer_ids=self.next_ids,
                 now_ms=self.now_ms,
+                attempt=attempt,
             )
             assert decision.was_committed_before is any(epoch >= external_epoch for epoch in before)
             if change.records():
                 self._write(change, fate)
             if not decision.was_committed_before:
                 assert all(self.decided[member.producer] for member in committed)
+                assert not (attempt and self.table.places("query")), "nothing of the attempt stays open"
         assert self.external["query"] == sorted(set(self.external["query"])), "an epoch is committed once"
 
     # --- the coordinator's own ---------------------------------------------------------------------------------

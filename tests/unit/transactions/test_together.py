@@ -63,7 +63,7 @@ def test_a_new_epoch_commits_some_and_aborts_others(last: ExternalCommit | None)
     prepared = TransactionState.PREPARE_COMMIT
     assert states(decision) == {"a": prepared, "b": prepared, "c": TransactionState.PREPARE_ABORT}
     assert all(each.epoch == 4 for each in decision.transactions)
-    assert decision.commit == ExternalCommit(external_id="query", external_epoch=7, committed_ms=50)
+    assert decision.commit == ExternalCommit(external_id="query", external_epoch=7, committed_ms=50, updated_ms=50)
     assert (decision.was_committed_before, decision.last_committed_epoch) == (False, 7)
 
 

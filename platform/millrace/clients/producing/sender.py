@@ -329,7 +329,7 @@ class Sender:
             self._config.acks.number,
             timeout_ms,
             topics.items(),
-            transactional_id=self._config.transactional_id,
+            transactional_id="" if self._transactions is None else self._transactions.state.transactional_id,
             coordinator_key=self._config.coordinator_key,
         )
         self._connections.begin(

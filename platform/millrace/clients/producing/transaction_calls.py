@@ -13,6 +13,7 @@ from millrace.clients.model import ConsumerGroupMetadata, OffsetAndMetadata, Pre
 from millrace.clients.producing.accumulator import Accumulator
 from millrace.clients.producing.sender import Sender
 from millrace.clients.producing.transactions import Transactions, offsets_of
+from millrace.clients.transactions.model import CommitOutcome
 from millrace.config.client import ProducerConfig
 from millrace.errors import (
     AbortableTransactionError,
@@ -44,6 +45,25 @@ class TransactionCalls:
         transactions = self._needed_transactions()
         with transactions.operation:
             transactions.initialize()
+
+    def join_commit(
+        self, external_epoch: int, *, attempt: str, owner: str = "", retention_ms: int = 0
+    ) -> CommitOutcome:
+        """Get ready for a transaction that ``Admin.commit_transactions`` will commit with others of the same attempt.
+
+        Called instead of ``init_transactions`` and before each transaction; ``coordinator.key`` is the external id, and
+        ``transactional.id`` becomes a place under it that the coordinator gives. ``attempt`` names this execution of
+        the external epoch. One that is new aborts what others have open, and fences them. ``owner`` is who alone may
+        use the external id, ``retention_ms`` how long it is remembered when it is not used (0: for ever).
+
+        Where ``was_committed_before`` is true there is nothing to write, and no transaction can begin. Raises
+        ``CommitOwnerError``, ``ProducerFencedError``, ``InvalidTxnStateError`` while a transaction is open.
+        """
+        transactions = self._needed_transactions()
+        if not self._config.coordinator_key:
+            raise InvalidTxnStateError("this producer commits for itself: set coordinator.key to the external id")
+        with transactions.operation:
+            return transactions.join(external_epoch, attempt, owner, retention_ms)
 
     def begin_transaction(self) -> None:
         """Begin a transaction: what is sent from now on is committed or aborted together.

@@ -93,6 +93,13 @@ class TransactionState:
             raise self._refusal("be initialized")
         return replace(self._to(_Phase.READY), producer_id=producer_id, epoch=epoch)
 
+    def joined(self, transactional_id: str, producer_id: int, epoch: int) -> TransactionState:
+        """The coordinator has given a place in what is committed together; what was prepared before is not ours."""
+        self.check_can_join()
+        return TransactionState(
+            transactional_id=transactional_id, phase=_Phase.READY, producer_id=producer_id, epoch=epoch
+        )
+
     def begun(self) -> TransactionState:
         """``begin_transaction`` was called."""
         return self._to(_Phase.IN_TRANSACTION)
@@ -155,6 +162,11 @@ class TransactionState:
         """Raise what sending a record must fail with now, if anything."""
         if self.phase is not _Phase.IN_TRANSACTION:
             raise self._refusal("send")
+
+    def check_can_join(self) -> None:
+        """Raise what joining a commit must fail with now, if anything: a transaction is open, say."""
+        if self.phase not in (_Phase.UNINITIALIZED, _Phase.READY, _Phase.PREPARED):
+            raise self._refusal("join a commit")
 
     def sending_error(self) -> MillraceError | None:
         """What batches that wait to be sent must fail with now, if anything."""

@@ -16,6 +16,7 @@ from millrace.clients.connections import Connections, backoff_s
 from millrace.clients.membership.coordinator import Coordinator, check_topic_errors
 from millrace.clients.model import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
 from millrace.clients.producing.transaction_state import CoordinatorView, TransactionPhase, TransactionState
+from millrace.clients.transactions.model import CommitOutcome
 from millrace.config.client import ProducerConfig
 from millrace.errors import (
     AuthorizationError,
@@ -74,10 +75,9 @@ class Transactions:
     def __init__(self, config: ProducerConfig, connections: Connections, on_leaving: Callable[[], None]) -> None:
         self._config = config
         self._connections = connections
-        self._id = config.transactional_id
-        self._coordinator = Coordinator(connections, config.coordinator_key or self._id, pb.TRANSACTION)
+        self._coordinator = Coordinator(connections, config.coordinator_key or config.transactional_id, pb.TRANSACTION)
         self._lock = threading.Lock()
-        self._state = TransactionState(transactional_id=self._id)
+        self._state = TransactionState(transactional_id=config.transactional_id)
         self._on_leaving = on_leaving
         self.operation: Final = threading.RLock()
         """Held for as long as one of the application's calls lasts."""
@@ -92,6 +92,10 @@ class Transactions:
         """Producer id and epoch that batches are stamped with now."""
         state = self._state
         return state.producer_id, state.epoch
+
+    @property
+    def _id(self) -> str:
+        return self._state.transactional_id
 
     @property
     def max_block_s(self) -> float:
@@ -116,6 +120,25 @@ class Transactions:
         )
         answer = self._call("init_transactions", lambda stub: stub.InitProducerId, request, self.max_block_s)
         self._change(lambda state: state.initialized(answer.producer_id, answer.producer_epoch))
+
+    def join(self, external_epoch: int, attempt: str, owner: str, retention_ms: int) -> CommitOutcome:
+        """Get a place, with id and epoch, in what is committed together; whatever was before is over."""
+        self._state.check_can_join()
+        request = pb.JoinCommitRequest(
+            external_id=self._config.coordinator_key,
+            external_epoch=external_epoch,
+            owner=owner,
+            attempt=attempt,
+            transaction_timeout_ms=self._config.transaction_timeout_ms,
+            retention_ms=retention_ms,
+        )
+        answer = self._call("join_commit", lambda stub: stub.JoinCommit, request, self.max_block_s)
+        if not answer.was_committed_before:
+            place = answer.transactional_id, answer.producer_id, answer.producer_epoch
+            self._change(lambda state: state.joined(*place))
+        return CommitOutcome(
+            was_committed_before=answer.was_committed_before, last_committed_epoch=answer.last_committed_epoch
+        )
 
     def begin(self) -> None:
         """Records that are sent from now on belong to a new transaction."""

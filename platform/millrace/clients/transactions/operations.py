@@ -189,27 +189,40 @@ class TransactionOperations:
         *,
         committed: Sequence[PreparedTransaction],
         aborted: Sequence[PreparedTransaction] = (),
+        attempt: str = "",
     ) -> CommitOutcome:
         """Commit the prepared transactions of many producers together, and abort others: all or nothing, and once.
 
         ``external_id`` names what they write for (a streaming query), and was their ``coordinator.key``;
         ``external_epoch`` the step of it (its micro-batch). An epoch that was committed before is not committed again:
-        the members of this call are aborted then. Safe to repeat when the outcome of a call is not known.
+        the members of this call are aborted then. Safe to repeat when the outcome of a call is not known. With the
+        ``attempt`` of the members' ``Producer.join_commit`` all that it has open beside them is aborted as well.
 
         Raises ``InvalidTxnStateError`` when one of ``committed`` is not open any more, because its
-        ``transaction.timeout.ms`` has passed, say: nothing is committed then.
+        ``transaction.timeout.ms`` has passed, say, and ``ProducerFencedError`` when another attempt has taken over:
+        nothing is committed then.
         """
         request = pb.CommitTransactionsRequest(
             external_id=external_id,
             external_epoch=external_epoch,
             committed=[_member(member) for member in committed],
             aborted=[_member(member) for member in aborted],
+            attempt=attempt,
         )
         coordinator = Coordinator(self._connections, external_id, pb.TRANSACTION)
         response = coordinator.call(lambda stub: stub.CommitTransactions, request)
         return CommitOutcome(
             was_committed_before=response.was_committed_before, last_committed_epoch=response.last_committed_epoch
         )
+
+    def abort_commit(self, external_id: str, external_epoch: int, *, attempt: str) -> None:
+        """Abort all that an attempt (see ``Producer.join_commit``) has open; nothing where its epoch was committed.
+
+        Raises ``ProducerFencedError`` when another attempt has taken over, and did that.
+        """
+        request = pb.AbortCommitRequest(external_id=external_id, external_epoch=external_epoch, attempt=attempt)
+        coordinator = Coordinator(self._connections, external_id, pb.TRANSACTION)
+        coordinator.call(lambda stub: stub.AbortCommit, request)
 
     def _brokers(self) -> Iterator[tuple[int, str]]:
         for broker in self._metadata.cluster().brokers:

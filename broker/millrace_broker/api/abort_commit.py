@@ -1,0 +1,13 @@
+"""AbortCommit: end what an attempt at a commit of several producers has left open."""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.broker import Broker
+
+
+async def handle(broker: Broker, request: pb.AbortCommitRequest, call: Call) -> pb.AbortCommitResponse:
+    """Abort all that is open under an external id, if the attempt is the present one and has not committed."""
+    await broker.transactions.abort_attempt(request.external_id, request.external_epoch, request.attempt)
+    return pb.AbortCommitResponse()

@@ -1,0 +1,30 @@
+"""JoinCommit: a place for one more producer in what is committed together under an external id."""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.broker import Broker
+from millrace_broker.transactions import Attempt
+
+
+async def handle(broker: Broker, request: pb.JoinCommitRequest, call: Call) -> pb.JoinCommitResponse:
+    """Give a transactional id with a fresh epoch, unless the external epoch was committed before.
+
+    The first call of an attempt aborts what others have open under the external id, and fences them.
+    """
+    attempt = Attempt(
+        external_id=request.external_id,
+        external_epoch=request.external_epoch,
+        name=request.attempt,
+        owner=request.owner,
+        retention_ms=request.retention_ms,
+    )
+    last_committed_epoch, place = await broker.transactions.join_commit(
+        attempt, timeout_ms=request.transaction_timeout_ms
+    )
+    response = pb.JoinCommitResponse(was_committed_before=place is None, last_committed_epoch=last_committed_epoch)
+    if place is not None:
+        response.transactional_id = place.transactional_id
+        response.producer_id, response.producer_epoch = place.producer
+    return response

@@ -1,0 +1,180 @@
+"""Producers that join what is committed together: places and fencing, with a broker between."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.clients import Admin, Consumer, PreparedTransaction, Producer
+from millrace.errors import CommitOwnerError, InvalidTxnStateError, MillraceError, ProducerFencedError
+from millrace_broker.embedded import EmbeddedBroker
+
+
+@pytest.fixture
+def admin(module_broker: EmbeddedBroker) -> Iterator[Admin]:
+    with Admin(module_broker.bootstrap_servers) as client:
+        yield client
+
+
+def _producer(broker: EmbeddedBroker, external_id: str, **options: Any) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "transactional.id": external_id,
+            "coordinator.key": external_id,
+            **options,
+        }
+    )
+
+
+def _write(producer: Producer, topic: str, epoch: int, attempt: str, value: bytes) -> PreparedTransaction:
+    assert not producer.join_commit(epoch, attempt=attempt).was_committed_before
+    producer.begin_transaction()
+    producer.send(topic, value)
+    prepared = producer.prepared_transaction()
+    assert prepared is not None
+    return prepared
+
+
+def _committed(broker: EmbeddedBroker, topic: str) -> list[bytes | None]:
+    """What is committed, once nothing is open any more."""
+    config = {"bootstrap.servers": broker.bootstrap_servers, "auto.offset.reset": "earliest"}
+    values: list[bytes | None] = []
+    with (
+        Consumer({**config, "isolation.level": "read_committed"}) as consumer,
+        Admin(broker.bootstrap_servers) as admin,
+    ):
+        partitions = consumer.partitions_for(topic)
+        latest = dict.fromkeys(partitions, "latest")
+        _eventually(lambda: admin.list_offsets(latest, isolation_level="read_committed") == admin.list_offsets(latest))
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        deadline = time.monotonic() + 30
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            assert time.monotonic() < deadline
+            values += [record.value for record in consumer.poll(100)]
+    return sorted(values, key=str)
+
+
+def _eventually(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        threading.Event().wait(0.02)
+
+
+def test_one_producer_takes_part_in_epoch_after_epoch(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("joined-epochs", partitions=1)
+    with _producer(module_broker, "epochs") as producer:
+        for epoch in range(5):
+            prepared = _write(producer, "joined-epochs", epoch, f"attempt-{epoch}", b"%d" % epoch)
+            outcome = admin.commit_transactions("epochs", epoch, committed=[prepared], attempt=f"attempt-{epoch}")
+            assert (outcome.was_committed_before, outcome.last_committed_epoch) == (False, epoch)
+        outcome = producer.join_commit(3, attempt="again")
+        assert (outcome.was_committed_before, outcome.last_committed_epoch) == (True, 4)
+    assert _committed(module_broker, "joined-epochs") == [b"0", b"1", b"2", b"3", b"4"]
+    listed = [each.transactional_id for each in admin.list_transactions()]
+    assert len([name for name in listed if name.startswith("epochs-")]) <= 3, "places are used again"
+
+
+def test_what_nobody_names_is_aborted_with_the_commit(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("joined-losers", partitions=1)
+    with _producer(module_broker, "losers") as winner, _producer(module_broker, "losers") as loser:
+        _write(loser, "joined-losers", 0, "only", b"speculative")
+        won = _write(winner, "joined-losers", 0, "only", b"won")
+        admin.commit_transactions("losers", 0, committed=[won], attempt="only")
+        with pytest.raises(ProducerFencedError):
+            loser.abort_transaction()
+    assert _committed(module_broker, "joined-losers") == [b"won"]
+
+
+def test_who_comes_back_aborts_at_once_what_was_left_and_fences_who_left_it(
+    admin: Admin, module_broker: EmbeddedBroker
+) -> None:
+    admin.create_topic("joined-again", partitions=1)
+    with _producer(module_broker, "again") as dead, _producer(module_broker, "again") as alive:
+        left = _write(dead, "joined-again", 0, "first", b"left")
+        assert not alive.join_commit(0, attempt="second").was_committed_before
+        assert _committed(module_broker, "joined-again") == [], "no reader waits for it"
+        with pytest.raises(ProducerFencedError, match="attempt second has taken over"):
+            admin.commit_transactions("again", 0, committed=[left], attempt="first")
+        with pytest.raises(ProducerFencedError, match="attempt second has taken over"):
+            dead.join_commit(0, attempt="first")
+        prepared = _write(alive, "joined-again", 0, "second", b"written")
+        admin.commit_transactions("again", 0, committed=[prepared], attempt="second")
+    assert _committed(module_broker, "joined-again") == [b"written"]
+
+
+def test_an_attempt_is_aborted(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("joined-aborted", partitions=1)
+    with _producer(module_broker, "aborted") as one, _producer(module_broker, "aborted") as other:
+        for producer in (one, other):
+            _write(producer, "joined-aborted", 0, "given up", b"nothing")
+        admin.abort_commit("aborted", 0, attempt="given up")
+        assert _committed(module_broker, "joined-aborted") == []
+        with pytest.raises(ProducerFencedError):
+            admin.abort_commit("aborted", 0, attempt="unheard of")
+
+
+def test_a_stranger_is_refused(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    with _producer(module_broker, "owned") as producer:
+        producer.join_commit(4, attempt="a", owner="query one")
+    with _producer(module_broker, "owned") as producer:
+        with pytest.raises(CommitOwnerError, match="external id owned belongs to query one"):
+            producer.join_commit(0, attempt="b", owner="query two")
+        producer.join_commit(5, attempt="b", owner="query one")
+
+
+def test_joining_out_of_order_says_what_to_do(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    with _producer(module_broker, "order") as producer:
+        producer.join_commit(0, attempt="a")
+        producer.begin_transaction()
+        with pytest.raises(InvalidTxnStateError, match="commit or abort the transaction that is open first"):
+            producer.join_commit(0, attempt="a")
+        producer.abort_transaction()
+        producer.join_commit(0, attempt="a")
+    alone = {"bootstrap.servers": module_broker.bootstrap_servers, "transactional.id": "alone"}
+    with Producer(alone) as producer, pytest.raises(InvalidTxnStateError, match="this producer commits for itself"):
+        producer.join_commit(0, attempt="a")
+
+
+def test_many_join_at_once_and_each_has_a_place_of_its_own(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("joined-many", partitions=1)
+    prepared: list[PreparedTransaction] = []
+    errors: list[MillraceError] = []
+
+    def take_part(number: int) -> None:
+        try:
+            with _producer(module_broker, "many") as producer:
+                prepared.append(_write(producer, "joined-many", 0, "all", b"%02d" % number))
+        except MillraceError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=take_part, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert len({each.transactional_id for each in prepared}) == 12
+    admin.commit_transactions("many", 0, committed=prepared, attempt="all")
+    assert _committed(module_broker, "joined-many") == [b"%02d" % number for number in range(12)]
+
+
+def test_an_attempt_goes_on_through_a_restart_of_the_broker(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "broker") as broker:
+        with Admin(broker.bootstrap_servers) as admin:
+            admin.create_topic("restarted", partitions=1)
+        with _producer(broker, "restarted") as producer:
+            first = _write(producer, "restarted", 0, "only", b"before")
+        port = broker.bootstrap_servers.rsplit(":", 1)[1]
+    with EmbeddedBroker(tmp_path / "broker", port=int(port)) as broker:
+        with _producer(broker, "restarted") as producer, Admin(broker.bootstrap_servers) as admin:
+            second = _write(producer, "restarted", 0, "only", b"after")
+            assert first.transactional_id != second.transactional_id, "what is open is not taken for a free place"
+            admin.commit_transactions("restarted", 0, committed=[first, second], attempt="only")
+            assert producer.join_commit(0, attempt="only").was_committed_before
+        assert _committed(broker, "restarted") == [b"after", b"before"]

@@ -1,0 +1,189 @@
+"""Attempts at a commit of several producers: one may commit, those before are fenced, a stranger is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from millrace.coordinator_records import TransactionState, read_external_commit
+from millrace.errors import CommitOwnerError, InvalidRequestError, ProducerFencedError
+from millrace_broker.transactions import Attempt, Member, Producer, Transaction, attempts
+from millrace_broker.transactions.metadata import ExternalCommit, commit_of, is_place_of, place_of
+from millrace_broker.transactions.table import Change, TransactionTable
+
+BEGUN = ExternalCommit(
+    external_id="query",
+    external_epoch=6,
+    committed_ms=1,
+    owner="mine",
+    begun_epoch=7,
+    attempt="third",
+    former_attempts=("second", "first"),
+    updated_ms=2,
+)
+
+
+def attempt(epoch: int, name: str, owner: str = "mine") -> Attempt:
+    return Attempt(external_id="query", external_epoch=epoch, name=name, owner=owner)
+
+
+def test_the_first_attempt_of_all_begins_and_owns_the_id() -> None:
+    begun = attempts.begin(None, replace(attempt(3, "first"), retention_ms=9), 50)
+    assert begun == ExternalCommit(
+        external_id="query", owner="mine", begun_epoch=3, attempt="first", updated_ms=50, retention_ms=9
+    )
+    assert attempts.begin(begun, attempt(3, "first"), 60) is None, "its other tasks find it begun"
+
+
+def test_an_attempt_that_is_new_takes_over_and_fences_those_before() -> None:
+    begun = attempts.begin(BEGUN, attempt(7, "fourth"), 50)
+    assert begun is not None
+    assert (begun.attempt, begun.former_attempts) == ("fourth", ("third", "second", "first"))
+    assert begun.external_epoch == 6
+    for former in ("third", "second", "first"):
+        with pytest.raises(ProducerFencedError, match="attempt fourth has taken over"):
+            attempts.begin(begun, attempt(7, former), 60)
+        with pytest.raises(ProducerFencedError, match="attempt fourth has taken over"):
+            attempts.check_is_present(begun, "query", 7, former)
+    attempts.check_is_present(begun, "query", 7, "fourth")
+
+
+def test_the_next_epoch_begins_without_a_past() -> None:
+    begun = attempts.begin(BEGUN, attempt(8, "next"), 50)
+    assert begun is not None
+    assert (begun.begun_epoch, begun.attempt, begun.former_attempts) == (8, "next", ())
+    with pytest.raises(ProducerFencedError, match="8 has begun"):
+        attempts.begin(begun, attempt(7, "third"), 60)
+    with pytest.raises(ProducerFencedError, match="has not begun epoch 7"):
+        attempts.check_is_present(begun, "query", 7, "third")
+    with pytest.raises(ProducerFencedError, match="has not begun epoch 0"):
+        attempts.check_is_present(None, "query", 0, "third")
+
+
+def test_no_more_former_attempts_are_kept_than_the_limit() -> None:
+    last = BEGUN
+    for number in range(2 * attempts.FORMER_ATTEMPTS_MAX):
+        after = attempts.begin(last, attempt(7, f"attempt-{number}"), 50)
+        assert after is not None
+        last = after
+    assert len(last.former_attempts) == attempts.FORMER_ATTEMPTS_MAX
+
+
+def test_somebody_else_cannot_use_an_id_that_has_an_owner() -> None:
+    with pytest.raises(CommitOwnerError, match="belongs to mine, which has committed 6 last: theirs needs another one"):
+        attempts.begin(BEGUN, attempt(0, "theirs", owner="theirs"), 50)
+    assert attempts.begin(BEGUN, attempt(8, "nobody's", owner=""), 50) is not None
+
+
+@pytest.mark.parametrize("wrong", [{"name": ""}, {"external_id": ""}, {"external_epoch": -1}, {"retention_ms": -1}])
+def test_attempts_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequestError, match="expected an external id"):
+        attempts.begin(None, replace(attempt(1, "a"), **wrong), 50)  # type: ignore[arg-type]
+
+
+def test_an_id_is_forgotten_when_it_is_not_used_for_its_time() -> None:
+    kept = replace(BEGUN, retention_ms=100)
+    assert not attempts.is_expired(kept, 101)
+    assert attempts.is_expired(kept, 102)
+    assert not attempts.is_expired(BEGUN, 2**62), "without a time it stays"
+    table = TransactionTable()
+    table.apply(Change(commit=kept))
+    change = table.expire(102, 1, 10)
+    assert change is not None
+    table.apply(change)
+    assert table.last_commit("query") is None
+    reread = TransactionTable()
+    for record in (*Change(commit=kept).records(), *change.records()):
+        reread.replay(record)
+    assert reread.last_commit("query") is None
+
+
+def test_a_record_says_all_of_it_and_older_records_are_read() -> None:
+    value = BEGUN.record().value
+    assert value is not None
+    assert commit_of("query", read_external_commit(value)) == BEGUN
+    # As version 0 wrote it: epoch and time.
+    old = (0).to_bytes(2) + (6).to_bytes(8) + (1).to_bytes(8) + b"\0"
+    assert commit_of("query", read_external_commit(old)) == ExternalCommit(
+        external_id="query", external_epoch=6, committed_ms=1
+    )
+
+
+def test_places_are_told_from_other_names() -> None:
+    assert is_place_of("query", place_of("query", 12))
+    assert not any(is_place_of("query", name) for name in ("query", "query-", "query-x", "query-1-0", "other-1"))
+
+
+def open_place(number: int, external_id: str = "query") -> Transaction:
+    return Transaction(
+        transactional_id=place_of(external_id, number),
+        producer_id=number,
+        epoch=3,
+        timeout_ms=1000,
+        updated_ms=0,
+        state=TransactionState.ONGOING,
+        partitions=frozenset({("a", 0)}),
+    )
+
+
+def table_of(*transactions: Transaction) -> TransactionTable:
+    table = TransactionTable()
+    table.apply(Change(transactions, commit=BEGUN))
+    return table
+
+
+def states(transactions: tuple[Transaction, ...]) -> dict[str, TransactionState]:
+    return {each.transactional_id: each.state for each in transactions}
+
+
+ABORTED = TransactionState.PREPARE_ABORT
+
+
+def test_whoever_takes_over_aborts_what_is_open_under_the_id_and_nothing_else() -> None:
+    table = table_of(open_place(0), open_place(1), open_place(2, "query-1"), open_place(3, "other"))
+    change = table.begin_attempt(attempt(7, "fourth"), 50)
+    assert change is not None
+    assert states(change.transactions) == {"query-0": ABORTED, "query-1": ABORTED}
+    table.apply(change)
+    assert table.begin_attempt(attempt(7, "fourth"), 60) is None
+
+
+def test_a_commit_aborts_what_its_attempt_has_open_beside_the_winners() -> None:
+    table = table_of(open_place(0), open_place(1), open_place(2))
+    decision, _ = table.commit_together(
+        "query",
+        7,
+        committed=[Member("query-1", Producer(1, 3))],
+        aborted=[],
+        new_producer_ids=iter(()),
+        now_ms=50,
+        attempt="third",
+    )
+    committed = {"query-1": TransactionState.PREPARE_COMMIT, "query-0": ABORTED, "query-2": ABORTED}
+    assert states(decision.transactions) == committed
+    assert decision.commit == replace(BEGUN, external_epoch=7, committed_ms=50, updated_ms=50)
+
+
+def test_an_attempt_that_was_fenced_commits_nothing() -> None:
+    table = table_of(open_place(0))
+    with pytest.raises(ProducerFencedError, match="attempt third has taken over"):
+        table.commit_together(
+            "query",
+            7,
+            committed=[Member("query-0", Producer(0, 3))],
+            aborted=[],
+            new_producer_ids=iter(()),
+            now_ms=50,
+            attempt="second",
+        )
+
+
+def test_an_attempt_can_be_aborted_while_it_is_the_present_one() -> None:
+    table = table_of(open_place(0), open_place(1))
+    change = table.abort_attempt("query", 7, "third", 50)
+    assert change is not None
+    assert set(states(change.transactions).values()) == {ABORTED}
+    assert table.abort_attempt("query", 6, "any", 50) is None, "what was committed stays"
+    with pytest.raises(ProducerFencedError):
+        table.abort_attempt("query", 7, "second", 50)
