@@ -8,14 +8,14 @@ case-sensitive, as everywhere in Spark. The table of all options is in ``docs/sp
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final
 
 from millrace.errors import UsageError
+from pyspark_millrace.given_options import GivenOptions
 from pyspark_millrace.positions import (
     AtTimestamp,
     Edge,
@@ -28,8 +28,6 @@ from pyspark_millrace.positions import (
 
 DEFAULT_ROWS_PER_BATCH: Final = 50_000
 """Most rows of an Arrow batch handed to Spark; docs/design/0006-spark-source.md has the measurement."""
-
-_T = TypeVar("_T")
 
 
 class DirectReads(StrEnum):
@@ -127,11 +125,11 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
 
     Raises ``UsageError`` for the first option that is unknown, unsupported, missing or wrong.
     """
-    given = _Given(values)
-    given.refuse_unknown()
+    given = GivenOptions(values)
+    given.refuse_unknown(_OPTIONS, _NOT_SUPPORTED, _DECIDED_BY_THE_SOURCE)
     options = SourceOptions(
-        bootstrap_servers=_bootstrap_servers(given),
-        client_config=given.client_settings(),
+        bootstrap_servers=given.bootstrap_servers(),
+        client_config=given.client_settings("bootstrap.servers", "isolation.level", "group.id"),
         subscription=_subscription(given),
         starting=given.present(*_STARTING),
         ending=given.present(*_ENDING),
@@ -189,96 +187,7 @@ _DECIDED_BY_THE_SOURCE: Final = {
 }
 
 
-class _Given:
-    """The options as Spark passes them, looked up without regard to case; readers name what they expected."""
-
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = {name.lower(): value for name, value in values.items()}
-
-    def text(self, name: str) -> str | None:
-        return self._values.get(name.lower())
-
-    def present(self, *names: str) -> dict[str, str]:
-        return {name: text for name in names if (text := self.text(name)) is not None}
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        def parse(text: str) -> bool:
-            return {"true": True, "false": False}[text.lower()]
-
-        return self._parsed(name, parse, default, "true or false")
-
-    def whole_number(self, name: str) -> int | None:
-        def parse(text: str) -> int | None:
-            if not text.isdecimal() or not 0 < int(text) < 2**63:
-                raise ValueError(text)
-            return int(text)
-
-        return self._parsed(name, parse, None, "a whole number from 1")
-
-    def choice(self, name: str, default: _Choice) -> _Choice:
-        return self._parsed(
-            name, lambda text: type(default)(text.lower()), default, "one of " + ", ".join(type(default))
-        )
-
-    def _parsed(self, name: str, parse: Callable[[str], _T], default: _T, form: str) -> _T:
-        text = self.text(name)
-        if text is None:
-            return default
-        try:
-            return parse(text.strip())
-        except (ValueError, KeyError):
-            raise UsageError(f"{name}={text!r}: expected {form}") from None
-
-    def client_settings(self) -> dict[str, str]:
-        """The ``kafka.*`` settings without their prefix, for the client; the client checks their values."""
-        return {
-            name.removeprefix("kafka."): value
-            for name, value in self._values.items()
-            if name.startswith("kafka.")
-            and name not in ("kafka.bootstrap.servers", "kafka.isolation.level", "kafka.group.id")
-        }
-
-    def refuse_unknown(self) -> None:
-        supported = {name.lower() for name in _OPTIONS}
-        not_supported = {name.lower(): reason for name, reason in _NOT_SUPPORTED.items()}
-        for name, value in self._values.items():
-            setting = name.removeprefix("kafka.")
-            if name in supported:
-                continue
-            if name in not_supported:
-                raise UsageError(f"option {name}={value!r} is not supported: {not_supported[name]}")
-            if name != setting and setting in _DECIDED_BY_THE_SOURCE:
-                instead = _DECIDED_BY_THE_SOURCE[setting]
-                raise UsageError(f"option {name}={value!r} is not supported: it is decided by {instead}")
-            if name == setting:
-                raise UsageError(f"unknown option {name}={value!r}: {_suggestion(name)}")
-
-
-_Choice = TypeVar("_Choice", bound=StrEnum)
-
-
-def _suggestion(name: str) -> str:
-    by_lower = {option.lower(): option for option in _OPTIONS}
-    near = [by_lower[match] for match in difflib.get_close_matches(name, by_lower, n=3, cutoff=0.6)]
-    return f"did you mean {' or '.join(near)}?" if near else f"the options are {', '.join(_OPTIONS)}"
-
-
-def _bootstrap_servers(given: _Given) -> str:
-    values = given.present("kafka.bootstrap.servers", "bootstrap.servers")
-    servers = set(values.values())
-    if not servers:
-        raise UsageError("kafka.bootstrap.servers is required: the brokers as host:port[,host:port]")
-    if len(servers) > 1:
-        raise UsageError(f"kafka.bootstrap.servers and bootstrap.servers differ ({values}): give one")
-    address = servers.pop().strip()
-    for server in address.split(","):
-        host, colon, port = server.strip().rpartition(":")
-        if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
-            raise UsageError(f"kafka.bootstrap.servers={address!r}: expected host:port[,host:port]")
-    return address
-
-
-def _isolation_level(given: _Given) -> IsolationLevel:
+def _isolation_level(given: GivenOptions) -> IsolationLevel:
     """Committed records by default: Kafka's connector reads those of open and aborted transactions as well."""
     values = {
         given.choice(name, IsolationLevel.READ_COMMITTED)
@@ -289,7 +198,7 @@ def _isolation_level(given: _Given) -> IsolationLevel:
     return values.pop() if values else IsolationLevel.READ_COMMITTED
 
 
-def _group_id(given: _Given) -> str | None:
+def _group_id(given: GivenOptions) -> str | None:
     """The group that a stream commits its progress to; none without the option."""
     groups = {text.strip() for text in given.present("group.id", "kafka.group.id").values()}
     if len(groups) > 1:
@@ -299,7 +208,7 @@ def _group_id(given: _Given) -> str | None:
     return groups.pop() if groups else None
 
 
-def _subscription(given: _Given) -> Subscription:
+def _subscription(given: GivenOptions) -> Subscription:
     present = given.present("subscribe", "subscribePattern", "assign")
     if len(present) != 1:
         found = ", ".join(f"{name}={text!r}" for name, text in present.items()) or "none of them"
@@ -319,7 +228,7 @@ def _subscription(given: _Given) -> Subscription:
     return Topics(names)
 
 
-def _columns(given: _Given) -> tuple[str, ...]:
+def _columns(given: GivenOptions) -> tuple[str, ...]:
     text = given.text("columns")
     if text is None:
         return ()
@@ -329,7 +238,7 @@ def _columns(given: _Given) -> tuple[str, ...]:
     return names
 
 
-def _check_together(options: SourceOptions, given: _Given) -> None:
+def _check_together(options: SourceOptions, given: GivenOptions) -> None:
     # Whether batch or stream is not known yet, so positions are only checked for their form here.
     every_edge = (Edge.EARLIEST, Edge.LATEST)
     _position(options.starting, "starting", edges=every_edge, default=Edge.EARLIEST)
