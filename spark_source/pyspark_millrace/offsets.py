@@ -5,7 +5,9 @@ names that no topic can have beside the topics:
 
 * ``@topic-ids``  the id of each topic, by which one that was deleted and made anew is recognised (KIP-516);
 * ``@initial``    true in the offsets that a new query starts with;
-* ``@from``       in the end of the first batch: the offsets that it starts with.
+* ``@from``       in the end of the first batch: the offsets that it starts with;
+* ``@reset``      true in offsets that ``millrace offsets reset`` has put into the checkpoint. They are the end of a
+  batch without records, whatever lies between the batch before and them.
 
 ``@from`` is there because Spark logs only the end of a batch. When a query dies in its first batch, Spark asks for
 the initial offsets anew and replays the batch up to the logged end; "latest" has moved by then, and the records in
@@ -30,6 +32,7 @@ from pyspark_millrace.positions import PartitionKey
 _TOPIC_IDS: Final = "@topic-ids"
 _INITIAL: Final = "@initial"
 _FROM: Final = "@from"
+_RESET: Final = "@reset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class StreamOffsets:
     topic_ids: Mapping[str, uuid.UUID]
     is_initial: bool = False
     started_from: Mapping[PartitionKey, int] | None = None
+    is_reset: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The form that Spark writes to the checkpoint and shows in progress reports."""
@@ -49,6 +53,8 @@ class StreamOffsets:
             value[_INITIAL] = True
         if self.started_from is not None:
             value[_FROM] = _nested(self.started_from)
+        if self.is_reset:
+            value[_RESET] = True
         return value
 
     @classmethod
@@ -60,6 +66,7 @@ class StreamOffsets:
                 topic_ids={topic: parse_id(text) for topic, text in value[_TOPIC_IDS].items()},
                 is_initial=bool(value.get(_INITIAL, False)),
                 started_from=_flat(value[_FROM]) if _FROM in value else None,
+                is_reset=bool(value.get(_RESET, False)),
             )
         except (KeyError, ValueError, AttributeError, TypeError):
             raise UsageError(
@@ -95,7 +102,11 @@ def ranges_between(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange
     """What lies between two points of a stream, in order of topic and partition.
 
     A partition that ``start`` does not know begins at 0, as does every partition of a topic whose id has changed.
+    Nothing lies before offsets that were reset: what they leave out is not read, and what they go back to is read by
+    the batch after them.
     """
+    if end.is_reset:
+        return []
     begin = end.started_from if start.is_initial and end.started_from is not None else start.next_offsets
     ranges = []
     for key, end_offset in sorted(end.next_offsets.items()):

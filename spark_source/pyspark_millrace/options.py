@@ -100,6 +100,7 @@ class SourceOptions:
     transform: str | None = field(repr=False)
     transform_schema: str | None
     group_id: str | None = None
+    group_id_prefix: str | None = None
 
     def batch_range(self) -> tuple[Position, Position]:
         """Start and end of a batch read: by default everything that is retained.
@@ -148,6 +149,7 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
         transform=given.text("transform"),
         transform_schema=given.text("transformSchema"),
         group_id=_group_id(given),
+        group_id_prefix=_group_id_prefix(given),
     )
     _check_together(options, given)
     return options
@@ -161,7 +163,7 @@ _OPTIONS: Final = (
     *_STARTING, *_ENDING, "startingOffsetsByTimestampStrategy", "failOnDataLoss", "maxOffsetsPerTrigger",
     "minPartitions", "maxRecordsPerPartition", "splitBytes", "columns", "includeHeaders", "includeMetadata",
     "directReads", "maxRecordsPerBatch", "transform", "transformSchema", "isolation.level", "kafka.isolation.level",
-    "group.id", "kafka.group.id",
+    "group.id", "kafka.group.id", "groupIdPrefix",
 )  # fmt: skip
 """Every supported option by its name as documented; client settings come as ``kafka.<name>`` besides."""
 
@@ -169,7 +171,6 @@ _NOT_SUPPORTED: Final = {
     "minOffsetsPerTrigger": "a batch starts as soon as there are records; use a trigger interval",
     "maxTriggerDelay": "it belongs to minOffsetsPerTrigger, which is not supported",
     "maxBytesPerTrigger": "limit by records, with maxOffsetsPerTrigger",
-    "groupIdPrefix": "no group is made up; group.id names the one that a stream commits its progress to",
     "kafkaConsumer.pollTimeoutMs": "tasks do not poll; kafka.request.timeout.ms limits a request",
     "fetchOffset.numRetries": "requests are repeated until kafka.request.timeout.ms",
     "fetchOffset.retryIntervalMs": "kafka.retry.backoff.ms is the pause between two tries",
@@ -206,6 +207,14 @@ def _group_id(given: GivenOptions) -> str | None:
     if groups == {""}:
         raise UsageError("group.id='': expected the name of a group")
     return groups.pop() if groups else None
+
+
+def _group_id_prefix(given: GivenOptions) -> str | None:
+    """What the query's id is put after to name the group; without meaning beside ``group.id``, as in Kafka's."""
+    prefix = given.text("groupIdPrefix")
+    if prefix is not None and not prefix.strip():
+        raise UsageError("groupIdPrefix='': expected the beginning of a group's name")
+    return prefix and prefix.strip()
 
 
 def _subscription(given: GivenOptions) -> Subscription:

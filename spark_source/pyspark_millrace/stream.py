@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from millrace.errors import MillraceError
 from pyspark_millrace.admission import admit
 from pyspark_millrace.offsets import LossReport, StreamOffsets, gone, ranges_between, recreated, truncated
+from pyspark_millrace.origin import Origin, with_origin
 from pyspark_millrace.planning import STREAM_SIZING
 from pyspark_millrace.positions import Edge, PartitionKey
 from pyspark_millrace.tasks import plan_tasks, read_task
@@ -98,8 +99,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return since.advanced_to(ends, topic_ids).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
-        """The newest offsets known, for progress reports; they are those of the trigger being planned."""
-        return None if self._newest is None else replace(self._newest, is_initial=False).to_json()
+        """The newest offsets known, for progress reports; they are those of the trigger being planned.
+
+        Spark shows them and stores them nowhere, so they also tell listeners in the driver, which are not told a
+        source's options, which brokers and which group these offsets belong to.
+        """
+        if self._newest is None:
+            return None
+        return with_origin(
+            replace(self._newest, is_initial=False).to_json(),
+            Origin(self._options.bootstrap_servers, self._options.group_id, self._options.group_id_prefix),
+        )
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut a micro-batch into tasks, the same records whenever it is planned."""
@@ -110,6 +120,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def commit(self, end: dict[str, Any]) -> None:
         """Tell the group of ``group.id`` how far the query is, for its lag to be seen.
 
+        Spark calls this a batch late, and never for the last one of ``availableNow``: ``monitor`` tells the group at
+        once, and this is for sessions without it.
         Spark's checkpoint is the record of what was read: what goes wrong here is logged, and the query goes on.
         """
         group_id = self._options.group_id

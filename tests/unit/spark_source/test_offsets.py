@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -37,7 +38,7 @@ def at(initial=False, **partitions):
     return StreamOffsets(found, {"t": ID}, is_initial=initial)
 
 
-@given(offsets() | offsets(is_initial=True) | offsets(started_from={PartitionKey("a", 0): 3}))
+@given(offsets() | offsets(is_initial=True) | offsets(started_from={PartitionKey("a", 0): 3}) | offsets(is_reset=True))
 def test_json_and_back(found):
     text = json.dumps(found.to_json())
     again = StreamOffsets.from_json(json.loads(text))
@@ -54,6 +55,16 @@ def test_json_is_the_kafka_source_s_with_topic_ids():
 def test_offsets_of_another_source_are_refused(value):
     with pytest.raises(UsageError, match="belongs to another source"):
         StreamOffsets.from_json(value)
+
+
+def test_a_batch_that_ends_with_a_reset_reads_nothing_and_the_next_one_goes_on_from_there():
+    before, after = at(p0=10, p1=5), at(p0=6, p1=9)
+    reset = replace(at(p0=2, p1=7), is_reset=True)
+    assert ranges_between(before, reset) == []
+    assert [(wanted.start, wanted.end) for wanted in ranges_between(reset, after)] == [(2, 6), (7, 9)]
+    # Spark compares texts: while nothing is new, the offsets that were reset are the end as well.
+    assert reset.advanced_to(reset.next_offsets, reset.topic_ids).to_json() == reset.to_json()
+    assert not reset.advanced_to(after.next_offsets, after.topic_ids).is_reset
 
 
 @given(st.uuids())

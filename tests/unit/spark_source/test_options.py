@@ -127,7 +127,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_names():
 
 @pytest.mark.parametrize(
     "option",
-    ["minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix", "path", "kafka.auto.offset.reset"],
+    ["minOffsetsPerTrigger", "maxTriggerDelay", "path", "kafka.auto.offset.reset"],
 )
 def test_what_is_not_supported_says_why(option):
     message = refusal(**{option: "1"})

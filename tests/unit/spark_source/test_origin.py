@@ -1,0 +1,38 @@
+"""Listeners in the driver learn from progress reports whose offsets these are, and in whose name to commit them."""
+
+import json
+
+import pytest
+
+from pyspark_millrace.offsets import StreamOffsets
+from pyspark_millrace.options import parse_options
+from pyspark_millrace.origin import Origin, origin_of, with_origin
+from pyspark_millrace.positions import PartitionKey
+
+SOURCE = {"kafka.bootstrap.servers": "a:1", "subscribe": "t"}
+
+
+@pytest.mark.parametrize(
+    ("origin", "group"),
+    [
+        (Origin("a:1"), None),
+        (Origin("a:1", "billing"), "billing"),
+        (Origin("a:1", None, "spark"), "spark-17"),
+        (Origin("a:1", "billing", "spark"), "billing"),
+    ],
+)
+def test_the_group_of_a_query(origin, group):
+    assert origin.group_of("17") == group
+
+
+def test_a_report_is_still_offsets():
+    offsets = StreamOffsets({PartitionKey("t", 0): 3}, {})
+    report = json.loads(json.dumps(with_origin(offsets.to_json(), Origin("a:1", "billing"))))
+    assert StreamOffsets.from_json(report) == offsets
+    assert origin_of(report) == Origin("a:1", "billing")
+    assert origin_of(offsets.to_json()) is None
+
+
+def test_the_group_s_name_is_an_option():
+    assert parse_options(SOURCE | {"groupIdPrefix": " nightly "}).group_id_prefix == "nightly"
+    assert parse_options(SOURCE).group_id_prefix is None
