@@ -226,9 +226,13 @@ class Broker:
             reasons = "; ".join(error.message for error in failed.values())
             raise StorageError(f"no log directory is left: {reasons}")
 
-    async def announce(self, address: Listener) -> None:
-        """Register under the address that clients are to use, and begin the periodic work."""
+    async def announce(self, address: Listener, frame_port: int = 0) -> None:
+        """Register under the address that clients are to use, and begin the periodic work.
+
+        ``frame_port`` is where they find the same calls as frames; 0: nowhere.
+        """
         self.address = address
+        self.frame_port = frame_port
         node = BrokerNode(
             host=address.host, port=address.port, rack=self.config.broker_rack, timestamp_ms=self.clock.now_ms()
         )

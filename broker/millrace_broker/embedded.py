@@ -47,6 +47,11 @@ class EmbeddedBroker:
         return self.server.port
 
     @property
+    def frame_port(self) -> int:
+        """The port at which frames are answered; 0: none."""
+        return self.server.frame_port
+
+    @property
     def bootstrap_servers(self) -> str:
         """What clients are given: ``127.0.0.1:port``."""
         return f"127.0.0.1:{self.port}"

@@ -23,16 +23,20 @@ from millrace.protocol.status import ERROR_CODE_KEY, status_of
 from millrace_broker.api import HANDLERS, STREAM_HANDLERS, Call, StreamHandler, UnaryHandler, in_progress, known_error
 from millrace_broker.broker import Broker
 from millrace_broker.limits import Lease
+from millrace_broker.listening import (
+    FRAMING_BYTES,
+    KEEPALIVE_S,
+    KEEPALIVE_TIMEOUT_S,
+    RECEPTION_TIMEOUT_S,
+    binding_problem,
+    is_local,
+)
 
 _logger = logging.getLogger(__name__)
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["Broker"]
 _DETAILS_MAX: Final = 2000
 """Characters of an error message that go into the status: all headers of a call share 8 KiB."""
-
-_RECEPTION_TIMEOUT_S: Final = 60.0
-_FRAMING_BYTES: Final = 64 * 1024
-"""Room in a message beside the records that ``socket.request.max.bytes`` is about."""
 
 _Context = Any  # grpc.aio.ServicerContext is generic in what this adapter does not care about
 
@@ -64,29 +68,26 @@ def bind(server: grpc.aio.Server, listener: Listener) -> int:
     try:
         port = server.add_insecure_port(str(listener))
     except RuntimeError as error:
-        raise EnvironmentProblemError(_binding_problem(listener)) from error
+        raise EnvironmentProblemError(_problem(listener)) from error
     if port == 0:
-        raise EnvironmentProblemError(_binding_problem(listener))
+        raise EnvironmentProblemError(_problem(listener))
     return port
 
 
-def _binding_problem(listener: Listener) -> str:
-    return (
-        f"cannot listen at {listener}: the port is in use, or the address is not this host's. "
-        "Stop what listens there, or set another one with listeners (--listen HOST:PORT)"
-    )
+def _problem(listener: Listener) -> str:
+    return binding_problem(str(listener), "listeners (--listen HOST:PORT)")
 
 
 def _options(config: BrokerConfig) -> list[tuple[str, int]]:
     return [
-        ("grpc.max_receive_message_length", config.socket_request_max_bytes + _FRAMING_BYTES),
+        ("grpc.max_receive_message_length", config.socket_request_max_bytes + FRAMING_BYTES),
         ("grpc.max_send_message_length", -1),  # responses have their own limits; a first batch is always sent
         ("grpc.max_concurrent_streams", config.queued_max_requests),
         ("grpc.max_connection_idle_ms", config.connections_max_idle_ms),
         ("grpc.so_reuseport", 0),  # two brokers on one port must be an error, not a lottery
         # A peer that vanished without closing is noticed, and idle clients may ping.
-        ("grpc.keepalive_time_ms", 60_000),
-        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_S * 1000),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
     ]
@@ -138,22 +139,17 @@ async def _admit(broker: Broker, context: _Context, stack: ExitStack) -> tuple[C
     context.add_done_callback(lambda _: response_lease.release())
     await request_lease.take(broker.body_estimate.bytes)
     try:
-        async with asyncio.timeout(_RECEPTION_TIMEOUT_S):
+        async with asyncio.timeout(RECEPTION_TIMEOUT_S):
             # Not through the iterator: that keeps the message until cyclic garbage is collected.
             request = await context.read()
     except TimeoutError:
-        raise RequestTimedOutError(f"the request's body did not come within {_RECEPTION_TIMEOUT_S:.0f} s") from None
+        raise RequestTimedOutError(f"the request's body did not come within {RECEPTION_TIMEOUT_S:.0f} s") from None
     if request is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
         raise InvalidRequestError("the call ended without a request")
     size_bytes = request.ByteSize()
     request_lease.settle(size_bytes)
     broker.body_estimate.saw(size_bytes)
-    return Call(peer=peer, is_local=_is_local(peer), response_lease=response_lease), request
-
-
-def _is_local(peer: str) -> bool:
-    """Whether a gRPC peer name (``ipv4:127.0.0.1:5000``, ``ipv6:%5B::1%5D:5000``, ``unix:``) is on this host."""
-    return peer.startswith(("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "unix:"))
+    return Call(peer=peer, is_local=is_local(peer), response_lease=response_lease), request
 
 
 async def _abort(context: _Context, error: MillraceError) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 from millrace.errors import ThrottledError
 
 ACTIVE_CONNECTION_S: Final = 10.0
-"""How long a connection counts after its last call. gRPC does not tell a server when connections come and go."""
+"""How long a connection counts after its last call where connections come and go unseen, as gRPC's do."""
 
 _DECAY: Final = 8
 """A size estimate loses this fraction of itself with each smaller body."""
@@ -44,6 +44,7 @@ class RequestLimits:
         self._refused = 0
         self._in_progress: dict[str, int] = {}
         self._last_seen: dict[str, float] = {}
+        self._open: set[str] = set()
 
     @property
     def requests(self) -> int:
@@ -57,24 +58,49 @@ class RequestLimits:
 
     @property
     def connections(self) -> int:
-        """Connections with a call in progress or in the last ``ACTIVE_CONNECTION_S`` seconds."""
+        """Connections that are known to be open, or had a call in the last ``ACTIVE_CONNECTION_S`` seconds."""
         self._forget_idle()
-        return len(self._last_seen)
+        return len(self._last_seen) + len(self._open)
 
     @contextmanager
     def request(self, peer: str) -> Iterator[None]:
         """A request from a connection, for as long as it is in progress. Raises ``ThrottledError``."""
-        self._admit(peer)
-        self._requests += 1
-        self._in_progress[peer] = self._in_progress.get(peer, 0) + 1
+        self.begin(peer)
         try:
             yield
         finally:
-            self._requests -= 1
-            self._in_progress[peer] -= 1
-            if not self._in_progress[peer]:
-                del self._in_progress[peer]
-            self._last_seen[peer] = self._monotonic()
+            self.end(peer)
+
+    def begin(self, peer: str) -> None:
+        """A request from a connection begins; ``end`` is to be called if it was admitted. Raises ``ThrottledError``."""
+        self._admit(peer)
+        self._requests += 1
+        if peer not in self._open:
+            self._in_progress[peer] = self._in_progress.get(peer, 0) + 1
+
+    def end(self, peer: str) -> None:
+        """A request that ``begin`` admitted has ended."""
+        self._requests -= 1
+        if peer in self._open:
+            return
+        self._in_progress[peer] -= 1
+        if not self._in_progress[peer]:
+            del self._in_progress[peer]
+        self._last_seen[peer] = self._monotonic()
+
+    def connected(self, peer: str) -> None:
+        """Count a connection until it is ``disconnected``, which a listener knows. Raises ``ThrottledError``."""
+        self._make_room()
+        self._open.add(peer)
+
+    def disconnected(self, peer: str) -> None:
+        """A connection that was counted is closed; requests of it have ended."""
+        self._open.discard(peer)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many connections as there may be."""
+        return self.connections >= self._connections_max
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -94,15 +120,18 @@ class RequestLimits:
             raise ThrottledError(
                 f"{self._requests} requests are in progress, as many as queued.max.requests allows: try again"
             )
+        if peer in self._open:
+            return
         if peer not in self._last_seen:
-            if len(self._last_seen) >= self._connections_max:
-                self._forget_idle()
-            if len(self._last_seen) >= self._connections_max:
-                self._refused += 1
-                raise ThrottledError(
-                    f"{len(self._last_seen)} connections are active, as many as max.connections allows: try again"
-                )
+            self._make_room()
         self._last_seen[peer] = self._monotonic()
+
+    def _make_room(self) -> None:
+        if len(self._last_seen) + len(self._open) >= self._connections_max and self.is_full:
+            self._refused += 1
+            raise ThrottledError(
+                f"{self.connections} connections are active, as many as max.connections allows: try again"
+            )
 
     def _forget_idle(self) -> None:
         horizon = self._monotonic() - ACTIVE_CONNECTION_S
@@ -135,10 +164,9 @@ class ByteBudget:
 
     async def take(self, size_bytes: int) -> int:
         """Wait for ``size_bytes`` and take them; returns what to give back. Cancellation takes nothing."""
+        if (taken := self.take_now(size_bytes)) is not None:
+            return taken
         amount = min(size_bytes, self._size_bytes)
-        if not self._queue and amount <= self._left_bytes:
-            self._left_bytes -= amount
-            return amount
         self._delayed += 1
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append((amount, turn))
@@ -151,6 +179,14 @@ class ByteBudget:
                 self._queue = deque(entry for entry in self._queue if entry[1] is not turn)
                 self._wake()
             raise
+        return amount
+
+    def take_now(self, size_bytes: int) -> int | None:
+        """Take bytes as ``take`` does, if there is no need to wait."""
+        amount = min(size_bytes, self._size_bytes)
+        if self._queue or amount > self._left_bytes:
+            return None
+        self._left_bytes -= amount
         return amount
 
     def charge(self, amount: int) -> None:
@@ -200,6 +236,14 @@ class Lease:
     async def take(self, size_bytes: int) -> None:
         """Wait for more bytes. To be called once: who waits while holding some may wait for ever."""
         self._held_bytes += await self._budget.take(size_bytes)
+
+    def take_now(self, size_bytes: int) -> bool:
+        """Take bytes as ``take`` does, if there is no need to wait; false where there is."""
+        taken = self._budget.take_now(size_bytes)
+        if taken is None:
+            return False
+        self._held_bytes += taken
+        return True
 
     def settle(self, size_bytes: int) -> None:
         """Hold what turned out to be needed, more or less than was taken; does not wait."""

@@ -1,7 +1,8 @@
-"""A broker on the network: storage, listener, and their life together."""
+"""A broker on the network: storage, listeners, and their life together."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +12,7 @@ from millrace.config.broker import BrokerConfig, Listener
 from millrace.errors import StorageError
 from millrace_broker.broker import Broker
 from millrace_broker.environment import Clock
+from millrace_broker.frame_listener import FrameListener
 from millrace_broker.grpc_listener import bind, make_server
 from millrace_broker.log import Files
 from millrace_broker.log.starting import Progress
@@ -22,18 +24,24 @@ _GRACE_S: Final = 5.0
 
 
 class BrokerServer:
-    """One broker and its listener. ``start`` and ``stop`` in the same event loop, or use it as a context manager."""
+    """One broker and its listeners. ``start`` and ``stop`` in the same event loop, or use it as a context manager."""
 
     def __init__(self, config: BrokerConfig, *, clock: Clock | None = None, files: Files | None = None) -> None:
         self._config: Final = config
         self.broker: Final = Broker(config, clock=clock, files=files)
+        self._frames: FrameListener | None = None
         self._is_started = False
-        self._port = 0
+        self._port = self._frame_port = 0
 
     @property
     def port(self) -> int:
         """The port listened at, once started."""
         return self._port
+
+    @property
+    def frame_port(self) -> int:
+        """The port at which frames are answered, once started; 0: none."""
+        return self._frame_port
 
     @property
     def address(self) -> Listener:
@@ -54,12 +62,15 @@ class BrokerServer:
         self._server = make_server(self.broker)
         self._port = bind(self._server, self._config.listener)
         try:
+            frame_port = self._bind_frames()
             await self.broker.open(on_progress)
             advertised = self._config.advertised
-            await self.broker.announce(Listener(_reachable(advertised.host), advertised.port or self._port))
+            await self.broker.announce(Listener(_reachable(advertised.host), advertised.port or self._port), frame_port)
+            if self._frames is not None:
+                await self._frames.start()
             await self._server.start()
         except BaseException:
-            await self._server.stop(None)
+            await self._stop_listening(None)
             await self.broker.close()
             raise
         self._is_started = True
@@ -87,9 +98,23 @@ class BrokerServer:
         self.broker.appends.close()
         self.broker.groups.release()
         self.broker.transactions.release()
-        await self._server.stop(_GRACE_S)
+        await self._stop_listening(_GRACE_S)
         await self.broker.close()
         _logger.info("broker %d has stopped", self._config.broker_id)
+
+    def _bind_frames(self) -> int:
+        """Take the address for frames; returns the port that clients are told."""
+        if self._config.frame_listener_port < 0:
+            return 0
+        self._frames = FrameListener(self.broker)
+        self._frame_port = self._frames.bind(Listener(self._config.listener.host, self._config.frame_listener_port))
+        return self._config.advertised_frame_port or self._frame_port
+
+    async def _stop_listening(self, grace_s: float | None) -> None:
+        stopping = [self._server.stop(grace_s)]
+        if self._frames is not None:
+            stopping.append(self._frames.stop(grace_s or 0))
+        await asyncio.gather(*stopping)
 
     async def __aenter__(self) -> Self:
         await self.start()

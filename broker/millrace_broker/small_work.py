@@ -26,6 +26,10 @@ SLOW_S: Final = 0.02
 SLOW_FOR_S: Final = 1.0
 """How long nothing is done in the event loop after that."""
 
+# Not in the stubs, though documented for those who write tasks of their own.
+_enter_task: Final[Callable[[Any, Any], None]] = getattr(asyncio.tasks, "_enter_task")  # noqa: B009
+_leave_task: Final[Callable[[Any, Any], None]] = getattr(asyncio.tasks, "_leave_task")  # noqa: B009
+
 _T = TypeVar("_T")
 
 
@@ -52,6 +56,50 @@ class SmallWork:
                 self._threads_until = ended + SLOW_FOR_S
 
 
+class StandIn:
+    """The current task of work that is being done without one, until it must wait and a ``task`` goes on with it.
+
+    What asks for the current task (``asyncio.timeout``, ``asyncio.TaskGroup``) keeps it and cancels it later: so it
+    answers for the task as soon as there is one. See "Extending" in asyncio's documentation.
+    """
+
+    __slots__ = ("task",)
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[Any] | None = None
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Cancel what goes on; nothing is done for work that has not waited yet."""
+        return self.task is not None and self.task.cancel(msg)
+
+    def cancelling(self) -> int:
+        """How often it was asked to end."""
+        return 0 if self.task is None else self.task.cancelling()
+
+    def uncancel(self) -> int:
+        """Take one of these back."""
+        return 0 if self.task is None else self.task.uncancel()
+
+
+def first_step(work: Coroutine[Any, Any, Any]) -> tuple[StandIn, Any]:
+    """Run ``work`` in the event loop, without a task, up to its first wait; it goes on with ``rest``.
+
+    Raises ``StopIteration`` with the result where it never waits, and what the work raises.
+    """
+    loop = asyncio.get_running_loop()
+    stand_in = StandIn()
+    caller: Any = asyncio.current_task()
+    if caller is not None:
+        _leave_task(loop, caller)
+    _enter_task(loop, stand_in)
+    try:
+        return stand_in, work.send(None)
+    finally:
+        _leave_task(loop, stand_in)
+        if caller is not None:
+            _enter_task(loop, caller)
+
+
 async def begun(work: Coroutine[Any, Any, _T], start: Callable[[Coroutine[Any, Any, _T]], asyncio.Task[_T]]) -> _T:
     """Run ``work`` as far as it comes without waiting, and only if it must wait ``start`` a task for the rest.
 
@@ -59,14 +107,16 @@ async def begun(work: Coroutine[Any, Any, _T], start: Callable[[Coroutine[Any, A
     waits, and is done without a task and the turns of the loop that it would wait for.)
     """
     try:
-        waits_for = work.send(None)
+        stand_in, waits_for = first_step(work)
     except StopIteration as done:
         result: _T = done.value
         return result
-    return await asyncio.shield(start(_rest(work, waits_for)))
+    stand_in.task = start(rest(work, waits_for))
+    return await asyncio.shield(stand_in.task)
 
 
-async def _rest(work: Coroutine[Any, Any, _T], waits_for: Any) -> _T:
+async def rest(work: Coroutine[Any, Any, _T], waits_for: Any) -> _T:
+    """What is left of ``work`` after its ``first_step``: for a task, which is to be the stand-in's."""
     return await _resumed(work, waits_for)
 
 

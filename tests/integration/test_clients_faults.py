@@ -23,28 +23,33 @@ from millrace_broker.embedded import EmbeddedBroker
 
 
 class Proxy:
-    """Passes bytes between clients and a broker, and can swallow answers and cut connections."""
+    """Passes bytes between clients and both ports of a broker, and can swallow answers and cut connections."""
 
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.target: int | None = None
+    def __init__(self, transport: str) -> None:
+        self.transport = transport
+        self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        self.port, self.frame_port = (listener.getsockname()[1] for listener in self._listeners)
+        self.target: EmbeddedBroker | None = None
         self.swallow_answers = False
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
+        for listener in self._listeners:
+            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                client, _ = self._listener.accept()
+                client, _ = listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+            threading.Thread(target=self._serve, args=(client, listener), daemon=True).start()
 
-    def _serve(self, client: socket.socket) -> None:
+    def _serve(self, client: socket.socket, listener: socket.socket) -> None:
+        target = self.target
+        port = 1
+        if target is not None:
+            port = target.port if listener is self._listeners[0] else target.frame_port
         try:
-            broker = socket.create_connection(("127.0.0.1", self.target or 1))
+            broker = socket.create_connection(("127.0.0.1", port))
         except OSError:
             client.close()
             return
@@ -74,24 +79,28 @@ class Proxy:
             self._cut(pair)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
         self.cut_all()
 
 
-@pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    made = Proxy()
+@pytest.fixture(params=["auto", "grpc"])
+def proxy(request: pytest.FixtureRequest) -> Iterator[Proxy]:
+    made = Proxy(request.param)
     yield made
     made.close()
 
 
 @pytest.fixture
 def proxied_broker(tmp_path: Path, proxy: Proxy) -> Iterator[EmbeddedBroker]:
-    options = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
+    options = {
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}",
+        "advertised.frame.port": proxy.frame_port,
+    }
     with EmbeddedBroker(tmp_path / "broker", options=options) as broker:
-        proxy.target = broker.port
+        proxy.target = broker
         yield broker
 
 
@@ -104,7 +113,8 @@ def _eventually(condition: Callable[[], bool], timeout_s: float = 30) -> None:
 
 def _config(proxy: Proxy, **options: object) -> dict[str, object]:
     named = {name.replace("_", "."): value for name, value in options.items()}
-    return {"bootstrap.servers": f"127.0.0.1:{proxy.port}", "retry.backoff.ms": 10, **named}
+    common = {"bootstrap.servers": f"127.0.0.1:{proxy.port}", "transport": proxy.transport, "retry.backoff.ms": 10}
+    return {**common, **named}
 
 
 def _read_all(proxy: Proxy, topic: str) -> list[bytes]:
@@ -187,7 +197,7 @@ def test_producer_and_consumer_survive_a_restart(proxied_broker: EmbeddedBroker,
         future = producer.send("restarted", b"during")
         assert not consumer.poll(200)
         proxied_broker.start()
-        proxy.target = proxied_broker.port
+        proxy.target = proxied_broker
         assert future.result(30).offset == 1
         records: list[bytes] = []
         _eventually(lambda: bool(records.extend(record.value for record in consumer.poll(500)) or records))  # type: ignore[func-returns-value, misc]
@@ -231,7 +241,7 @@ def test_records_that_cannot_be_delivered_fail_in_time(proxied_broker: EmbeddedB
         proxy.cut_all()
         away = producer.send("late", b"no broker").exception(30)
         assert isinstance(away, BrokerUnavailableError)
-        proxy.target = proxied_broker.port
+        proxy.target = proxied_broker
         # The producer goes on, under a new id.
         assert producer.send("late", b"again").result(30).offset >= 1
 

@@ -14,10 +14,17 @@ PROTOCOL_VERSION: Final = 1
 
 
 async def handle(broker: Broker, request: pb.ApiVersionsRequest, call: Call) -> pb.ApiVersionsResponse:
-    """Answer with the versions of software and protocol."""
-    return pb.ApiVersionsResponse(software_version=_software_version(), protocol_version=PROTOCOL_VERSION)
+    """Answer with the versions of software and protocol, who this is, and where it answers frames."""
+    return pb.ApiVersionsResponse(
+        software_version=software_version(),
+        protocol_version=PROTOCOL_VERSION,
+        broker_id=broker.config.broker_id,
+        cluster_id=broker.cluster_id,
+        frame_port=broker.frame_port,
+    )
 
 
 @cache
-def _software_version() -> str:
+def software_version() -> str:
+    """The version of the installed software."""
     return version("millrace")

@@ -434,7 +434,6 @@ class Consumer:
                 self._group.close(timeout_ms / 1000)
             finally:
                 self._is_closed = True
-                self._fetcher.close()
                 self._connections.close()
                 self._interceptors.close()
 

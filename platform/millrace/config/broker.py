@@ -92,6 +92,15 @@ class BrokerConfig(Config):
         description="Address to listen at. Kafka listens on all interfaces; millrace only on loopback unless told.",
     )
     advertised_listeners: str | None = Field(None, description="Address that clients are told; listeners if not set.")
+    frame_listener_port: int = Field(
+        0,
+        ge=-1,
+        le=65535,
+        description="Port of the same host for calls as frames, cheaper than gRPC's; 0: any free one, -1: none.",
+    )
+    advertised_frame_port: int = Field(
+        0, ge=0, le=65535, description="Port for frames that clients are told; 0: the one listened at."
+    )
     broker_rack: str = Field("", description="Rack of this broker.")
     log_dirs: str = Field("millrace-data", description="Directories of the data, separated by commas.")
     num_partitions: _PositiveInt = Field(1, description="Partitions of a topic created without a number.")

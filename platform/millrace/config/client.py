@@ -108,6 +108,13 @@ class AcknowledgementMode(StrEnum):
     EXPLICIT = "explicit"
 
 
+class Transport(StrEnum):
+    """How calls travel."""
+
+    AUTO = "auto"
+    GRPC = "grpc"
+
+
 class ClientConfig(Config):
     """What all clients have in common, and all there is to an admin client."""
 
@@ -125,6 +132,10 @@ class ClientConfig(Config):
     reconnect_backoff_ms: Int64 = Field(50, description="Wait before a connection is tried again; doubles with each.")
     reconnect_backoff_max_ms: Int64 = Field(1_000, description="Longest wait before a connection is tried again.")
     metadata_max_age_ms: Int64 = Field(300_000, description="Age at which a topic's metadata is fetched again.")
+    transport: Transport = Field(
+        Transport.AUTO,
+        description="auto: frames over TCP where the broker answers them, which costs less; grpc: gRPC only.",
+    )
 
     @field_validator("bootstrap_servers")
     @classmethod

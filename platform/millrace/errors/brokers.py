@@ -31,6 +31,8 @@ class BrokerUnavailableError(MillraceError):
 
     code = 8
     retriable = True
+    was_sent: bool = True
+    """Whether the broker may have got the request; without, it is certain that nothing has happened."""
 
 
 class StorageError(MillraceError):

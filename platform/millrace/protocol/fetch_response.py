@@ -118,7 +118,7 @@ class FetchedRecords:
     records: pa.Buffer
 
 
-def read_fetch_response(data: bytes) -> Iterator[FetchedRecords]:
+def read_fetch_response(data: bytes | memoryview) -> Iterator[FetchedRecords]:
     """Read a serialized ``FetchResponse``, partition by partition; the records are slices of it.
 
     Raises ``InvalidRequestError`` for other bytes.

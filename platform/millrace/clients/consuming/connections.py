@@ -2,68 +2,41 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
-
-import grpc
 
 from millrace.clients.connections import Connections, Request, Response
 from millrace.clients.consuming.signal import Signal
+from millrace.clients.transport import UnaryCall
 from millrace.config.client import ClientConfig
-from millrace.protocol import millrace_pb2 as pb
-
-if TYPE_CHECKING:
-    from millrace.protocol.millrace_pb2_grpc import BrokerStub
-
-_FETCH: Final = "/millrace.v1.Broker/Fetch"
 
 
 class ConsumerConnections(Connections):
-    """A consumer's channels. In its background thread calls are plain; in its caller's they can be interrupted."""
+    """A consumer's connections. In its background thread calls are plain; in its caller's they can be interrupted."""
 
     def __init__(self, config: ClientConfig, signal: Signal) -> None:
         super().__init__(config)
         self._signal = signal
-        self._raw_lock = threading.Lock()
-        self._raw_fetches: dict[grpc.Channel, grpc.UnaryUnaryMultiCallable[pb.FetchRequest, bytes]] = {}
 
-    def _send(
-        self,
-        method: Callable[[BrokerStub], grpc.UnaryUnaryMultiCallable[Request, Response]],
-        request: Request,
-        target: str,
-        timeout_s: float,
-    ) -> Response:
+    def _send(self, call: UnaryCall[Request, Response], request: Request, target: str, timeout_s: float) -> Response:
         if not self._signal.is_mine:
-            return super()._send(method, request, target, timeout_s)
-        call = method(self.stub(target)).future(request, timeout=timeout_s)
-        call.add_done_callback(lambda _: self._signal.ring())
+            return super()._send(call, request, target, timeout_s)
+        pending = self.begin(
+            call,
+            request,
+            address=target,
+            timeout_s=timeout_s,
+            on_done=lambda response, error: self._signal.ring(),
+            cancellable=True,
+        )
         try:
-            while not call.done():
+            while not pending.is_done:
                 serial = self._signal.serial
-                if not call.done():
+                if not pending.is_done:
                     self._signal.wait(serial, timeout_s)
         except BaseException:
-            call.cancel()  # type: ignore[no-untyped-call]
+            pending.cancel()
             raise
-        try:
-            return call.result()
-        except grpc.FutureCancelledError:
-            self.check_open()
-            raise
-
-    def raw_fetch(self, address: str) -> grpc.UnaryUnaryMultiCallable[pb.FetchRequest, bytes]:
-        """The call Fetch whose response is left as it came: see ``millrace.protocol.fetch_response``."""
-        channel = self.channel(address)
-        with self._raw_lock:
-            method = self._raw_fetches.get(channel)
-            if method is None:
-                method = self._raw_fetches[channel] = channel.unary_unary(
-                    _FETCH, request_serializer=pb.FetchRequest.SerializeToString, response_deserializer=bytes
-                )
-            return method
+        return pending.result()
 
     def wait(self, seconds: float) -> None:
         """Wait before a retry; raises ``ClientClosedError`` when closed meanwhile, ``WakeupError``."""
@@ -76,6 +49,6 @@ class ConsumerConnections(Connections):
             self._signal.wait(self._signal.serial, left)
 
     def close(self) -> None:
-        """Close all channels; whoever waits is told."""
+        """Close all connections; whoever waits is told."""
         super().close()
         self._signal.ring()

@@ -12,21 +12,21 @@ import logging
 import time
 import uuid
 from collections import deque
-from typing import Any, Final
-
-import grpc
+from typing import Final
 
 from millrace.clients.consuming.connections import ConsumerConnections
 from millrace.clients.consuming.partition import Fetched, PartitionState
 from millrace.clients.consuming.signal import Signal
 from millrace.clients.offsets import isolation_number
 from millrace.clients.ranges import located_range
+from millrace.clients.transport import unary
 from millrace.config.client import ConsumerConfig
 from millrace.protocol import millrace_pb2 as pb
 from millrace.segments.direct import map_located
 
 logger = logging.getLogger(__name__)
 
+_LOCATE_RANGE: Final = unary(lambda stub: stub.LocateRange)
 _EXTENT_BYTES: Final = 32 * 2**20
 """How much is mapped at once."""
 _WORTH_BYTES: Final = 256 * 2**10
@@ -34,14 +34,13 @@ _WORTH_BYTES: Final = 256 * 2**10
 
 
 class DirectReader:
-    """Locates and maps segments. In the caller's thread, but for answers that grpc's threads put down."""
+    """Locates and maps segments. In the caller's thread, but for answers, which other threads put down."""
 
     def __init__(self, config: ConsumerConfig, connections: ConsumerConnections, signal: Signal) -> None:
         self._config = config
         self._connections = connections
         self._signal = signal
-        self._answers: deque[tuple[PartitionState, int, Any]] = deque()
-        self._calls: set[Any] = set()
+        self._answers: deque[tuple[PartitionState, int, pb.LocateRangeResponse | None]] = deque()
         self.mapped_bytes = 0
         self._topic_ids: dict[str, uuid.UUID] = {}
 
@@ -59,29 +58,28 @@ class DirectReader:
             split_bytes=_EXTENT_BYTES,
             isolation_level=isolation_number(self._config.isolation_level),
         )
-        call = self._connections.stub(address).LocateRange.future(
-            request, timeout=self._config.request_timeout_ms / 1000
-        )
         state.in_flight = True
         generation = state.generation
-        self._calls.add(call)
-        call.add_done_callback(lambda done: self._on_done(state, generation, done))
+        self._connections.begin(
+            _LOCATE_RANGE,
+            request,
+            address=address,
+            timeout_s=self._config.request_timeout_ms / 1000,
+            on_done=lambda response, error: self._on_done(state, generation, response),
+        )
 
-    def _on_done(self, state: PartitionState, generation: int, call: grpc.Future[pb.LocateRangeResponse]) -> None:
-        self._calls.discard(call)
-        self._answers.append((state, generation, call))
+    def _on_done(self, state: PartitionState, generation: int, response: pb.LocateRangeResponse | None) -> None:
+        self._answers.append((state, generation, response))
         self._signal.ring()
 
     def take_in(self) -> None:
         """Take what was located. After an error the fetch that follows says what is wrong."""
         while self._answers:
-            state, generation, call = self._answers.popleft()
+            state, generation, response = self._answers.popleft()
             if state.generation != generation:
                 continue
             state.in_flight = state.may_be_here = False
-            try:
-                response: pb.LocateRangeResponse = call.result()
-            except (grpc.RpcError, grpc.FutureCancelledError):
+            if response is None:
                 continue
             located = located_range(response)
             state.high_watermark = located.high_watermark
@@ -121,8 +119,3 @@ class DirectReader:
                 aborted=state.located_aborted,
             )
         )
-
-    def close(self) -> None:
-        """Cancel what is under way."""
-        for call in list(self._calls):
-            call.cancel()

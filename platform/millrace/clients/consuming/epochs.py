@@ -23,12 +23,14 @@ from millrace.clients.connections import Connections
 from millrace.clients.consuming.partition import PartitionState
 from millrace.clients.consuming.signal import Signal
 from millrace.clients.metadata import MetadataCache
+from millrace.clients.transport import unary
 from millrace.config.client import ConsumerConfig
 from millrace.errors import LogTruncationError, MillraceError, UnsupportedVersionError, error_of
 from millrace.protocol import millrace_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
+_OFFSET_FOR_LEADER_EPOCH = unary(lambda stub: stub.OffsetForLeaderEpoch)
 _NOT_KNOWN = -1
 
 
@@ -110,7 +112,7 @@ class EpochChecks:
             topic.partitions.add(partition=number, current_leader_epoch=epoch, leader_epoch=state.offset_epoch)
             state.in_flight = True
         self._connections.begin(
-            self._connections.stub(address).OffsetForLeaderEpoch,
+            _OFFSET_FOR_LEADER_EPOCH,
             request,
             address=address,
             timeout_s=self._config.request_timeout_ms / 1000,

@@ -29,6 +29,7 @@ from millrace.clients.consuming.signal import Signal
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.offsets import isolation_number
 from millrace.clients.ranges import aborted_transactions
+from millrace.clients.transport import FETCH, Received
 from millrace.config.client import ConsumerConfig, DirectReads, Isolation
 from millrace.errors import (
     MillraceError,
@@ -162,7 +163,7 @@ class Fetcher:
         self._asked_bytes += max_bytes
         self._fetches += 1
         self._connections.begin(
-            self._connections.raw_fetch(address),
+            FETCH,
             request,
             address=address,
             timeout_s=timeout_s,
@@ -184,7 +185,7 @@ class Fetcher:
         return list(topics.values())
 
     def _on_done(
-        self, address: str, max_bytes: int, asked: _Asked, response: bytes | None, error: MillraceError | None
+        self, address: str, max_bytes: int, asked: _Asked, response: Received | None, error: MillraceError | None
     ) -> None:
         answer: list[FetchedRecords] | MillraceError
         if response is None:
@@ -310,8 +311,3 @@ class Fetcher:
     def counts(self) -> tuple[int, int, int]:
         """Fetches that were sent, bytes that came by them, and bytes that were mapped instead."""
         return self._fetches, self._fetched_bytes, 0 if self._direct is None else self._direct.mapped_bytes
-
-    def close(self) -> None:
-        """End direct reads; what is under way ends with the connections."""
-        if self._direct is not None:
-            self._direct.close()

@@ -10,13 +10,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
 from millrace.clients.connections import Connections
 from millrace.clients.consuming.signal import Signal
 from millrace.clients.membership.commit_queue import Commit, CommitQueue
 from millrace.clients.membership.coordinator import Coordinator, check_topic_errors
 from millrace.clients.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from millrace.clients.transport import unary
 from millrace.errors import (
     BrokerUnavailableError,
     CommitFailedError,
@@ -27,6 +28,8 @@ from millrace.errors import (
     error_of,
 )
 from millrace.protocol import millrace_pb2 as pb
+
+_OFFSET_COMMIT: Final = unary(lambda stub: stub.OffsetCommit)
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 OnCommit = Callable[[Offsets, MillraceError | None], None]
@@ -120,7 +123,7 @@ class Commits:
             address = self._coordinator.address()
             timeout_s = self._connections.config.request_timeout_ms / 1000
             self._connections.begin(
-                self._connections.stub(address).OffsetCommit,
+                _OFFSET_COMMIT,
                 _commit_request(commit),
                 address=address,
                 timeout_s=timeout_s,

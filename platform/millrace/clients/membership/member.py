@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-import grpc
-
 from millrace.clients.assignors import Assignor
 from millrace.clients.connections import Connections
 from millrace.clients.consuming.signal import Signal
@@ -42,10 +40,10 @@ from millrace.clients.membership.requests import (
 )
 from millrace.clients.membership.state import Membership, Phase, Timing
 from millrace.clients.model import ConsumerGroupMetadata, TopicPartition
+from millrace.clients.transport import PendingCall, unary
 from millrace.config.client import ConsumerConfig
 from millrace.coordinator_records.consumer_protocol import PROTOCOL_TYPE
 from millrace.errors import (
-    BrokerUnavailableError,
     MillraceError,
     RebalanceInProgressError,
     UnsupportedAssignorError,
@@ -97,7 +95,7 @@ class Member:
         self._shared_out: Mapping[str, int] | None = None
         self._watch_at = 0.0
         self._thread: threading.Thread | None = None
-        self._call: grpc.Future[Any] | None = None
+        self._call: PendingCall[Any] | None = None
         self._is_stopping = False
 
     # --- the caller's thread --------------------------------------------------------------------------------------
@@ -287,19 +285,20 @@ class Member:
 
     def _ask(self, method: Callable[[Any], Any], request: Any, timeout_s: float | None = None) -> Any:
         address = self._coordinator.address(self._config.request_timeout_ms)
-        call = method(self._connections.stub(address)).future(
-            request, timeout=timeout_s or self._config.request_timeout_ms / 1000
+        call = self._connections.begin(
+            unary(method),
+            request,
+            address=address,
+            timeout_s=timeout_s or self._config.request_timeout_ms / 1000,
+            cancellable=True,
         )
         with self._condition:
-            if self._is_stopping:
-                call.cancel()
             self._call = call
+            is_stopping = self._is_stopping
+        if is_stopping:
+            call.cancel()
         try:
             return call.result()
-        except grpc.RpcError as error:
-            raise self._connections.explain(error, address) from error
-        except grpc.FutureCancelledError:
-            raise BrokerUnavailableError("the call was given up: the consumer leaves its group") from None
         finally:
             with self._condition:
                 self._call = None

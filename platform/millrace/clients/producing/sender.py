@@ -18,8 +18,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import grpc
-
 from millrace.clients.connections import Connections, backoff_s
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import BatchMetadata, ProducerStatistics, TopicPartition
@@ -28,6 +26,7 @@ from millrace.clients.producing.identity import Identity
 from millrace.clients.producing.outgoing import Completion, Counts, Outgoing, Queue
 from millrace.clients.producing.transactions import Transactions
 from millrace.clients.producing.wire import encode_produce_request, stamped_parts
+from millrace.clients.transport import PRODUCE
 from millrace.config.client import Acks, ProducerConfig
 from millrace.errors import (
     BrokerUnavailableError,
@@ -43,7 +42,6 @@ from millrace.errors import (
 from millrace.protocol import millrace_pb2 as pb
 
 logger = logging.getLogger(__name__)
-_PRODUCE: Final = "/millrace.v1.Broker/Produce"
 _REQUEST_BYTES: Final = 2**20
 """Size up to which batches of several partitions share a request. With larger ones all partitions' batches would be
 answered at once, and the producer and the broker would wait for each other."""
@@ -76,7 +74,6 @@ class Sender:
         self._counts = Counts()
         self._requests_in_flight: dict[str, int] = {}
         self._identity = Identity(config, connections, transactions)
-        self._producers: dict[str, grpc.UnaryUnaryMultiCallable[bytes, pb.ProduceResponse]] = {}
         self._wanted_topics: set[str] = set()
         self._calling: set[int] = set()
         self._woken = False
@@ -333,21 +330,12 @@ class Sender:
             coordinator_key=self._config.coordinator_key,
         )
         self._connections.begin(
-            self._produce(address),
+            PRODUCE,
             request,
             address=address,
             timeout_s=timeout_ms / 1000,
             on_done=lambda response, error: self._answered(address, batches, response, error),
         )
-
-    def _produce(self, address: str) -> grpc.UnaryUnaryMultiCallable[bytes, pb.ProduceResponse]:
-        produce = self._producers.get(address)
-        if produce is None:
-            channel = self._connections.channel(address)
-            produce = self._producers[address] = channel.unary_unary(
-                _PRODUCE, request_serializer=bytes, response_deserializer=pb.ProduceResponse.FromString
-            )
-        return produce
 
     # --- answers, in a thread of the connections' ------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Getting records of a share group, and handing in what was said of others, broker by broker.
 
-Invariant: a broker has at most one fetch of ours; answers come in grpc's threads, which only put them down.
+Invariant: a broker has at most one fetch of ours; answers come in other threads, which only put them down.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
-import grpc
 import pyarrow as pa
 
 from millrace.clients.consuming.connections import ConsumerConnections
@@ -21,10 +20,13 @@ from millrace.clients.model import ConsumerRecord, TopicPartition
 from millrace.clients.schema_cache import SchemaCache
 from millrace.clients.sharing.acknowledgements import Run
 from millrace.clients.tables import batch_to_records
+from millrace.clients.transport import PendingCall, unary
 from millrace.config.client import ShareConsumerConfig
-from millrace.errors import BrokerUnavailableError, MillraceError, error_of
+from millrace.errors import MillraceError, error_of
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import decode_range
+
+_SHARE_FETCH: Final = unary(lambda stub: stub.ShareFetch)
 
 Said = Mapping[TopicPartition, list[Run]]
 
@@ -55,8 +57,10 @@ class ShareFetcher:
         self._metadata = metadata
         self._signal = signal
         self._schemas = SchemaCache(connections)
-        self._under_way: dict[str, Any] = {}
-        self._answers: deque[tuple[str, list[TopicPartition], Any]] = deque()
+        self._under_way: dict[str, PendingCall[pb.ShareFetchResponse]] = {}
+        self._answers: deque[tuple[str, list[TopicPartition], pb.ShareFetchResponse | None, MillraceError | None]] = (
+            deque()
+        )
 
     def send(self, member_id: str, partitions: Iterable[TopicPartition], said: Said) -> set[TopicPartition]:
         """Ask the leaders of these partitions for records, and tell them what was said; returns whose was told."""
@@ -78,38 +82,41 @@ class ShareFetcher:
             for partition in asked:
                 topic = _topic_of(request.topics, partition.topic)
                 topic.partitions.add(partition=partition.partition, acknowledgements=_batches(said.get(partition, ())))
-            call = self._connections.stub(address).ShareFetch.future(
-                request, timeout=self._config.request_timeout_ms / 1000
-            )
-            self._under_way[address] = call
             told.update(asked)
-            call.add_done_callback(partial(self._on_done, address, asked))
+            self._under_way[address] = self._connections.begin(
+                _SHARE_FETCH,
+                request,
+                address=address,
+                timeout_s=self._config.request_timeout_ms / 1000,
+                on_done=partial(self._on_done, address, asked),
+                cancellable=True,
+            )
         return told
 
-    def _on_done(self, address: str, asked: list[TopicPartition], call: Any) -> None:
-        self._answers.append((address, asked, call))
+    def _on_done(
+        self,
+        address: str,
+        asked: list[TopicPartition],
+        response: pb.ShareFetchResponse | None,
+        error: MillraceError | None,
+    ) -> None:
+        self._answers.append((address, asked, response, error))
         self._signal.ring()
 
     def take_in(self) -> list[Given]:
         """What has come since."""
         given: list[Given] = []
         while self._answers:
-            address, asked, call = self._answers.popleft()
+            address, asked, response, error = self._answers.popleft()
             self._under_way.pop(address, None)
-            try:
-                response: pb.ShareFetchResponse = call.result()
-            except grpc.RpcError as error:
-                failure = self._connections.explain(error, address)
-                given += [Given(partition=each, records=[], acquired=[], error=failure) for each in asked]
-            except grpc.FutureCancelledError:
-                failure = BrokerUnavailableError(f"the fetch from {address} was cancelled")
-                given += [Given(partition=each, records=[], acquired=[], error=failure) for each in asked]
-            else:
-                given += [
-                    self._given(TopicPartition(topic.name, result.partition), result)
-                    for topic in response.topics
-                    for result in topic.partitions
-                ]
+            if response is None:
+                given += [Given(partition=each, records=[], acquired=[], error=error) for each in asked]
+                continue
+            given += [
+                self._given(TopicPartition(topic.name, result.partition), result)
+                for topic in response.topics
+                for result in topic.partitions
+            ]
         return given
 
     def _given(self, partition: TopicPartition, result: pb.ShareFetchResponse.PartitionRecords) -> Given:

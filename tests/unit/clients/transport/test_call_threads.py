@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from millrace.clients.calling import CallThreads
+from millrace.clients.transport.call_threads import CallThreads
 
 WAIT_S = 30
 

@@ -1,0 +1,156 @@
+"""The listener for calls as frames (``millrace.protocol.frames``): the same handlers as gRPC's, for less.
+
+It holds the sockets and the connections (``frame_connection``), looks after those that have been silent for too long,
+and lets calls in progress end when the broker stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from typing import Final
+
+from millrace.config.broker import Listener
+from millrace.errors import EnvironmentProblemError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.api_versions import software_version
+from millrace_broker.broker import Broker
+from millrace_broker.frame_connection import FrameConnection
+from millrace_broker.limits import ACTIVE_CONNECTION_S
+from millrace_broker.listening import FRAMING_BYTES, binding_problem
+
+_BUFFER_BYTES: Final = 256 * 1024
+_CHECK_S: Final = 0.5
+_BACKLOG: Final = 512
+_NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+class FrameListener:
+    """Listens for frames. ``bind`` first, then ``start`` and ``stop`` in the event loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        config = broker.config
+        self.broker: Final = broker
+        self.message_bytes_max: Final = config.socket_request_max_bytes + FRAMING_BYTES
+        self.idle_s_max: Final = config.connections_max_idle_ms / 1000
+        self.buffer: Final = memoryview(bytearray(_BUFFER_BYTES))
+        """Where all connections receive what has no buffer of its own; what is in it is dealt with at once."""
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[FrameConnection] = set()
+        self._are_closed = asyncio.Event()
+        self._checking: asyncio.TimerHandle | None = None
+
+    def bind(self, address: Listener) -> int:
+        """Take the address; nothing is answered there before ``start``. Returns the port.
+
+        Raises ``EnvironmentProblemError`` when it cannot be had.
+        """
+        port = address.port
+        try:
+            for family, kind, protocol, _, where in socket.getaddrinfo(
+                address.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            ):
+                try:
+                    sock = socket.socket(family, kind, protocol)
+                    self._sockets.append(sock)
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    if family == socket.AF_INET6:
+                        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address.host != "::"))
+                    sock.bind((where[0], port, *where[2:]))
+                    port = sock.getsockname()[1]  # the same for all of a host's addresses
+                except OSError as error:
+                    if port == address.port or error.errno not in _NOT_HERE:
+                        raise
+                    self._sockets.pop().close()  # "localhost" may name an address that this host does not have
+        except OSError as error:
+            self.close()
+            raise EnvironmentProblemError(
+                f"{binding_problem(str(address), 'frame.listener.port')} ({error})"
+            ) from error
+        return port
+
+    def close(self) -> None:
+        """Let go of the address; for a listener that has not been started."""
+        for sock in self._sockets:
+            sock.close()
+        self._sockets = []
+
+    async def start(self) -> None:
+        """Answer calls. Raises ``EnvironmentProblemError`` when somebody else listens there meanwhile."""
+        self.loop = asyncio.get_running_loop()
+        try:
+            for sock in self._sockets:
+                server = await self.loop.create_server(lambda: FrameConnection(self), sock=sock, backlog=_BACKLOG)
+                self._servers.append(server)
+        except OSError as error:
+            raise EnvironmentProblemError(f"{error}: set another port with frame.listener.port") from error
+        self._check()
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more calls, and let those in progress end; what has not ended after ``grace_s`` is cancelled."""
+        for server in self._servers:
+            server.close()
+        if self._checking is not None:
+            self._checking.cancel()
+        for connection in list(self._connections):
+            connection.stop()
+        if not await self._are_all_closed(grace_s):
+            for connection in list(self._connections):
+                connection.cancel()
+            await self._are_all_closed(1.0)
+        for connection in list(self._connections):
+            connection.abort()
+        self.close()
+
+    async def _are_all_closed(self, timeout_s: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._connections:
+                    self._are_closed.clear()
+                    await self._are_closed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # --- for connections ------------------------------------------------------------------------------------------
+
+    def hello(self) -> pb.HelloResponse:
+        """What a client is told first."""
+        return pb.HelloResponse(
+            software_version=software_version(),
+            broker_id=self.broker.config.broker_id,
+            cluster_id=self.broker.cluster_id,
+            request_bytes_max=self.message_bytes_max,
+            idle_ms_max=self.broker.config.connections_max_idle_ms,
+        )
+
+    def opened(self, connection: FrameConnection) -> None:
+        """A client has connected."""
+        self._connections.add(connection)
+
+    def closed(self, connection: FrameConnection) -> None:
+        """A connection has come to its end."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._are_closed.set()
+
+    def count(self, peer: str) -> None:
+        """Count a connection; if there are too many, in the place of one that has been idle for some time.
+
+        Raises ``ThrottledError``.
+        """
+        if self.broker.limits.is_full:
+            idle = [(since, each) for each in self._connections if (since := each.idle_since) is not None]
+            if idle:
+                since, longest = min(idle, key=lambda entry: entry[0])
+                if self.loop.time() - since >= ACTIVE_CONNECTION_S:
+                    longest.make_room()
+        self.broker.limits.connected(peer)
+
+    def _check(self) -> None:
+        now = self.loop.time()
+        for connection in list(self._connections):
+            connection.check(now)
+        self._checking = self.loop.call_later(_CHECK_S, self._check)

@@ -1,0 +1,42 @@
+"""What the listeners have in common: the same limits, whichever way a call comes."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+RECEPTION_TIMEOUT_S: Final = 60.0
+"""How long a request may take to come."""
+FRAMING_BYTES: Final = 64 * 1024
+"""Room in a message beside the records that ``socket.request.max.bytes`` is about."""
+KEEPALIVE_S: Final = 60
+"""A silent peer is asked after this time whether it is still there, and given up after ``KEEPALIVE_TIMEOUT_S``."""
+KEEPALIVE_TIMEOUT_S: Final = 20
+
+
+def is_local(peer: str) -> bool:
+    """Whether a peer's name, as gRPC spells it, is on this host.
+
+    ``ipv4:127.0.0.1:5000``, ``ipv6:%5B::1%5D:5000``, ``unix:``.
+    """
+    return peer.startswith(("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "unix:"))
+
+
+def binding_problem(address: str, option: str) -> str:
+    """What is wrong when an address cannot be listened at; ``option`` sets it."""
+    return (
+        f"cannot listen at {address}: the port is in use, or the address is not this host's. "
+        f"Stop what listens there, or set another one with {option}"
+    )
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Have the kernel notice a peer that vanished without closing."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_TIMEOUT_S // 2),
+        ("TCP_KEEPCNT", 2),
+    ):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

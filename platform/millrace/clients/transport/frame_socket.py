@@ -1,0 +1,242 @@
+"""One connection for frames, as the client sees it: requests go out and responses come in, as far as that goes at once.
+
+Nothing here waits but ``wait`` and ``connect``. Invariants:
+
+- At most one request is under way; what is received after its response makes the connection ``is_spent``.
+- A request counts as sent when its last byte was given to the kernel: a broker does nothing with a part of one.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import Final
+
+import pyarrow as pa
+
+from millrace.clients.transport.calls import Received
+from millrace.errors import InvalidRequestError, MessageTooLargeError, error_of
+from millrace.protocol import frames
+from millrace.protocol import millrace_pb2 as pb
+
+_RECEIVE_BYTES: Final = 64 * 1024
+_SMALL_BYTES: Final = 64 * 1024
+"""Messages up to this size are joined with their heads, which is cheaper than to send two pieces."""
+_HELLO_BYTES_MAX: Final = 64 * 1024
+
+
+class FrameSocket:
+    """A connection that was greeted. One thread at a time uses it; ``shut`` may be called by any."""
+
+    __slots__ = (
+        "_body_max",
+        "_fd",
+        "_head_part",
+        "_lock",
+        "_out",
+        "_poll",
+        "_received",
+        "_sock",
+        "_view",
+        "body",
+        "head",
+        "idle_since",
+        "is_spent",
+    )
+
+    def __init__(self, sock: socket.socket, *, response_bytes_max: int) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._body_max = response_bytes_max
+        self._lock = threading.Lock()
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+        self._out: list[memoryview] = []
+        self._head_part = b""
+        self._view: memoryview | None = None
+        self._received = 0
+        self.head: frames.ResponseHead | None = None
+        self.body: Received = b""
+        self.is_spent = False
+        self.idle_since = 0.0
+
+    @property
+    def fd(self) -> int:
+        """The socket's descriptor, while it is open."""
+        return self._fd
+
+    # --- sending --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the kernel has the whole request."""
+        return not self._out
+
+    def start(self, name: bytes, message: bytes, deadline_ms: int) -> None:
+        """Begin with a request, and send what can be sent at once. Raises ``OSError``."""
+        self.head = None
+        head = frames.request_head(name, len(message), deadline_ms)
+        if len(message) <= _SMALL_BYTES:
+            data = head + message
+            try:
+                sent = self._sock.send(data)
+            except BlockingIOError:
+                sent = 0
+            if sent < len(data):
+                self._out = [memoryview(data)[sent:]]
+            return
+        self._out = [memoryview(head), memoryview(message)]
+        self._send()
+
+    def _send(self) -> None:
+        while self._out:
+            try:
+                sent = self._sock.sendmsg(self._out)
+            except BlockingIOError:
+                return
+            while self._out and sent >= len(self._out[0]):
+                sent -= len(self._out.pop(0))
+            if self._out:
+                self._out[0] = self._out[0][sent:]
+
+    # --- receiving ------------------------------------------------------------------------------------------------
+
+    def advance(self) -> bool:
+        """Send and receive what can be at once; true when the response is there, in ``head`` and ``body``.
+
+        Raises ``OSError`` when the connection broke (``is_sent`` says what the broker can have got),
+        ``InvalidRequestError`` for what is no response, ``MessageTooLargeError`` for one above the client's limit.
+        """
+        failure: OSError | None = None
+        if self._out:
+            try:
+                self._send()
+            except OSError as error:
+                failure = error  # but the broker may have said why it closed the connection
+        try:
+            return self._receive()
+        except OSError as error:
+            raise failure or error from None
+
+    def _receive(self) -> bool:
+        if self._view is None:
+            try:
+                data = self._sock.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                return False
+            if not data:
+                raise ConnectionResetError("the broker closed the connection")
+            if self._head_part:
+                data, self._head_part = self._head_part + data, b""
+            if len(data) < frames.RESPONSE_HEAD_BYTES:
+                self._head_part = data
+                return False
+            head = self.head = frames.read_response_head(data)
+            came = len(data) - frames.RESPONSE_HEAD_BYTES
+            if came >= head.body_bytes:
+                self.body = data[frames.RESPONSE_HEAD_BYTES : frames.RESPONSE_HEAD_BYTES + head.body_bytes]
+                self.is_spent = self.is_spent or came > head.body_bytes or bool(self._out)
+                return True
+            if head.body_bytes > self._body_max:
+                raise MessageTooLargeError(
+                    f"a response of {head.body_bytes} bytes is larger than max {self._body_max} (fetch.max.bytes)"
+                )
+            self._view = memoryview(pa.allocate_buffer(head.body_bytes)).cast("B")
+            self._view[:came] = data[frames.RESPONSE_HEAD_BYTES :]
+            self._received = came
+        view = self._view
+        while self._received < len(view):
+            try:
+                came = self._sock.recv_into(view[self._received :])
+            except BlockingIOError:
+                return False
+            if not came:
+                raise ConnectionResetError("the broker closed the connection in the middle of a response")
+            self._received += came
+        self.body, self._view = view, None
+        self.is_spent = self.is_spent or bool(self._out)
+        return True
+
+    def take(self) -> tuple[frames.ResponseHead, Received]:
+        """The response that has come; it is not kept."""
+        assert self.head is not None
+        body, self.body = self.body, b""
+        return self.head, body
+
+    def wait(self, deadline: float) -> bool:
+        """Wait until something can be received, or sent; false when it is ``deadline`` (monotonic) before."""
+        if self._out:
+            self._poll.modify(self._fd, select.POLLIN | select.POLLOUT)
+        try:
+            left_ms = (deadline - time.monotonic()) * 1000
+            return left_ms > 0 and bool(self._poll.poll(left_ms))
+        finally:
+            if self._out:
+                self._poll.modify(self._fd, select.POLLIN)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether an idle connection can be used: there is nothing to read, no goodbye and no end."""
+        return not self.is_spent and not self._poll.poll(0)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def shut(self) -> None:
+        """End the connection under whoever uses it, who then closes it."""
+        with self._lock:
+            if self._fd >= 0:
+                with suppress(OSError):  # the other end was faster
+                    self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it; only for who uses it."""
+        with self._lock:
+            self._fd = -1
+            self._sock.close()
+
+    def let_go(self) -> None:
+        """Close the descriptor in a forked process, where nobody uses it."""
+        self._sock.close()
+
+
+def connect(
+    host: str, port: int, hello: pb.HelloRequest, *, timeout_s: float, response_bytes_max: int
+) -> tuple[FrameSocket, pb.HelloResponse]:
+    """Connect to a broker's port for frames, and greet it.
+
+    Raises ``OSError`` where nobody answers in time, and what a broker, or our own side, refuses the other with:
+    ``InvalidRequestError``, ``UnsupportedVersionError``, ``ThrottledError``.
+    """
+    deadline = time.monotonic() + timeout_s
+    sock = socket.create_connection((host, port), timeout_s)
+    try:
+        message = hello.SerializeToString()
+        sock.settimeout(max(deadline - time.monotonic(), 0.001))
+        sock.sendall(frames.greeting() + frames.request_head(b"", len(message)) + message)
+        frames.check_greeting(_exactly(sock, frames.GREETING_BYTES, deadline))
+        head = frames.read_response_head(_exactly(sock, frames.RESPONSE_HEAD_BYTES, deadline))
+        if head.body_bytes > _HELLO_BYTES_MAX:
+            raise InvalidRequestError(f"a greeting of {head.body_bytes} bytes is none of a broker's")
+        body = _exactly(sock, head.body_bytes, deadline)
+        if head.error:
+            raise error_of(head.error, body.decode("utf-8", "replace"))
+        return FrameSocket(sock, response_bytes_max=response_bytes_max), pb.HelloResponse.FromString(body)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _exactly(sock: socket.socket, size_bytes: int, deadline: float) -> bytes:
+    data = b""
+    while len(data) < size_bytes:
+        sock.settimeout(max(deadline - time.monotonic(), 0.001))
+        part = sock.recv(size_bytes - len(data))
+        if not part:
+            raise ConnectionResetError("the connection was closed during the greeting")
+        data += part
+    return data

@@ -1,0 +1,242 @@
+"""Calls as frames to one broker, over as many connections as calls are under way at a time.
+
+Invariants
+
+- A connection is used by one call at a time; one whose call failed, or was given up, is closed.
+- An idle connection is used only while there is nothing to read on it: what the broker has closed is noticed before
+  a request is sent. Those that were idle for most of the time that the broker allows are closed on this side.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from millrace.clients.transport.calls import (
+    PendingCall,
+    Received,
+    Request,
+    Response,
+    UnaryCall,
+    broken_off,
+    decoded,
+    not_reached,
+)
+from millrace.clients.transport.frame_receiver import Receiver, Reception
+from millrace.clients.transport.frame_socket import FrameSocket
+from millrace.errors import (
+    ClientClosedError,
+    MessageTooLargeError,
+    MillraceError,
+    RequestTimedOutError,
+    UnknownServerError,
+    error_of,
+)
+from millrace.protocol import frames
+
+_IDLE_PART: Final = 0.75
+"""Part of the broker's time for idle connections after which they are closed here."""
+
+
+class Limits(Protocol):
+    """What the broker said of itself."""
+
+    @property
+    def request_bytes_max(self) -> int:
+        """Largest message of a request."""
+
+    @property
+    def idle_ms_max(self) -> int:
+        """Time after which it closes idle connections."""
+
+
+class FrameTransport:
+    """The connections to one port. Thread safe; ``connect`` makes one and says what the broker told of itself."""
+
+    def __init__(
+        self, address: str, receiver: Receiver, connect: Callable[[float], tuple[FrameSocket, Limits]]
+    ) -> None:
+        self._address = address
+        self._receiver = receiver
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._idle: deque[FrameSocket] = deque()
+        self._busy: set[FrameSocket] = set()
+        self._pending: set[PendingCall[Any]] = set()
+        self._request_bytes_max = 2**32
+        self._idle_s_max = float("inf")
+        self._is_retired = False
+        self._is_closed = False
+
+    # --- connections ----------------------------------------------------------------------------------------------
+
+    def idle_socket(self) -> FrameSocket | None:
+        """An idle connection that can be used, if there is one. Raises ``ClientClosedError``."""
+        while True:
+            with self._lock:
+                if self._is_closed:
+                    raise ClientClosedError("the client is closed: make a new one")
+                if not self._idle:
+                    return None
+                sock = self._idle.pop()
+                self._busy.add(sock)
+            if sock.is_usable and time.monotonic() - sock.idle_since < self._idle_s_max:
+                return sock
+            self._drop(sock)
+
+    def new_socket(self, timeout_s: float) -> FrameSocket:
+        """A new connection; raises what ``frame_socket.connect`` does, ``ClientClosedError``."""
+        sock, limits = self._connect(timeout_s)
+        with self._lock:
+            self._request_bytes_max = limits.request_bytes_max
+            self._idle_s_max = limits.idle_ms_max / 1000 * _IDLE_PART
+            if not self._is_closed:
+                self._busy.add(sock)
+                return sock
+        sock.close()
+        raise ClientClosedError("the client is closed: make a new one")
+
+    def _put_back(self, sock: FrameSocket) -> None:
+        now = time.monotonic()
+        sock.idle_since = now
+        stale: list[FrameSocket] = []
+        with self._lock:
+            if sock.is_spent or self._is_closed or self._is_retired:
+                stale.append(sock)
+            else:
+                self._busy.discard(sock)
+                self._idle.append(sock)
+            while self._idle and now - self._idle[0].idle_since >= self._idle_s_max:
+                stale.append(self._idle.popleft())
+        for each in stale:
+            self._drop(each)
+
+    def _drop(self, sock: FrameSocket) -> None:
+        with self._lock:
+            self._busy.discard(sock)
+        self._receiver.forget(sock)
+        sock.close()
+
+    # --- calls ----------------------------------------------------------------------------------------------------
+
+    def call(
+        self, sock: FrameSocket, call: UnaryCall[Request, Response], request: Request, timeout_s: float
+    ) -> Response:
+        """Make a call on a connection, and wait for it. Raises the broker's error, ``BrokerUnavailableError``."""
+        deadline = time.monotonic() + timeout_s
+        failure: Exception | None = None
+        try:
+            self._send(sock, call, request, timeout_s)
+            is_over = False
+            while not is_over:
+                if not sock.wait(deadline):
+                    raise RequestTimedOutError(self._too_late(call, timeout_s))
+                is_over = sock.advance()
+        except Exception as error:  # noqa: BLE001 - told apart below
+            failure = error
+        return self._ended(sock, call, failure)
+
+    def begin(
+        self,
+        sock: FrameSocket,
+        call: UnaryCall[Request, Response],
+        request: Request,
+        timeout_s: float,
+        pending: PendingCall[Response],
+    ) -> None:
+        """Make a call on a connection, and tell its outcome to ``pending``. Raises nothing."""
+
+        def on_ready(failure: Exception | None) -> None:
+            self._pending.discard(pending)
+            if reception.is_expired and failure is not None:
+                failure = RequestTimedOutError(self._too_late(call, timeout_s))
+            try:
+                response = self._ended(sock, call, failure)
+            except MillraceError as error:
+                pending.complete(None, error)
+            else:
+                pending.complete(response, None)
+
+        reception = Reception(sock, time.monotonic() + timeout_s, on_ready)
+        self._pending.add(pending)
+        try:
+            self._send(sock, call, request, timeout_s)
+        except Exception as error:  # noqa: BLE001 - it is the call's outcome
+            on_ready(error)
+            return
+        if not pending.aborts_by(sock.shut):
+            sock.shut()
+        if not self._receiver.receive(reception):
+            on_ready(ConnectionResetError("the client was closed"))
+
+    def _send(self, sock: FrameSocket, call: UnaryCall[Request, Any], request: Request, timeout_s: float) -> None:
+        message = call.encode(request)
+        if len(message) > self._request_bytes_max:
+            raise MessageTooLargeError(
+                f"a request of {len(message)} bytes is larger than max {self._request_bytes_max} that the broker at "
+                f"{self._address} takes (socket.request.max.bytes)"
+            )
+        sock.start(call.wire_name, message, int(timeout_s * 1000))
+
+    def _ended(self, sock: FrameSocket, call: UnaryCall[Any, Response], failure: Exception | None) -> Response:
+        """What a call has come to, once it is over; its connection is put back, or closed."""
+        if failure is None:
+            head, body = sock.take()
+            is_sent = True
+            if head.kind is frames.Kind.GOODBYE:
+                self._drop(sock)
+                failure = ConnectionResetError(str(body, "utf-8", "replace"))
+                is_sent = False
+            else:
+                self._put_back(sock)
+                return self._response(call, head.error, body)
+        else:
+            is_sent = sock.is_sent
+            self._drop(sock)
+        if self._is_closed:
+            raise ClientClosedError("the client was closed during the call") from failure
+        if isinstance(failure, MillraceError):
+            raise failure
+        if isinstance(failure, OSError):
+            raise (broken_off if is_sent else not_reached)(self._address, str(failure)) from failure
+        raise UnknownServerError(f"the call {call.name} failed: {failure!r}") from failure
+
+    @staticmethod
+    def _response(call: UnaryCall[Any, Response], error: int, body: Received) -> Response:
+        if error:
+            raise error_of(error, str(body, "utf-8", "replace"))
+        return decoded(call, body)
+
+    def _too_late(self, call: UnaryCall[Any, Any], timeout_s: float) -> str:
+        return f"the broker at {self._address} did not answer {call.name} within {timeout_s * 1000:.0f} ms"
+
+    def retire(self) -> None:
+        """Use these connections no more, but for what is under way."""
+        with self._lock:
+            self._is_retired = True
+            idle = list(self._idle)
+            self._idle.clear()
+        for sock in idle:
+            self._drop(sock)
+
+    def let_go(self) -> None:
+        """Close the descriptors alone, in a forked process: nothing may be locked here, or end for the parent."""
+        for sock in [*self._idle, *self._busy]:
+            sock.let_go()
+
+    def close(self) -> None:
+        """Close all connections; calls under way end with ``ClientClosedError``."""
+        with self._lock:
+            self._is_closed = True
+            idle, busy = list(self._idle), list(self._busy)
+            self._idle.clear()
+        for sock in idle:
+            self._drop(sock)
+        for sock in busy:
+            sock.shut()
+        while self._pending:
+            pending = self._pending.pop()
+            pending.complete(None, ClientClosedError("the client was closed during the call"))

@@ -1,0 +1,192 @@
+"""Calls over gRPC: the public protocol, which goes through proxies and has streams.
+
+Invariant: one channel to a broker, made when first needed; it connects by itself, and again after it broke.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final, cast
+
+import grpc
+
+from millrace.clients.transport.call_threads import CallThreads
+from millrace.clients.transport.calls import (
+    PendingCall,
+    Request,
+    Response,
+    UnaryCall,
+    broken_off,
+    decoded,
+    not_reached,
+)
+from millrace.config.client import ClientConfig
+from millrace.errors import BrokerUnavailableError, ClientClosedError, MillraceError
+from millrace.protocol.millrace_pb2_grpc import BrokerStub
+from millrace.protocol.status import ERROR_CODE_KEY, error_from_rpc
+
+_SERVICE: Final = "/millrace.v1.Broker/"
+_KEEPALIVE_MS: Final = 300_000
+"""gRPC servers end connections that ping more often than this."""
+
+
+class GrpcTransport:
+    """One channel. Thread safe."""
+
+    def __init__(self, address: str, config: ClientConfig, response_bytes_max: int, threads: CallThreads) -> None:
+        self._address = address
+        self._config = config
+        self._response_bytes_max = response_bytes_max
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._channel: grpc.Channel | None = None
+        self._methods: dict[str, grpc.UnaryUnaryMultiCallable[Any, bytes]] = {}
+        self._is_kept = False
+        self._is_closed = False
+
+    def channel(self) -> grpc.Channel:
+        """The channel. Raises ``ClientClosedError``."""
+        with self._lock:
+            if self._is_closed:
+                raise ClientClosedError("the client is closed: make a new one")
+            if self._channel is None:
+                self._channel = grpc.insecure_channel(self._address, options=self._options())
+            return self._channel
+
+    def stub(self) -> BrokerStub:
+        """The service over the channel, for its streams; ``explain`` says what their errors mean."""
+        self._is_kept = True
+        return BrokerStub(self.channel())
+
+    def _options(self) -> list[tuple[str, Any]]:
+        config = self._config
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", self._response_bytes_max),
+            ("grpc.initial_reconnect_backoff_ms", max(config.reconnect_backoff_ms, 1)),
+            ("grpc.min_reconnect_backoff_ms", max(config.reconnect_backoff_ms, 1)),
+            ("grpc.max_reconnect_backoff_ms", max(config.reconnect_backoff_max_ms, 1)),
+            ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+            # Brokers are addressed directly, and retries are decided elsewhere, where their meaning is known.
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.enable_retries", 0),
+            # Otherwise all clients of a process to one broker share a connection, and its flow control.
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        if config.client_id:
+            options.append(("grpc.primary_user_agent", config.client_id))
+        return options
+
+    def _method(self, name: str) -> grpc.UnaryUnaryMultiCallable[Any, bytes]:
+        method = self._methods.get(name)
+        if method is None:
+            # Bytes in and out: what they mean, the call knows.
+            method = self.channel().unary_unary(_SERVICE + name, request_serializer=bytes, response_deserializer=bytes)
+            self._methods[name] = method
+        return method
+
+    def call(
+        self, call: UnaryCall[Request, Response], request: Request, timeout_s: float, *, keep: bool = True
+    ) -> Response:
+        """Make a call and wait for it; raises the broker's error, ``BrokerUnavailableError``, ``ClientClosedError``.
+
+        ``keep`` says that more will follow: then ``rest`` does nothing.
+        """
+        self._is_kept |= keep
+        try:
+            data = self._method(call.name)(call.encode(request), timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise self.explain(error) from error
+        except ValueError as error:  # grpc raises this when the channel was closed under the call
+            raise self._closed_under(error) from error
+        return decoded(call, data)
+
+    def begin(
+        self,
+        call: UnaryCall[Request, Response],
+        request: Request,
+        timeout_s: float,
+        pending: PendingCall[Response],
+        *,
+        cancellable: bool,
+    ) -> None:
+        """Make a call, and tell its outcome to ``pending``.
+
+        Unless it is ``cancellable`` it is a plain call in a thread, which costs half of what a future of grpc's does.
+        """
+        if cancellable:
+            self._begin_future(call, request, timeout_s, pending)
+            return
+
+        def work() -> None:
+            try:
+                response = self.call(call, request, timeout_s)
+            except MillraceError as error:
+                pending.complete(None, error)
+            else:
+                pending.complete(response, None)
+
+        if not self._threads.start(work):
+            raise ClientClosedError("the client is closed: make a new one")
+
+    def _begin_future(
+        self, call: UnaryCall[Request, Response], request: Request, timeout_s: float, pending: PendingCall[Response]
+    ) -> None:
+        self._is_kept = True
+        try:
+            future: Any = self._method(call.name).future(call.encode(request), timeout=timeout_s)
+        except ValueError as error:
+            raise self._closed_under(error) from error
+
+        def done(_: Any) -> None:
+            try:
+                response = decoded(call, future.result())
+            except grpc.RpcError as error:
+                pending.complete(None, self.explain(error))
+            except (grpc.FutureCancelledError, ValueError) as error:
+                pending.complete(None, self._closed_under(error))
+            except MillraceError as error:
+                pending.complete(None, error)
+            else:
+                pending.complete(response, None)
+
+        if not pending.aborts_by(future.cancel):
+            future.cancel()
+        future.add_done_callback(done)
+
+    def explain(self, error: grpc.RpcError) -> MillraceError:
+        """The error that a failed call stands for, with the address and a remedy where none answered."""
+        if self._is_closed:
+            return ClientClosedError("the client was closed during the call")
+        explained = error_from_rpc(error)
+        if isinstance(explained, BrokerUnavailableError) and not _has_number(error):
+            reason = explained.message
+            is_refused = "failed to connect" in reason.lower() or "connection refused" in reason.lower()
+            return (not_reached if is_refused else broken_off)(self._address, reason)
+        return explained
+
+    def _closed_under(self, error: Exception) -> MillraceError:
+        if self._is_closed:
+            return ClientClosedError(f"the client was closed during the call: {error}")
+        return broken_off(self._address, "the channel was closed")
+
+    def rest(self) -> None:
+        """Let go of the channel until it is needed again, unless it is used for more than one question."""
+        if not self._is_kept:
+            self._close_channel()
+
+    def _close_channel(self) -> None:
+        with self._lock:
+            channel, self._channel = self._channel, None
+            self._methods = {}
+        if channel is not None:
+            channel.close()
+
+    def close(self) -> None:
+        """Close the channel for good; calls under way fail."""
+        self._is_closed = True
+        self._close_channel()
+
+
+def _has_number(error: Any) -> bool:
+    return any(key == ERROR_CODE_KEY for key, _ in cast("Any", error.trailing_metadata() or ()))
