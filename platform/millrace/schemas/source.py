@@ -1,26 +1,36 @@
-"""Where a schema may come from: Arrow, pandas, polars or Spark objects, DDL, JSON, or a file with one of them."""
+"""Where a schema may come from: Arrow, pandas, polars or Spark objects, DDL, JSON, Avro, Protobuf, or a file."""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
 from millrace.errors import SchemaError
+from millrace.schemas.avro import parse_avro
 from millrace.schemas.ddl import parse_ddl
+from millrace.schemas.json_schema import parse_json_schema
+from millrace.schemas.proto_files import compile_proto, load_descriptor_set, proto_file_of, proto_imports
+from millrace.schemas.protobuf import message_schema, parse_protobuf
 from millrace.schemas.spark_json import parse_schema_json
 from millrace.schemas.types import normalize_schema
 
-_FILE_SUFFIXES: Final = {".json", ".ddl", ".sql", ".parquet", ".arrow", ".feather", ".ipc"}
+_BINARY_SUFFIXES: Final = {".parquet", ".arrow", ".feather", ".ipc", ".desc", ".binpb"}
+_FILE_SUFFIXES: Final = {".json", ".avsc", ".proto", ".ddl", ".sql", *_BINARY_SUFFIXES}
+_PROTO_TEXT: Final = re.compile(r"\bmessage\s+\w+\s*\{")
 
 
 def parse_schema(source: Any) -> pa.Schema:
     """Read the schema of a typed topic from almost anything that has one, with the types a topic stores.
 
     ``source`` is an Arrow schema, table, batch or reader; a pandas or polars frame or another object that exports
-    Arrow; a Spark ``StructType`` or DataFrame; JSON (text, dict or list); DDL text as Spark writes it; or the path of a
-    ``.json``, ``.ddl``, ``.sql``, ``.parquet``, ``.arrow``, ``.feather`` or ``.ipc`` file.
+    Arrow; a Spark ``StructType`` or DataFrame; JSON (text, dict or list), which may be Spark's, a list of columns, an
+    Avro record or a JSON Schema; a ``.proto`` file's text or a Protobuf message (class or descriptor); DDL text as
+    Spark writes it; or the path of a ``.json``, ``.avsc``, ``.proto``, ``.desc`` or ``.binpb`` (a descriptor set),
+    ``.ddl``, ``.sql``, ``.parquet``, ``.arrow``, ``.feather`` or ``.ipc`` file. ``file.proto#Message`` names one of its messages.
 
     Raises ``SchemaError`` naming the column and the remedy.
     """
@@ -40,21 +50,40 @@ def _raw_schema(source: Any) -> pa.Schema:
     if isinstance(source, str):
         return _from_text(source)
     if isinstance(source, (dict, list)):
-        return parse_schema_json(source)
+        return _from_json(source)
     return _from_object(source)
+
+
+def _from_json(source: str | dict[str, Any] | list[Any]) -> pa.Schema:
+    """Tell Avro and JSON Schema from Spark's JSON by what they say of themselves."""
+    if isinstance(source, str):
+        try:
+            source = json.loads(source)
+        except json.JSONDecodeError as error:
+            raise SchemaError(f"the schema is not valid JSON: {error}") from error
+    if isinstance(source, dict):
+        if source.get("type") in ("record", "enum", "fixed", "map"):
+            return parse_avro(source)
+        if "$schema" in source or "properties" in source or source.get("type") == "object":
+            return parse_json_schema(source)
+    return parse_schema_json(source)
 
 
 def _from_text(text: str) -> pa.Schema:
     stripped = text.strip()
     if stripped.startswith(("{", "[")):
-        return parse_schema_json(stripped)
-    if "\n" not in stripped and Path(stripped).suffix.lower() in _FILE_SUFFIXES:
+        return _from_json(stripped)
+    if _PROTO_TEXT.search(stripped):
+        return parse_protobuf(compile_proto(text))
+    if "\n" not in stripped and Path(stripped.partition("#")[0]).suffix.lower() in _FILE_SUFFIXES:
         return _from_file(Path(stripped))
     return parse_ddl(text)
 
 
 def _from_object(source: Any) -> pa.Schema:
     module = type(source).__module__.partition(".")[0]
+    if (descriptor := getattr(source, "DESCRIPTOR", source if module == "google" else None)) is not None:
+        return message_schema(descriptor, proto_file_of(descriptor))
     if module == "pandas":
         return pa.Schema.from_pandas(source, preserve_index=False)
     if module == "pyspark":
@@ -69,11 +98,13 @@ def _from_object(source: Any) -> pa.Schema:
         raise SchemaError(f"cannot read a schema from a {type(source).__name__}: {error}") from error
     raise SchemaError(
         f"cannot read a schema from a {type(source).__name__}: give an Arrow schema or table, a pandas or polars "
-        "frame, a Spark StructType, JSON, DDL text, or the path of a file with one of them"
+        "frame, a Spark StructType, JSON, Avro, Protobuf or DDL text, or the path of a file with one of them"
     )
 
 
 def _from_file(path: Path) -> pa.Schema:
+    name, _, message = path.name.partition("#")
+    path = path.with_name(name)
     suffix = path.suffix.lower()
     if suffix == ".csv":
         raise SchemaError(f"{path}: CSV has no types: write the schema as DDL or JSON")
@@ -84,13 +115,19 @@ def _from_file(path: Path) -> pa.Schema:
             return pq.read_schema(path)
         if suffix in (".arrow", ".feather", ".ipc"):
             return _arrow_file_schema(path)
+        if suffix in (".desc", ".binpb"):
+            return parse_protobuf(load_descriptor_set(path.read_bytes()), message)
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SchemaError(f"cannot read the schema file {path}: {error.strerror or error}") from error
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise SchemaError(f"{path} holds no schema: {error}") from error
     try:
-        return parse_schema_json(text) if text.lstrip().startswith(("{", "[")) else parse_ddl(text)
+        if suffix == ".proto":
+            return parse_protobuf(compile_proto(text, proto_imports(path, text)), message)
+        if suffix == ".avsc":
+            return parse_avro(text)
+        return _from_json(text) if text.lstrip().startswith(("{", "[")) else parse_ddl(text)
     except SchemaError as error:
         raise SchemaError(f"{path}: {error.message}") from None
 
