@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from millrace.clients.groups.resets import (
     read_plans,
 )
 from millrace.clients.model import TopicPartition
+from millrace.config.client import Isolation
 from millrace.errors import GroupIdNotFoundError, UnknownTopicOrPartitionError, UsageError
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ def plan_resets(admin: Admin, names: list[str], wish: Wish, topics: list[str], *
     for name in names:
         committed = _committed(admin, name)
         partitions = sorted(committed) if chosen is None else chosen
-        plans[name] = decide(wish.target, _bounds(admin, partitions, committed, wish.when), wish.number)
+        plans[name] = decide(wish.target, bounds_of(admin, partitions, committed, wish.when), wish.number)
     return plans
 
 
@@ -101,7 +103,7 @@ def _plans_of_file(admin: Admin, names: list[str], file: Path) -> Plans:
         raise UsageError(f"--from-file {file}: {error.strerror}") from error
     plans = read_plans(text, names, str(file))
     for name, offsets in plans.items():
-        bounds = _bounds(admin, sorted(offsets), {}, None)
+        bounds = bounds_of(admin, sorted(offsets), {}, None)
         plans[name] = {
             partition: decide(Target.OFFSET, {partition: bounds[partition]}, offset)[partition]
             for partition, offset in offsets.items()
@@ -109,12 +111,20 @@ def _plans_of_file(admin: Admin, names: list[str], file: Path) -> Plans:
     return plans
 
 
-def _bounds(
-    admin: Admin, partitions: list[TopicPartition], committed: dict[TopicPartition, int], when: datetime | None
+def bounds_of(
+    admin: Admin,
+    partitions: list[TopicPartition],
+    committed: Mapping[TopicPartition, int],
+    when: datetime | None,
+    *,
+    isolation_level: str = Isolation.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, Bounds]:
+    """What partitions hold. Reading committed, they end before the first open transaction."""
     starts = admin.list_offsets(dict.fromkeys(partitions, "earliest"))
-    ends = admin.list_offsets(dict.fromkeys(partitions, "latest"))
-    at_time = {} if when is None else admin.list_offsets(dict.fromkeys(partitions, when))
+    ends = admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation_level=isolation_level)
+    at_time = (
+        {} if when is None else admin.list_offsets(dict.fromkeys(partitions, when), isolation_level=isolation_level)
+    )
     return {
         partition: Bounds(
             start=starts[partition].offset,
