@@ -5,7 +5,8 @@ A test that kills or generates takes its number of rounds from a *dial*, an envi
 many seconds with each round. ``make soak`` (``tests/soak.py``) turns them all up. Other variables that tests know:
 
 * ``ORACLES``: directory of the conformance cases (default: ``tests/oracles``)
-* ``DEMO_KILL_SEED``, ``HISTORY_SEED``: repeat a kill test of the demo, of clients: a failing run prints it
+* ``DEMO_KILL_SEED``, ``HISTORY_SEED``, ``LOG_CRASH_SEED``, ``COORDINATOR_CRASH_SEED``: repeat a kill test of the demo,
+  of clients, a crash of logs, of coordinators: a failing run prints it
 * ``FUZZ_CASES``, ``FUZZ_SEED``, ``FUZZ_FIRST``: how many cases the decoders are fuzzed with, and which
 * ``--hypothesis-profile=soak``: more examples in property tests that do not set a number of their own
 """
@@ -46,6 +47,7 @@ DIALS = {
     "LOG_KILL_ROUNDS": 20,
     "BROKER_KILL_ROUNDS": 4,
     "LOG_CRASH_ROUNDS": 15,
+    "COORDINATOR_CRASH_ROUNDS": 10,
     "LOG_FLIP_ROUNDS": 300,
     "HISTORY_KILL_ROUNDS": 10,
 }

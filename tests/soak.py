@@ -63,6 +63,13 @@ SUITES = (
         floor=15,
     ),
     Suite(
+        name="coordinators",
+        what="offsets, transactions, share groups on such a disk: rounds",
+        arguments=["tests/simulation/test_coordinator_crashes.py"],
+        dials={"COORDINATOR_CRASH_ROUNDS": 1500},
+        floor=10,
+    ),
+    Suite(
         name="bits",
         what="bits turned over in any file of a log: rounds",
         arguments=["tests/simulation/test_bit_flips.py"],

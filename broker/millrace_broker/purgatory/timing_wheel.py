@@ -11,7 +11,8 @@ Invariants:
 
 - A pending entry is in exactly one bucket, which is in the heap under the time at which it comes due.
 - ``now_ms`` only grows; an entry is expired when the wheel is at its deadline or after it, never before.
-- Entries expire in the order of their deadlines; those of one millisecond in no particular order.
+- Entries expire in the order of their deadlines; those of one millisecond in no particular
+  order, but the same one in every run.
 """
 
 from __future__ import annotations
@@ -63,21 +64,21 @@ class _Bucket:
 
     def __init__(self, counter: _Counter) -> None:
         self._counter: Final = counter
-        self._entries: set[TimerEntry] = set()
+        self._entries: dict[TimerEntry, None] = {}  # a set that keeps its order, so that a seed replays a run
         self.due_ms = -1
 
     def add(self, entry: TimerEntry) -> None:
-        self._entries.add(entry)
+        self._entries[entry] = None
         entry._bucket = self
         self._counter.pending += 1
 
     def remove(self, entry: TimerEntry) -> None:
-        self._entries.discard(entry)
+        self._entries.pop(entry, None)
         entry._bucket = None
         self._counter.pending -= 1
 
-    def empty(self) -> set[TimerEntry]:
-        entries, self._entries = self._entries, set()
+    def empty(self) -> list[TimerEntry]:
+        entries, self._entries = list(self._entries), {}
         for entry in entries:
             entry._bucket = None
         self._counter.pending -= len(entries)
