@@ -21,6 +21,7 @@ from millrace_broker.embedded import EmbeddedBroker
 from millrace_broker.replication import ReplicaView, preferred_read_replica
 
 WAIT_S = 60
+_ANSWERED_BY: Any = grpc.unary_unary_rpc_method_handler  # untyped in its stubs
 TOPIC = "orders"
 PARTITION = TopicPartition(TOPIC, 0)
 RECORDS = 10
@@ -43,14 +44,14 @@ class Leader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in it
         self._server.start()
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
-        forward = self._channel.unary_unary(details.method, None, None)
-        answers: dict[str, Callable[[bytes, Callable[..., bytes]], bytes]] = {
+        forward: Any = self._channel.unary_unary(details.method, None, None)
+        answers: dict[str, Callable[[bytes, Any], bytes]] = {
+            "ApiVersions": _without_frames,
             "Metadata": self._metadata,
             "Fetch": self._fetch,
         }
-        answer = answers.get(details.method.rsplit("/")[-1], lambda request, call: call(request, timeout=WAIT_S))
-        method: Any = grpc.unary_unary_rpc_method_handler
-        return method(lambda request, context: answer(request, forward))
+        answer: Callable[[bytes, Any], bytes] = answers.get(details.method.rsplit("/")[-1], _pass_on)
+        return _ANSWERED_BY(lambda request, context: answer(request, forward))
 
     def _metadata(self, request: bytes, call: Callable[..., bytes]) -> bytes:
         response = pb.MetadataResponse.FromString(call(request, timeout=WAIT_S))
@@ -76,6 +77,17 @@ class Leader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in it
     def close(self) -> None:
         self._server.stop(0).wait()
         self._channel.close()
+
+
+def _pass_on(request: bytes, call: Callable[..., bytes]) -> bytes:
+    return call(request, timeout=WAIT_S)
+
+
+def _without_frames(request: bytes, call: Callable[..., bytes]) -> bytes:
+    """Nobody is to go round this listener."""
+    response = pb.ApiVersionsResponse.FromString(call(request, timeout=WAIT_S))
+    response.frame_port = 0
+    return response.SerializeToString()
 
 
 def _view(broker_id: int, rack: str, end: int) -> ReplicaView:

@@ -12,12 +12,11 @@ member shall read. Equal input gives equal output whatever the order of the memb
 * ``sticky_rules``        what the two share, from ``ownership`` (who held what, by generation), ``group`` (who may hold
                           what), ``equal_subscriptions`` and ``differing_subscriptions`` (the latter with ``balancing``
                           and ``movements``)
-
-Racks play no part: members and replicas are treated as if none were named, which is what Kafka does without them.
+* ``racks``               which members are near which partitions: all but ``roundrobin`` see to that, within balance
 """
 
 from millrace.clients.assignors.cooperative_sticky import CooperativeStickyAssignor
-from millrace.clients.assignors.model import Assignment, Assignor, MemberSubscription
+from millrace.clients.assignors.model import Assignment, Assignor, MemberSubscription, PartitionRacks
 from millrace.clients.assignors.range_assignor import RangeAssignor
 from millrace.clients.assignors.registry import ASSIGNORS, find_assignor
 from millrace.clients.assignors.round_robin import RoundRobinAssignor
@@ -29,6 +28,7 @@ __all__ = [
     "Assignor",
     "CooperativeStickyAssignor",
     "MemberSubscription",
+    "PartitionRacks",
     "RangeAssignor",
     "RoundRobinAssignor",
     "StickyAssignor",

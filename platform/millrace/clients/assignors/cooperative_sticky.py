@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millrace.clients.assignors.group import by_id
-from millrace.clients.assignors.model import NO_GENERATION, Assignment, MemberSubscription
+from millrace.clients.assignors.model import NO_GENERATION, NO_RACKS, Assignment, MemberSubscription, PartitionRacks
 from millrace.clients.assignors.ownership import Claim
 from millrace.clients.assignors.sticky_rules import assign_sticky
 from millrace.clients.assignors.sticky_user_data import decode_cooperative, encode_cooperative
@@ -25,10 +25,15 @@ class CooperativeStickyAssignor:
     name: str = "cooperative-sticky"
     is_cooperative: bool = True
 
-    def assign(self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Assignment:
+    def assign(
+        self,
+        partition_counts: Mapping[str, int],
+        members: Sequence[MemberSubscription],
+        racks: PartitionRacks = NO_RACKS,
+    ) -> Assignment:
         """Share out the partitions, except those that must first be given up by another member."""
         in_order = by_id(members)
-        sticky = assign_sticky(partition_counts, in_order, [_claim(member) for member in in_order])
+        sticky = assign_sticky(partition_counts, in_order, [_claim(member) for member in in_order], racks)
         return {
             member_id: [partition for partition in partitions if partition not in sticky.transfers]
             for member_id, partitions in sticky.target.items()

@@ -1,6 +1,7 @@
 """Sticky assignment of a group whose members want different topics: as balanced as their wishes allow.
 
-Members keep what they may, what nobody holds goes to whoever holds least, then partitions move until no single move
+Members keep what they may (where racks matter, what is near), what nobody holds goes to whoever holds least, near
+members first, then partitions move until no single move
 helps. Moves that in the end leave the group no more balanced than before are not made at all.
 """
 
@@ -20,7 +21,11 @@ from millrace.clients.model import TopicPartition
 def assign_differing(group: Group, ownership: Ownership) -> list[list[TopicPartition]]:
     """Share out all partitions. Members have first what they keep, then what they got, in that order."""
     held: Held = [
-        {partition: None for partition in owned if group.may_hold(member, partition)}
+        {
+            partition: None
+            for partition in owned
+            if group.may_hold(member, partition) and group.nearness.allows(member, partition)
+        }
         for member, owned in enumerate(ownership.owned)
     ]
     is_fresh = not any(held)
@@ -28,7 +33,7 @@ def assign_differing(group: Group, ownership: Ownership) -> list[list[TopicParti
     scarce_first = sorted(group.subscribers, key=lambda topic: (len(group.subscribers[topic]), topic))
     taken = {partition for partitions in held for partition in partitions}
     free = [partition for partition in group.partitions(scarce_first) if partition not in taken]
-    _hand_out(group, held, free)
+    _hand_out(group, held, _hand_out_nearby(group, held, free) if group.nearness.matters else free)
     shared = frozenset(topic for topic, members in group.subscribers.items() if len(members) > 1)
     before = [dict(partitions) for partitions in held]
     balancer = Balancer(group, held, ownership.former)
@@ -41,6 +46,18 @@ def assign_differing(group: Group, ownership: Ownership) -> list[list[TopicParti
         if _imbalance(held, sharing) >= _imbalance(before, sharing):
             held = before
     return [list(partitions) for partitions in held]
+
+
+def _hand_out_nearby(group: Group, held: Held, free: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Give each partition to the subscriber that holds least of those it is near to; returns what nobody is near."""
+    left = []
+    for partition in free:
+        nearby = [member for member in group.subscribers[partition.topic] if group.nearness.allows(member, partition)]
+        if nearby:
+            held[min(nearby, key=lambda member: (len(held[member]), member))][partition] = None
+        else:
+            left.append(partition)
+    return left
 
 
 def _hand_out(group: Group, held: Held, free: Iterable[TopicPartition]) -> None:

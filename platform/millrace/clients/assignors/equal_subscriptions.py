@@ -1,15 +1,18 @@
 """Sticky assignment of a group whose members all want the same topics: balanced to one, with the fewest moves.
 
 Every member gets the same number of partitions, and some get one more where they do not divide. So it is known
-beforehand how many a member may keep; the rest is dealt out to those who have too few.
+beforehand how many a member may keep; the rest is dealt out to those who have too few. Where racks matter members keep
+only what is near, and what is near them is dealt out first.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from millrace.clients.assignors.group import Group
+from millrace.clients.assignors.racks import Nearness
 from millrace.clients.model import TopicPartition
 
 
@@ -20,9 +23,16 @@ def assign_equally(group: Group, owned: Sequence[Sequence[TopicPartition]]) -> l
     """
     partitions = group.partitions(sorted(group.partition_counts))
     fair_share, num_larger = divmod(len(partitions), len(group.member_ids))
-    kept, growing = _keep(owned, fair_share, num_larger)
+    nearness = group.nearness
+    nearby = [[each for each in held if nearness.allows(member, each)] for member, held in enumerate(owned)]
+    kept, growing = _keep(nearby if nearness.matters else owned, fair_share, num_larger)
     taken = {partition for held in kept for partition in held}
-    _deal(kept, growing, [partition for partition in partitions if partition not in taken], fair_share)
+    free = [partition for partition in partitions if partition not in taken]
+    lacking = [member for member, held in enumerate(kept) if len(held) < fair_share]
+    if nearness.matters:
+        larger_left = num_larger - sum(len(held) > fair_share for held in kept)
+        free = _NearDealing(kept, lacking, growing, nearness, fair_share, larger_left).deal(free)
+    _deal(kept, deque(lacking), growing, free, fair_share)
     return kept
 
 
@@ -47,11 +57,64 @@ def _keep(
     return kept, growing if num_larger else deque()
 
 
+@dataclass(slots=True)
+class _NearDealing:
+    """Dealing out partitions to members that are near. What is dealt is as balanced as without racks.
+
+    ``lacking`` have less than a fair share, ``growing`` have it and may get one more, as long as ``larger_left`` may.
+    """
+
+    kept: list[list[TopicPartition]]
+    lacking: list[int]
+    growing: deque[int]
+    nearness: Nearness
+    fair_share: int
+    larger_left: int
+    turn: int = 0
+
+    def deal(self, free: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Deal, partitions that few are near first; returns what no member that lacks something is near."""
+        return [partition for partition in self.nearness.scarce_first(free) if not self._deal_one(partition)]
+
+    def _deal_one(self, partition: TopicPartition) -> bool:
+        for step in range(len(self.lacking)):
+            place = (self.turn + step) % len(self.lacking)
+            if self.nearness.is_near(self.lacking[place], partition):
+                self._give_to_lacking(place, partition)
+                return True
+        for member in self.growing:
+            if self.nearness.is_near(member, partition):
+                self._give_to_growing(member, partition)
+                return True
+        return False
+
+    def _give_to_lacking(self, place: int, partition: TopicPartition) -> None:
+        member = self.lacking[place]
+        self.kept[member].append(partition)
+        if len(self.kept[member]) >= self.fair_share:
+            del self.lacking[place]
+            if self.larger_left:
+                self.growing.append(member)
+        else:
+            place += 1
+        self.turn = place % len(self.lacking) if self.lacking else 0
+
+    def _give_to_growing(self, member: int, partition: TopicPartition) -> None:
+        self.kept[member].append(partition)
+        self.growing.remove(member)
+        self.larger_left -= 1
+        if not self.larger_left:
+            self.growing.clear()
+
+
 def _deal(
-    kept: list[list[TopicPartition]], growing: deque[int], free: Sequence[TopicPartition], fair_share: int
+    kept: list[list[TopicPartition]],
+    lacking: deque[int],
+    growing: deque[int],
+    free: Sequence[TopicPartition],
+    fair_share: int,
 ) -> None:
     """Deal out what nobody holds: in turn to those who lack a fair share, then one more each to those who have it."""
-    lacking = deque(member for member, held in enumerate(kept) if len(held) < fair_share)
     for partition in free:
         member = lacking.popleft() if lacking else growing.popleft()
         kept[member].append(partition)

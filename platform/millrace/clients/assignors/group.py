@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from millrace.clients.assignors.model import MemberSubscription, java_order, partitions_of, wanted_topics
+from millrace.clients.assignors.model import (
+    NO_RACKS,
+    MemberSubscription,
+    PartitionRacks,
+    java_order,
+    partitions_of,
+    wanted_topics,
+)
+from millrace.clients.assignors.racks import Nearness
 from millrace.clients.model import TopicPartition
 
 
@@ -26,9 +34,15 @@ class Group:
     partition_counts: Mapping[str, int]
     subscribers: Mapping[str, tuple[int, ...]]
     is_uniform: bool
+    nearness: Nearness
 
     @classmethod
-    def of(cls, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Group:
+    def of(
+        cls,
+        partition_counts: Mapping[str, int],
+        members: Sequence[MemberSubscription],
+        racks: PartitionRacks = NO_RACKS,
+    ) -> Group:
         """Look at a group; ``members`` are in the order of ``by_id``."""
         wanted = wanted_topics(partition_counts, members)
         existing = frozenset(wanted)
@@ -37,12 +51,15 @@ class Group:
         for member, subscribed in enumerate(topics):
             for topic in subscribed:
                 subscribers[topic].append(member)
+        partitions = (partition for topic in wanted for partition in partitions_of(topic, partition_counts))
+        member_racks = [member.rack for member in members]
         return cls(
             member_ids=tuple(member.member_id for member in members),
             topics=topics,
             partition_counts={topic: partition_counts[topic] for topic in wanted},
             subscribers={topic: tuple(found) for topic, found in subscribers.items()},
             is_uniform=len({member.topics for member in members}) <= 1,
+            nearness=Nearness.of(member_racks, partitions, racks) if racks and any(member_racks) else Nearness(),
         )
 
     def has(self, partition: TopicPartition) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Protocol, Self
 
 from millrace.clients.model import TopicPartition
@@ -15,13 +16,20 @@ Assignment = dict[str, list[TopicPartition]]
 """The partitions of each member, by member id; a member without any has an empty list."""
 
 
+PartitionRacks = Mapping[TopicPartition, frozenset[str]]
+"""The racks of each partition's replicas. Partitions whose replicas are in no rack may be left out."""
+
+NO_RACKS: Final[PartitionRacks] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSubscription:
     """A member of a group as it joined: what it wants, and what it says that it had.
 
     ``owned_partitions`` and ``generation`` are those of the consumer protocol (KIP-429, KIP-792): what the member still
     holds, and the generation in which it got that, -1 if it has none or does not tell. ``user_data`` is what the
-    member's assignor added. A member with a ``group_instance_id`` is static (KIP-345).
+    member's assignor added. A member with a ``group_instance_id`` is static (KIP-345). ``rack`` is its ``client.rack``
+    (KIP-881), empty without.
     """
 
     member_id: str
@@ -30,6 +38,7 @@ class MemberSubscription:
     owned_partitions: tuple[TopicPartition, ...] = ()
     generation: int = NO_GENERATION
     user_data: bytes | None = None
+    rack: str = ""
 
     @classmethod
     def of(
@@ -47,6 +56,7 @@ class MemberSubscription:
             ),
             generation=subscription.generation_id,
             user_data=subscription.user_data,
+            rack=subscription.rack_id or "",
         )
 
 
@@ -63,11 +73,16 @@ class Assignor(Protocol):
         """Whether members keep what they hold during a rebalance (KIP-429); else they give up all before it."""
         ...
 
-    def assign(self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Assignment:
+    def assign(
+        self,
+        partition_counts: Mapping[str, int],
+        members: Sequence[MemberSubscription],
+        racks: PartitionRacks = NO_RACKS,
+    ) -> Assignment:
         """Share out the partitions of the topics that members subscribe to.
 
         ``partition_counts`` has the topics that exist; others that members name are passed over, and so are topics
-        that nobody named. Members have different ids.
+        that nobody named. Members have different ids. ``racks`` are those of all replicas, in sync or not.
         """
         ...
 

@@ -3,6 +3,10 @@
 Topics are shared out one by one, always beginning with the same member. So members with the same subscriptions get the
 same partition numbers of topics with as many partitions, which joins of such topics need; and the first members get
 more than the last ones when there are many topics.
+
+Where racks matter for a topic (KIP-881) each member first gets of its share what is near; the rest is shared out in
+runs. Topics with as many partitions and the same members are dealt out together: a partition number goes to a member
+that is near it in all of them, so that they can still be joined.
 """
 
 from __future__ import annotations
@@ -11,12 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millrace.clients.assignors.model import (
+    NO_RACKS,
     Assignment,
     MemberSubscription,
+    PartitionRacks,
     partitions_of,
     static_members_first,
     wanted_topics,
 )
+from millrace.clients.assignors.racks import racks_matter
 from millrace.clients.model import TopicPartition
 
 
@@ -27,21 +34,111 @@ class RangeAssignor:
     name: str = "range"
     is_cooperative: bool = False
 
-    def assign(self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Assignment:
+    def assign(
+        self,
+        partition_counts: Mapping[str, int],
+        members: Sequence[MemberSubscription],
+        racks: PartitionRacks = NO_RACKS,
+    ) -> Assignment:
         """Give each member its run of each topic; topics come in order of their names."""
-        assignment: Assignment = {member.member_id: [] for member in members}
         in_order = static_members_first(members)
-        for topic in wanted_topics(partition_counts, members):
-            subscribers = [member.member_id for member in in_order if topic in member.topics]
-            partitions = partitions_of(topic, partition_counts)
-            each, left_over = divmod(len(partitions), len(subscribers))
-            start = 0
-            for place, member_id in enumerate(subscribers):
-                end = start + each + (place < left_over)
-                assignment[member_id] += partitions[start:end]
-                start = end
+        dealings = [
+            _Dealing(topic, partitions_of(topic, partition_counts), in_order, racks)
+            for topic in wanted_topics(partition_counts, members)
+        ]
+        if any(dealing.racks_matter for dealing in dealings):
+            _deal_nearby(dealings)
+        assignment: Assignment = {member.member_id: [] for member in members}
+        for dealing in dealings:
+            dealing.deal_rest()
+            for place, member_id in enumerate(dealing.member_ids):
+                assignment[member_id] += sorted(dealing.given[place])
         return assignment
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
         """None: what members had does not matter."""
         return None
+
+
+class _Dealing:
+    """One topic while it is dealt out. Its subscribers are numbers, in the order in which they are served."""
+
+    def __init__(
+        self,
+        topic: str,
+        partitions: Sequence[TopicPartition],
+        in_order: Sequence[MemberSubscription],
+        racks: PartitionRacks,
+    ) -> None:
+        subscribers = [member for member in in_order if topic in member.topics]
+        self.topic = topic
+        self.member_ids = tuple(member.member_id for member in subscribers)
+        self.count = len(partitions)
+        self.free = dict.fromkeys(partitions)
+        self.given: list[list[TopicPartition]] = [[] for _ in subscribers]
+        self._each, self._larger_left = divmod(len(partitions), len(subscribers))
+        self._racks = racks
+        self._member_racks = [member.rack for member in subscribers]
+        self.has_racks = any(self._member_racks)
+        self.racks_matter = bool(racks) and racks_matter(
+            self._member_racks, [racks.get(partition, frozenset()) for partition in partitions]
+        )
+
+    def room(self, place: int) -> int:
+        """How many more partitions a member may get."""
+        return max(0, self._each + (self._larger_left > 0) - len(self.given[place]))
+
+    def allows(self, place: int, partition: TopicPartition) -> bool:
+        """Whether a member is near a partition, or in no rack."""
+        rack = self._member_racks[place]
+        return not rack or rack in self._racks.get(partition, ())
+
+    def give(self, place: int, partitions: Sequence[TopicPartition]) -> None:
+        """Give a member partitions that it has room for."""
+        if not partitions:
+            return
+        self.given[place] += partitions
+        self._larger_left -= len(self.given[place]) > self._each
+        for partition in partitions:
+            del self.free[partition]
+
+    def deal_nearby(self) -> None:
+        """Give each member what is near it, as far as it has room."""
+        for place in range(len(self.member_ids)):
+            nearby = [partition for partition in self.free if self.allows(place, partition)]
+            self.give(place, nearby[: self.room(place)])
+
+    def deal_rest(self) -> None:
+        """Give each member what it still has room for."""
+        for place in range(len(self.member_ids)):
+            self.give(place, list(self.free)[: self.room(place)])
+
+
+def _deal_nearby(dealings: Sequence[_Dealing]) -> None:
+    together: dict[tuple[tuple[str, ...], int], list[_Dealing]] = {}
+    for dealing in dealings:
+        together.setdefault((dealing.member_ids, dealing.count), []).append(dealing)
+    for group in together.values():
+        if len(group) > 1:
+            _deal_together(group)
+        elif group[0].racks_matter:
+            group[0].deal_nearby()
+
+
+def _deal_together(dealings: Sequence[_Dealing]) -> None:
+    """Give partition numbers, of all topics at once, to members that are near in all."""
+    first = dealings[0]
+    if not first.has_racks:
+        return
+    left = list(range(len(first.member_ids)))
+    for number in range(first.count):
+        for place in left:
+            if all(
+                dealing.room(place) and dealing.allows(place, TopicPartition(dealing.topic, number))
+                for dealing in dealings
+            ):
+                for dealing in dealings:
+                    dealing.give(place, [TopicPartition(dealing.topic, number)])
+                if not any(dealing.room(place) for dealing in dealings):
+                    left.remove(place)
+                break

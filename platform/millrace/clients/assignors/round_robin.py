@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millrace.clients.assignors.model import (
+    NO_RACKS,
     Assignment,
     MemberSubscription,
+    PartitionRacks,
     partitions_of,
     static_members_first,
     wanted_topics,
@@ -26,8 +28,13 @@ class RoundRobinAssignor:
     name: str = "roundrobin"
     is_cooperative: bool = False
 
-    def assign(self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]) -> Assignment:
-        """Deal out the partitions, topics in order of their names."""
+    def assign(
+        self,
+        partition_counts: Mapping[str, int],
+        members: Sequence[MemberSubscription],
+        racks: PartitionRacks = NO_RACKS,
+    ) -> Assignment:
+        """Deal out the partitions, topics in order of their names. Racks play no part, as for Kafka's."""
         assignment: Assignment = {member.member_id: [] for member in members}
         circle = static_members_first(members)
         turn = 0

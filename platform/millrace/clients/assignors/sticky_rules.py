@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from millrace.clients.assignors.differing_subscriptions import assign_differing
 from millrace.clients.assignors.equal_subscriptions import assign_equally
 from millrace.clients.assignors.group import Group
-from millrace.clients.assignors.model import Assignment, MemberSubscription
+from millrace.clients.assignors.model import NO_RACKS, Assignment, MemberSubscription, PartitionRacks
 from millrace.clients.assignors.ownership import Claim, judge
 from millrace.clients.model import TopicPartition
 
@@ -28,12 +28,15 @@ class StickyAssignment:
 
 
 def assign_sticky(
-    partition_counts: Mapping[str, int], members: Sequence[MemberSubscription], claims: Sequence[Claim]
+    partition_counts: Mapping[str, int],
+    members: Sequence[MemberSubscription],
+    claims: Sequence[Claim],
+    racks: PartitionRacks = NO_RACKS,
 ) -> StickyAssignment:
     """Share out partitions. ``members`` are in the order of ``by_id`` and ``claims`` theirs."""
     if not members:
         return StickyAssignment({}, frozenset())
-    group = Group.of(partition_counts, members)
+    group = Group.of(partition_counts, members, racks)
     ownership = judge(group, claims)
     if group.is_uniform:
         target = assign_equally(group, ownership.owned)

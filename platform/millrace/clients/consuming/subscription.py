@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from millrace.clients.assignors.model import NO_RACKS, PartitionRacks
 from millrace.clients.connections import Connections
+from millrace.clients.model import TopicPartition
 from millrace.errors import UnknownTopicOrPartitionError, UsageError, error_of
 from millrace.protocol import millrace_pb2 as pb
 
@@ -41,24 +43,50 @@ class Subscription:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class TopicLayout:
+    """How many partitions topics have (0: there is none of that name), and in which racks their replicas are."""
+
+    counts: Mapping[str, int]
+    racks: PartitionRacks
+
+    def as_seen_from(self, rack: str) -> TopicLayout:
+        """What of it matters to a member: who is in no rack does not look at racks."""
+        return self if rack else TopicLayout(self.counts, NO_RACKS)
+
+
 def fetch_topics(
     connections: Connections, names: Iterable[str] | None, timeout_ms: int | None = None
 ) -> list[pb.Topic]:
     """The topics of these names that there are, or (``None``) all; without schemas."""
+    return _present(_fetch(connections, names, timeout_ms))
+
+
+def fetch_layout(connections: Connections, names: Iterable[str], timeout_ms: int | None = None) -> TopicLayout:
+    """The partitions of these topics."""
+    wanted = list(names)
+    response = _fetch(connections, wanted, timeout_ms)
+    rack_of = {node.node_id: node.rack for node in response.brokers if node.rack}
+    counts = dict.fromkeys(wanted, 0)
+    racks = {}
+    for topic in _present(response):
+        counts[topic.name] = len(topic.partitions)
+        for partition in topic.partitions if rack_of else ():
+            found = frozenset(rack_of[node] for node in partition.replicas if node in rack_of)
+            racks[TopicPartition(topic.name, partition.partition)] = found
+    return TopicLayout(counts, racks)
+
+
+def _fetch(connections: Connections, names: Iterable[str] | None, timeout_ms: int | None) -> pb.MetadataResponse:
     wanted = None if names is None else sorted(names)
     if wanted is not None and not wanted:
-        return []
+        return pb.MetadataResponse()
     request = pb.MetadataRequest(topics=wanted or (), include_schemas=False)
-    response = connections.call(lambda stub: stub.Metadata, request, timeout_ms=timeout_ms)
-    topics = []
+    return connections.call(lambda stub: stub.Metadata, request, timeout_ms=timeout_ms)
+
+
+def _present(response: pb.MetadataResponse) -> list[pb.Topic]:
     for topic in response.topics:
         if topic.error.code and topic.error.code != UnknownTopicOrPartitionError.code:
             raise error_of(topic.error.code, topic.error.message)
-        if not topic.error.code:
-            topics.append(topic)
-    return topics
-
-
-def partition_counts(topics: Iterable[pb.Topic]) -> Mapping[str, int]:
-    """How many partitions each topic has."""
-    return {topic.name: len(topic.partitions) for topic in topics}
+    return [topic for topic in response.topics if not topic.error.code]

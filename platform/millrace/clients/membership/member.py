@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from millrace.clients.assignors import Assignor
 from millrace.clients.connections import Connections
 from millrace.clients.consuming.signal import Signal
-from millrace.clients.consuming.subscription import Subscription, fetch_topics, partition_counts
+from millrace.clients.consuming.subscription import Subscription, TopicLayout, fetch_layout, fetch_topics
 from millrace.clients.membership.coordinator import Coordinator
 from millrace.clients.membership.protocol import (
     decode_assignment,
@@ -92,7 +92,7 @@ class Member:
         )
         self._subscription = Subscription()
         self._previous: tuple[frozenset[TopicPartition], int] = (frozenset(), -1)
-        self._shared_out: Mapping[str, int] | None = None
+        self._shared_out: TopicLayout | None = None
         self._watch_at = 0.0
         self._thread: threading.Thread | None = None
         self._call: PendingCall[Any] | None = None
@@ -381,10 +381,10 @@ class Member:
             raise UnsupportedAssignorError(f"the group chose the assignor {joined.protocol!r}, which this member lacks")
         members = decode_members(joined.members)
         topics = frozenset[str]().union(*(member.topics for member in members))
-        counts = partition_counts(fetch_topics(self._connections, topics))
-        self._shared_out = {topic: counts.get(topic, 0) for topic in topics}
+        layout = fetch_layout(self._connections, topics)
+        self._shared_out = layout.as_seen_from(self._config.client_rack)
         # A leader that came back under its instance id shall share out nothing, only watch (KIP-814).
-        return {} if joined.skip_assignment else assignor.assign(counts, members)
+        return {} if joined.skip_assignment else assignor.assign(layout.counts, members, layout.racks)
 
     def _heartbeat(self, heartbeat: Heartbeat) -> _Event:
         request = pb.HeartbeatRequest(
@@ -412,8 +412,8 @@ class Member:
                     self._state = self._state.subscribed(topics)
         shared_out = self._shared_out
         if shared_out is not None:
-            counts = partition_counts(fetch_topics(self._connections, shared_out, _WATCH_MS))
-            if shared_out != {topic: counts.get(topic, 0) for topic in shared_out}:
+            layout = fetch_layout(self._connections, shared_out.counts, _WATCH_MS)
+            if shared_out != layout.as_seen_from(self._config.client_rack):
                 self._shared_out = None
                 self.rejoin("the topics' partitions have changed")
 
