@@ -13,27 +13,25 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
-from google.protobuf.message_factory import GetMessageClass
 
 from millrace.errors import (
     InvalidRequestError,
     MessageTooLargeError,
     MillraceError,
-    RequestTimedOutError,
     UnsupportedVersionError,
 )
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api import HANDLERS, Call, UnaryHandler, in_progress, known_error
+from millrace_broker.api import known_error
+from millrace_broker.frame_writer import FrameWriter
+from millrace_broker.handling import Handling
 from millrace_broker.limits import Lease
-from millrace_broker.listening import RECEPTION_TIMEOUT_S, is_local, keep_alive
-from millrace_broker.small_work import first_step, rest
+from millrace_broker.listening import RECEPTION_TIMEOUT_S, UNARY_METHODS, keep_alive, peer_name
 
 if TYPE_CHECKING:
     from millrace_broker.frame_listener import FrameListener
@@ -41,21 +39,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _HELLO_BYTES_MAX: Final = 16 * 1024
-_CHUNK_BYTES: Final = 256 * 1024
-"""So much of a large response is given to the transport at a time: what the kernel does not take at once is copied."""
-
-
-class _Method(NamedTuple):
-    name: str
-    request: Any
-    handler: UnaryHandler
-
-
-METHODS: Final[dict[bytes, _Method]] = {
-    method.name.encode(): _Method(method.name, GetMessageClass(method.input_type), HANDLERS[method.name])
-    for method in pb.DESCRIPTOR.services_by_name["Broker"].methods
-    if method.name in HANDLERS
-}
 
 
 class _State(Enum):
@@ -109,13 +92,9 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._is_stopping = False
         self._is_lost = False
         self._has_stopped_reading = False
-        self._is_write_paused = False
-        self._task: asyncio.Task[Any] | None = None
-        self._deadline: asyncio.TimerHandle | None = None
+        self._admitting: asyncio.Task[None] | None = None
         self._request_lease = Lease(self._broker.request_bytes)
         self._response_lease = Lease(self._broker.response_bytes)
-        self._unsent = memoryview(b"")
-        self._context = contextvars.copy_context()
 
     # --- the transport's calls --------------------------------------------------------------------------------
 
@@ -123,9 +102,9 @@ class FrameConnection(asyncio.BufferedProtocol):
         """A client has connected; nothing is known of it yet."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(high=0)  # so that it is known when the kernel has everything
-        self._peer = _peer_name(transport.get_extra_info("peername"))
-        self._is_local = is_local(self._peer)
+        self._writer = FrameWriter(transport)
+        self._peer = peer_name(transport.get_extra_info("peername"))
+        self._handling = Handling(self._broker, self._peer, self._response_lease, self._answer)
         keep_alive(transport.get_extra_info("socket"))
         self._listener.opened(self)
 
@@ -158,26 +137,29 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The kernel does not take more at present."""
-        self._is_write_paused = True
+        self._writer.pause()
 
     def resume_writing(self) -> None:
         """The kernel has everything that was given to the transport."""
-        self._is_write_paused = False
+        self._writer.resume()
         if self._state is _State.SENDING:
             self._since = self._loop.time()
-            self._send_rest()
+            self._sent()
             self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End what is in progress and give everything back."""
         self._is_lost = True
-        if self._task is not None:
-            self._task.cancel()  # ``_ended`` gives back
+        if self._admitting is not None:
+            self._admitting.cancel()  # ``_admitted`` gives back
+        elif self._handling.is_waiting:
+            self._handling.cancel()  # ``_answer`` gives back
         else:
             self._give_back()
             self._response_lease.release()
         self._body = None
-        self._view = self._unsent = memoryview(b"")
+        self._view = memoryview(b"")
+        self._writer.drop()
         self._listener.closed(self)
 
     # --- receiving ------------------------------------------------------------------------------------------------
@@ -278,12 +260,12 @@ class FrameConnection(asyncio.BufferedProtocol):
             return
         self._enter(_State.SERVING)
         self._stop_reading()
-        self._task = self._loop.create_task(self._request_lease.take(request.message_bytes))
+        self._admitting = self._loop.create_task(self._request_lease.take(request.message_bytes))
         held = bytes(part)
-        self._task.add_done_callback(lambda task: self._admitted(task, held))
+        self._admitting.add_done_callback(lambda task: self._admitted(task, held))
 
     def _admitted(self, task: asyncio.Task[None], held: bytes) -> None:
-        self._task = None
+        self._admitting = None
         if task.cancelled() or self._is_over:
             self._give_back()
             return
@@ -338,51 +320,15 @@ class FrameConnection(asyncio.BufferedProtocol):
     def _serve(self, message: Any) -> None:
         assert self._request is not None
         self._enter(_State.SERVING)
-        method = METHODS.get(self._request.name)
+        method = UNARY_METHODS.get(self._request.name)
         if method is None:
             name = self._request.name.decode("ascii", "replace")
             self._finish(None, UnsupportedVersionError(f"this broker knows no call {name}: it is older, or not for it"))
             return
-        try:
-            request = method.request.FromString(message)
-        except DecodeError as error:
-            self._finish(None, InvalidRequestError(f"this is no {method.name} request: {error}"))
-            return
-        del message
-        self._context.run(self._handle, method, request)
+        self._handling.start(method, message, self._request.deadline_ms)
 
-    def _handle(self, method: _Method, request: Any) -> None:
-        in_progress.set(f"{method.name} from {self._peer}")
-        call = Call(peer=self._peer, is_local=self._is_local, response_lease=self._response_lease)
-        work: Any = method.handler(self._broker, request, call)
-        try:
-            stand_in, waits_for = first_step(work)
-        except StopIteration as done:
-            self._finish(done.value, None)
-            return
-        except Exception as error:  # noqa: BLE001 - every error ends the call with its number
-            self._finish(None, known_error(error))
-            return
-        self._task = stand_in.task = self._loop.create_task(rest(work, waits_for))
-        self._task.add_done_callback(self._ended)
-        assert self._request is not None
-        if self._request.deadline_ms:
-            self._deadline = self._loop.call_later(self._request.deadline_ms / 1000, self._task.cancel)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        """A handler that waited has come to its end."""
-        self._task = None
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        response: Any = None
-        failure: MillraceError | None = None
-        if task.cancelled():
-            failure = RequestTimedOutError("the call was ended without an answer: its time was up, or the broker stops")
-        elif (error := task.exception()) is not None:
-            failure = self._context.run(known_error, error if isinstance(error, Exception) else Exception(repr(error)))
-        else:
-            response = task.result()
+    def _answer(self, response: Any, failure: MillraceError | None) -> None:
+        """A handler has come to its end, at once or after it waited."""
         self._finish(response, failure)
         self._go_on()
 
@@ -403,20 +349,13 @@ class FrameConnection(asyncio.BufferedProtocol):
             body = failure.message.encode()
         head = frames.response_head(len(body), failure.code if failure is not None else 0)
         self._enter(_State.SENDING)
-        if len(body) <= _CHUNK_BYTES:
-            self._transport.write(head + body)
-        else:
-            self._transport.write(head)
-            self._unsent = memoryview(body)
-        self._send_rest()
+        self._writer.write(head, body)
+        self._sent()
 
-    def _send_rest(self) -> None:
-        while len(self._unsent) and not self._is_write_paused:
-            chunk, self._unsent = self._unsent[:_CHUNK_BYTES], self._unsent[_CHUNK_BYTES:]
-            self._transport.write(chunk)
-        if self._is_write_paused or self._is_over:
+    def _sent(self) -> None:
+        """Be ready for the next request, if the kernel has the whole response."""
+        if not self._writer.is_idle or self._is_over:
             return
-        self._unsent = memoryview(b"")
         self._response_lease.release()
         self._enter(_State.IDLE)
         if self._is_stopping:
@@ -489,8 +428,8 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def cancel(self) -> None:
         """End what is in progress: it had its time."""
-        if self._task is not None and self._state is _State.SERVING:
-            self._task.cancel()
+        if self._handling.is_waiting:
+            self._handling.cancel()
         else:
             self._transport.abort()
 
@@ -500,11 +439,3 @@ class FrameConnection(asyncio.BufferedProtocol):
         text = b"the broker has closed an idle connection, or stops"
         self._transport.write(frames.response_head(len(text), 0, frames.Kind.GOODBYE) + text)
         self._transport.close()
-
-
-def _peer_name(address: Any) -> str:
-    """As gRPC would spell it."""
-    if not isinstance(address, tuple):
-        return "unix:"
-    host, port = address[:2]
-    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

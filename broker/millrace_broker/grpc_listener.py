@@ -20,7 +20,7 @@ from millrace.config.broker import BrokerConfig, Listener
 from millrace.errors import EnvironmentProblemError, InvalidRequestError, MillraceError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.status import ERROR_CODE_KEY, status_of
-from millrace_broker.api import HANDLERS, STREAM_HANDLERS, Call, StreamHandler, UnaryHandler, in_progress, known_error
+from millrace_broker.api import STREAM_HANDLERS, Call, StreamHandler, UnaryHandler, in_progress, known_error
 from millrace_broker.broker import Broker
 from millrace_broker.limits import Lease
 from millrace_broker.listening import (
@@ -28,6 +28,7 @@ from millrace_broker.listening import (
     KEEPALIVE_S,
     KEEPALIVE_TIMEOUT_S,
     RECEPTION_TIMEOUT_S,
+    UNARY_METHODS,
     binding_problem,
     is_local,
 )
@@ -44,19 +45,18 @@ _Context = Any  # grpc.aio.ServicerContext is generic in what this adapter does 
 def make_server(broker: Broker) -> grpc.aio.Server:
     """A server that answers the ``Broker`` service with the broker's handlers."""
     server = grpc.aio.server(options=_options(broker.config))
-    handlers = {}
-    for method in _SERVICE.methods:
-        if method.name in STREAM_HANDLERS:
-            behaviour: Any = _stream(broker, method.name, STREAM_HANDLERS[method.name])
-            make = grpc.stream_stream_rpc_method_handler
-        elif method.name in HANDLERS:  # gRPC answers the others as unimplemented
-            behaviour = _unary(broker, method.name, HANDLERS[method.name])
-            make = grpc.stream_unary_rpc_method_handler
-        else:
-            continue
-        handlers[method.name] = make(
-            behaviour,
-            request_deserializer=GetMessageClass(method.input_type).FromString,
+    handlers = {
+        method.name: grpc.stream_unary_rpc_method_handler(
+            _unary(broker, method.name, method.handler),
+            request_deserializer=method.request.FromString,
+            response_serializer=_serialized,
+        )
+        for method in UNARY_METHODS.values()
+    }
+    for name, handler in STREAM_HANDLERS.items():
+        handlers[name] = grpc.stream_stream_rpc_method_handler(
+            _stream(broker, name, handler),
+            request_deserializer=GetMessageClass(_SERVICE.methods_by_name[name].input_type).FromString,
             response_serializer=_serialized,
         )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers),))

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import socket
-from typing import Final
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message_factory import GetMessageClass
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api import HANDLERS, UnaryHandler
 
 RECEPTION_TIMEOUT_S: Final = 60.0
 """How long a request may take to come."""
@@ -12,6 +17,30 @@ FRAMING_BYTES: Final = 64 * 1024
 KEEPALIVE_S: Final = 60
 """A silent peer is asked after this time whether it is still there, and given up after ``KEEPALIVE_TIMEOUT_S``."""
 KEEPALIVE_TIMEOUT_S: Final = 20
+
+
+class UnaryMethod(NamedTuple):
+    """A call with one request and one response: its name, the class of its request, and what answers it."""
+
+    name: str
+    request: Any
+    handler: UnaryHandler
+
+
+UNARY_METHODS: Final[dict[bytes, UnaryMethod]] = {
+    method.name.encode(): UnaryMethod(method.name, GetMessageClass(method.input_type), HANDLERS[method.name])
+    for method in pb.DESCRIPTOR.services_by_name["Broker"].methods
+    if method.name in HANDLERS
+}
+"""By their names on the wire."""
+
+
+def peer_name(address: Any) -> str:
+    """A socket's other end, as gRPC would spell it."""
+    if not isinstance(address, tuple):
+        return "unix:"
+    host, port = address[:2]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
 
 def is_local(peer: str) -> bool:

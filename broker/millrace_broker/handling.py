@@ -1,0 +1,87 @@
+"""Running the handler of a call: at once in the event loop up to its first wait, and in a task only from there on.
+
+Invariant: ``on_end`` is called exactly once for each ``start``, before that returns if the handler never waits; also
+when the handler is cancelled or its deadline passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from millrace.errors import InvalidRequestError, MillraceError, RequestTimedOutError
+from millrace_broker.api import Call, in_progress, known_error
+from millrace_broker.broker import Broker
+from millrace_broker.limits import Lease
+from millrace_broker.listening import UnaryMethod, is_local
+from millrace_broker.small_work import first_step, rest
+
+
+class Handling:
+    """Runs the handlers of one connection's calls, one at a time. In the event loop."""
+
+    def __init__(
+        self, broker: Broker, peer: str, response_lease: Lease, on_end: Callable[[Any, MillraceError | None], None]
+    ) -> None:
+        """``on_end`` is told the response or the error."""
+        self._broker: Final = broker
+        self._peer: Final = peer
+        self._on_end: Final = on_end
+        self._call: Final = Call(peer=peer, is_local=is_local(peer), response_lease=response_lease)
+        # One for all of the connection's calls, for these come one after the other. Tasks of handlers copy it.
+        self._context: Final = contextvars.copy_context()
+        self._task: asyncio.Task[Any] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a handler waits for something."""
+        return self._task is not None
+
+    def start(self, method: UnaryMethod, message: Any, deadline_ms: int) -> None:
+        """Handle a request; ``deadline_ms`` after which it is cancelled if it still waits then, 0 for none."""
+        try:
+            request = method.request.FromString(message)
+        except DecodeError as error:
+            self._on_end(None, InvalidRequestError(f"this is no {method.name} request: {error}"))
+            return
+        self._context.run(self._start, method, request, deadline_ms)
+
+    def _start(self, method: UnaryMethod, request: Any, deadline_ms: int) -> None:
+        in_progress.set(f"{method.name} from {self._peer}")
+        work: Any = method.handler(self._broker, request, self._call)
+        try:
+            stand_in, waits_for = first_step(work)
+        except StopIteration as done:
+            self._on_end(done.value, None)
+            return
+        except Exception as error:  # noqa: BLE001 - every error ends the call with its number
+            self._on_end(None, known_error(error))
+            return
+        loop = asyncio.get_running_loop()
+        self._task = stand_in.task = loop.create_task(rest(work, waits_for))
+        self._task.add_done_callback(self._ended)
+        if deadline_ms:
+            self._deadline = loop.call_later(deadline_ms / 1000, self._task.cancel)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._task = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if task.cancelled():
+            failure = RequestTimedOutError("the call was ended without an answer: its time was up, or the broker stops")
+            self._on_end(None, failure)
+        elif (error := task.exception()) is not None:
+            self._on_end(None, known_error(error if isinstance(error, Exception) else RuntimeError(repr(error))))
+        else:
+            self._on_end(task.result(), None)
+
+    def cancel(self) -> None:
+        """End a handler that waits."""
+        if self._task is not None:
+            self._task.cancel()

@@ -1,0 +1,92 @@
+"""Frames by hand, for tests that send what no client of ours would."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from millrace.errors import error_of
+from millrace.protocol import frames
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.embedded import EmbeddedBroker
+
+
+def eventually(is_true: Callable[[], Any], timeout_s: float = 20) -> None:
+    """Wait until something is true, and fail if that takes too long."""
+    deadline = time.monotonic() + timeout_s
+    while not is_true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+class Frames:
+    """One connection; ``greet`` first."""
+
+    def __init__(self, broker: EmbeddedBroker, timeout_s: float = 20) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", broker.frame_port), timeout_s)
+
+    def greet(self) -> pb.HelloResponse:
+        message = pb.HelloRequest(client_id="test").SerializeToString()
+        self.sock.sendall(frames.greeting() + frames.request_head(b"", len(message)) + message)
+        frames.check_greeting(self.exactly(frames.GREETING_BYTES))
+        return pb.HelloResponse.FromString(self.receive())
+
+    def exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            part = self.sock.recv(size - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return data
+
+    def send(self, name: str, request: Any, deadline_ms: int = 0) -> None:
+        self.sock.sendall(self.written(name, request, deadline_ms))
+
+    @staticmethod
+    def written(name: str, request: Any, deadline_ms: int = 0) -> bytes:
+        message = request if isinstance(request, bytes) else request.SerializeToString()
+        return frames.request_head(name.encode(), len(message), deadline_ms) + message
+
+    def head(self) -> frames.ResponseHead:
+        return frames.read_response_head(self.exactly(frames.RESPONSE_HEAD_BYTES))
+
+    def receive(self) -> bytes:
+        """The message of a response; raises the error that it is."""
+        head = self.head()
+        body = self.exactly(head.body_bytes)
+        if head.error:
+            raise error_of(head.error, body.decode())
+        assert head.kind is frames.Kind.ANSWER
+        return body
+
+    def call(self, name: str, request: Any) -> bytes:
+        self.send(name, request)
+        return self.receive()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the broker has closed the connection; anything else that it sent is read."""
+        self.sock.settimeout(0.01)
+        try:
+            while self.sock.recv(65536):
+                pass
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,306 @@
+"""The broker's port for frames: what it answers, what it refuses, and what it lets nobody do to it."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace import errors
+from millrace.clients import Admin, Producer
+from millrace.protocol import frames
+from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.fetch_response import read_fetch_response
+from millrace_broker.api import HANDLERS
+from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.listening import UNARY_METHODS
+
+from .frame_calls import Frames, eventually
+
+
+@pytest.fixture
+def connection(module_broker: EmbeddedBroker) -> Iterator[Frames]:
+    with Frames(module_broker) as opened:
+        opened.greet()
+        yield opened
+
+
+def _limits(broker: EmbeddedBroker) -> Any:
+    return broker.server.broker.statistics().limits
+
+
+def test_a_greeting_says_who_answers(module_broker: EmbeddedBroker, calls: Any) -> None:
+    asked = calls.call("ApiVersions", pb.ApiVersionsRequest())
+    with Frames(module_broker) as opened:
+        answer = opened.greet()
+    assert (answer.broker_id, answer.cluster_id) == (asked.broker_id, asked.cluster_id)
+    assert asked.frame_port == module_broker.frame_port
+    assert answer.cluster_id
+    assert answer.request_bytes_max > 100_000_000
+    assert answer.idle_ms_max == 600_000
+
+
+_ASKED_FOR_NOTHING = sorted(set(HANDLERS) - {"ApiVersions"})
+
+
+@pytest.mark.parametrize("name", _ASKED_FOR_NOTHING)
+def test_every_call_is_answered_as_over_grpc(connection: Frames, calls: Any, name: str) -> None:
+    """An empty request to each: the same answer, or the same error in the same words."""
+    method = UNARY_METHODS[name.encode()]
+    outcomes = []
+    for call in (lambda: calls.call(name, method.request()).SerializeToString(), lambda: connection.call(name, b"")):
+        try:
+            outcomes.append(call())
+        except errors.MillraceError as error:
+            outcomes.append((type(error), error.message))
+    if name in ("InitProducerId", "JoinGroup"):  # which give new ids
+        assert type(outcomes[0]) is type(outcomes[1])
+    else:
+        assert outcomes[0] == outcomes[1]
+
+
+def test_a_call_that_the_broker_does_not_know_is_of_another_version(connection: Frames) -> None:
+    with pytest.raises(errors.UnsupportedVersionError, match="knows no call Levitate"):
+        connection.call("Levitate", b"")
+    assert pb.ApiVersionsResponse.FromString(connection.call("ApiVersions", b"")).protocol_version == 1
+
+
+def test_what_is_no_message_is_refused_and_the_connection_goes_on(connection: Frames) -> None:
+    with pytest.raises(errors.InvalidRequestError, match="no Fetch request"):
+        connection.call("Fetch", b"\xff\xff\xff")
+    connection.call("ApiVersions", b"")
+
+
+def test_requests_that_come_together_are_answered_in_turn(connection: Frames, calls: Any, topic: str) -> None:
+    calls.create(topic)
+    waiting = calls.fetch_request({topic: {0: 0}}, max_wait_ms=50)
+    written = [connection.written("ApiVersions", b""), connection.written("Fetch", waiting)]
+    connection.sock.sendall(b"".join(written * 100))
+    for number in range(200):
+        answer = connection.receive()
+        if number % 2 == 0:
+            assert pb.ApiVersionsResponse.FromString(answer).protocol_version == 1
+        else:
+            assert next(read_fetch_response(answer)).topic == topic
+
+
+def test_a_request_may_come_byte_by_byte(connection: Frames, calls: Any, topic: str) -> None:
+    calls.create(topic)
+    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for byte in connection.written("Metadata", pb.MetadataRequest(topics=[topic])):
+        connection.sock.sendall(bytes([byte]))
+    answer = pb.MetadataResponse.FromString(connection.receive())
+    assert [each.name for each in answer.topics] == [topic]
+
+
+def test_large_messages_go_both_ways(connection: Frames, calls: Any, topic: str) -> None:
+    calls.create(topic, configs={"max.message.bytes": "60000000"})
+    value = random.Random(5).randbytes(20_000_000)
+    batch = calls.batch(value)
+    data = pb.ProduceRequest.PartitionData(partition=0, records=batch)
+    request = pb.ProduceRequest(acks=-1, topics=[pb.ProduceRequest.TopicData(name=topic, partitions=[data])])
+    answer = pb.ProduceResponse.FromString(connection.call("Produce", request))
+    assert answer.topics[0].partitions[0].error.code == 0
+    fetched = connection.call("Fetch", calls.fetch_request({topic: {0: 0}}))
+    assert next(read_fetch_response(fetched)).records.to_pybytes()[61:] == batch[61:]
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------
+
+
+def test_too_large_a_request_is_refused_before_it_is_received(tmp_path: Path) -> None:
+    with (
+        EmbeddedBroker(tmp_path / "data", socket_request_max_bytes=200_000, message_max_bytes=100_000) as broker,
+        Frames(broker) as opened,
+    ):
+        opened.greet()
+        opened.sock.sendall(frames.request_head(b"Produce", 2**31))
+        with pytest.raises(errors.MessageTooLargeError, match=r"larger than max .*socket\.request\.max\.bytes"):
+            opened.receive()
+        opened.sock.sendall(b"x" * 100_000)  # what was on its way is thrown away
+        eventually(lambda: opened.is_closed)
+        assert _limits(broker).bytes_in_use == 0
+
+
+def test_a_client_knows_what_is_too_large_and_its_connection_goes_on(tmp_path: Path) -> None:
+    options = {"socket.request.max.bytes": 200_000, "message.max.bytes": 100_000}
+    with EmbeddedBroker(tmp_path / "data", options=options) as broker:
+        with Admin(broker.bootstrap_servers) as admin:
+            admin.create_topic("t", partitions=1)
+        with Producer(broker.bootstrap_servers) as producer:
+            assert isinstance(producer.send("t", b"x" * 500_000).exception(20), errors.MessageTooLargeError)
+            assert producer.send("t", b"x" * 50_000).result(20).offset == 0
+
+
+def test_more_requests_than_allowed_are_refused_as_throttled(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "data", queued_max_requests=2) as broker:
+        with Admin(broker.bootstrap_servers) as admin:
+            admin.create_topic("t", partitions=1)
+        waiting = pb.FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1)
+        partition = pb.FetchRequest.PartitionFetch(partition=0, fetch_offset=0, current_leader_epoch=-1)
+        waiting.topics.add(name="t", partitions=[partition])
+        opened = [Frames(broker) for _ in range(3)]
+        for each in opened:
+            each.greet()
+        for each in opened[:2]:
+            each.send("Fetch", waiting)
+        eventually(lambda: _limits(broker).requests == 2)
+        with pytest.raises(errors.ThrottledError, match=r"queued\.max\.requests"):
+            opened[2].call("ApiVersions", b"")
+        with pytest.raises(errors.ThrottledError):  # also where most of the message is still to come
+            opened[2].call("Metadata", pb.MetadataRequest(topics=["x" * 900_000]))
+        opened[0].close()
+        eventually(lambda: _limits(broker).requests == 1)
+        opened[2].call("ApiVersions", b"")
+        for each in opened:
+            each.close()
+        eventually(lambda: _limits(broker).requests == 0)
+
+
+def test_bodies_wait_for_memory_in_their_senders(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "data", queued_max_request_bytes=1_000_000) as broker:
+        slow, quick = Frames(broker), Frames(broker)
+        for each in (slow, quick):
+            each.greet()
+        request = slow.written("Metadata", pb.MetadataRequest(topics=["x" * 900_000]))
+        slow.sock.sendall(request[:500_000])
+        eventually(lambda: _limits(broker).bytes_in_use > 900_000)
+        sender = threading.Thread(target=quick.sock.sendall, args=(request,))
+        sender.start()
+        eventually(lambda: _limits(broker).delayed == 1)
+        assert _limits(broker).bytes_in_use < 1_000_000
+        slow.sock.sendall(request[500_000:])
+        for each in (slow, quick):
+            assert pb.MetadataResponse.FromString(each.receive()).topics[0].error.code
+        sender.join(20)
+        for each in (slow, quick):
+            each.close()
+        eventually(lambda: _limits(broker).bytes_in_use == 0)
+
+
+def test_connections_are_limited_and_idle_ones_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millrace_broker.frame_listener.ACTIVE_CONNECTION_S", 0.5)
+    with EmbeddedBroker(tmp_path / "data", max_connections=2) as broker:
+        first, second = Frames(broker), Frames(broker)
+        for each in (first, second):
+            each.greet()
+        with Frames(broker) as third, pytest.raises(errors.ThrottledError, match=r"max\.connections"):
+            third.greet()
+        time.sleep(0.6)
+        second.call("ApiVersions", b"")
+        with Frames(broker) as fourth:
+            fourth.greet()
+            assert first.head().kind is frames.Kind.GOODBYE
+            second.call("ApiVersions", b"")
+            assert _limits(broker).connections == 2
+        for each in (first, second):
+            each.close()
+        eventually(lambda: _limits(broker).connections == 0)
+
+
+# --- bad manners ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", bytes(64)])
+def test_another_protocol_is_told_so(module_broker: EmbeddedBroker, garbage: bytes) -> None:
+    with Frames(module_broker) as opened:
+        opened.sock.sendall(garbage)
+        frames.check_greeting(opened.exactly(frames.GREETING_BYTES))
+        with pytest.raises(errors.InvalidRequestError, match="another protocol"):
+            opened.receive()
+        eventually(lambda: opened.is_closed)
+
+
+def test_garbage_harms_nobody_else(module_broker: EmbeddedBroker, connection: Frames) -> None:
+    chance = random.Random(11)
+    for number in range(60):
+        with Frames(module_broker) as opened:
+            if number % 2:
+                opened.greet()
+            opened.sock.sendall(chance.randbytes(chance.randrange(1, 3000)))
+            if number % 3 == 0:
+                opened.sock.shutdown(socket.SHUT_WR)
+    connection.call("ApiVersions", b"")
+    eventually(lambda: _limits(module_broker).bytes_in_use == 0)
+
+
+@pytest.mark.parametrize("begun", ["nothing", "head", "body"])
+def test_who_does_not_go_on_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from millrace_broker import frame_connection
+
+    for state in list(frame_connection._LIMITS_S):
+        monkeypatch.setitem(frame_connection._LIMITS_S, state, 0.3)
+    with EmbeddedBroker(tmp_path / "data") as broker, Frames(broker) as opened:
+        if begun != "nothing":
+            opened.greet()
+            request = opened.written("Metadata", pb.MetadataRequest(topics=["x" * 500_000]))
+            opened.sock.sendall(request[: 5 if begun == "head" else 300_000])
+        eventually(lambda: opened.is_closed)
+        eventually(lambda: _limits(broker).bytes_in_use == 0)
+        assert _limits(broker).requests == 0
+
+
+def test_who_does_not_read_its_answer_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls_to: Any) -> None:
+    from millrace_broker import frame_connection
+
+    monkeypatch.setitem(frame_connection._LIMITS_S, frame_connection._State.SENDING, 0.3)
+    with EmbeddedBroker(tmp_path / "data", message_max_bytes=40_000_000) as broker, Frames(broker) as opened:
+        calls = calls_to(broker.bootstrap_servers)
+        calls.create("t")
+        calls.produce("t", calls.batch(bytes(30_000_000)))
+        opened.greet()
+        opened.send("Fetch", calls.fetch_request({"t": {0: 0}}))
+        eventually(lambda: _limits(broker).bytes_in_use > 10_000_000)
+        eventually(lambda: _limits(broker).bytes_in_use == 0)
+        eventually(lambda: opened.is_closed)
+
+
+def test_idle_connections_are_closed_with_a_goodbye(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "data", connections_max_idle_ms=1000) as broker, Frames(broker) as opened:
+        opened.greet()
+        opened.call("ApiVersions", b"")
+        assert opened.head().kind is frames.Kind.GOODBYE
+        eventually(lambda: opened.is_closed)
+
+
+def test_a_call_whose_connection_is_lost_is_cancelled(module_broker: EmbeddedBroker, calls: Any, topic: str) -> None:
+    calls.create(topic)
+    before = _limits(module_broker).requests
+    with Frames(module_broker) as opened:
+        opened.greet()
+        opened.send("Fetch", calls.fetch_request({topic: {0: 0}}, max_wait_ms=60_000))
+        eventually(lambda: _limits(module_broker).requests == before + 1)
+    eventually(lambda: _limits(module_broker).requests == before)
+
+
+def test_a_call_whose_deadline_has_passed_is_cancelled(connection: Frames, calls: Any, topic: str) -> None:
+    calls.create(topic)
+    connection.send("Fetch", calls.fetch_request({topic: {0: 0}}, max_wait_ms=60_000), deadline_ms=100)
+    with pytest.raises(errors.RequestTimedOutError, match="time was up"):
+        connection.receive()
+    connection.call("ApiVersions", b"")
+
+
+def test_stopping_lets_calls_end_and_says_goodbye(tmp_path: Path, calls_to: Any) -> None:
+    broker = EmbeddedBroker(tmp_path / "data").start()
+    calls = calls_to(broker.bootstrap_servers)
+    calls.create("t")
+    idle, waiting = Frames(broker), Frames(broker)
+    for each in (idle, waiting):
+        each.greet()
+    waiting.send("Fetch", calls.fetch_request({"t": {0: 0}}, max_wait_ms=60_000))
+    eventually(lambda: _limits(broker).requests == 1)
+    broker.stop()
+    assert idle.head().kind is frames.Kind.GOODBYE
+    assert next(read_fetch_response(waiting.receive())).records.size == 0  # arrivals end when the broker stops
+    assert waiting.head().kind is frames.Kind.GOODBYE
+    for each in (idle, waiting):
+        each.close()
