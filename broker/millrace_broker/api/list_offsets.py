@@ -7,6 +7,7 @@ from typing import Final
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.ranges import end_of
 from millrace_broker.broker import Broker
 from millrace_broker.log import PartitionLog
 
@@ -24,7 +25,6 @@ _NONE: Final = (-1, -1)
 async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> pb.ListOffsetsResponse:
     """Answer with the offset for each partition's time; -1 where no record is that young."""
     response = pb.ListOffsetsResponse()
-    is_committed = request.isolation_level == pb.READ_COMMITTED
     for topic_times in request.topics:
         topic_offsets = response.topics.add(name=topic_times.name)
         for wanted in topic_times.partitions:
@@ -37,7 +37,7 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> 
                 # Looking for a time, one begins at the start; an end of the log is known without looking.
                 looks_from = log.log_end_offset if wanted.timestamp in _ENDS else log.log_start_offset
                 result.offset, result.timestamp = await broker.run_read(
-                    log, looks_from, _find, log, wanted.timestamp, is_committed=is_committed
+                    log, looks_from, _find, log, wanted.timestamp, request.isolation_level
                 )
                 result.leader_epoch = log.epoch_of(result.offset)
             except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
@@ -47,8 +47,8 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> 
     return response
 
 
-def _find(log: PartitionLog, timestamp_ms: int, *, is_committed: bool) -> tuple[int, int]:
-    end_offset = log.last_stable_offset if is_committed else log.high_watermark
+def _find(log: PartitionLog, timestamp_ms: int, isolation_level: pb.IsolationLevel.ValueType) -> tuple[int, int]:
+    end_offset = end_of(log, isolation_level)
     if timestamp_ms == LATEST:
         return end_offset, -1
     if timestamp_ms == EARLIEST:
