@@ -36,9 +36,10 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture(scope="module")
-def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """A broker shared by the tests of a module: each uses topics of its own names."""
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
+def module_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """A broker shared by the tests of a module, which may name its ``BROKER_OPTIONS``: each uses topics of its own."""
+    options = getattr(request.module, "BROKER_OPTIONS", None)
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), options=options) as running:
         yield running
 
 

@@ -1,9 +1,10 @@
 """What integration tests share: raw calls to a broker (fixtures ``calls``, ``calls_to``), for tests that send what no
-client of ours would, and one Spark session (``spark``).
+client of ours would, clients of the module's broker (``admin``, ``group``), and one Spark session (``spark``).
 """
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import grpc
 import pyarrow as pa
 import pytest
 
+from millrace.clients import Admin
 from millrace.errors import MillraceError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol import millrace_pb2_grpc as rpc
@@ -20,6 +22,8 @@ from millrace.records import build_columnar_batch, scan_headers
 from millrace.schemas import parse_schema, serialize_schema
 from millrace_broker.embedded import EmbeddedBroker
 from pyspark_millrace import session
+
+from .consumer_groups import Group
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,6 +151,21 @@ def calls_to() -> Iterator[Callable[[str], Calls]]:
 def calls(module_broker: EmbeddedBroker, calls_to: Callable[[str], Calls]) -> Calls:
     """Calls to a broker that the module's tests share."""
     return calls_to(module_broker.bootstrap_servers)
+
+
+@pytest.fixture(scope="module")
+def admin(module_broker: EmbeddedBroker) -> Iterator[Admin]:
+    """Administers the broker that the module's tests share."""
+    with Admin(module_broker.bootstrap_servers) as client:
+        yield client
+
+
+@pytest.fixture
+def group(module_broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[Group]:
+    """A group of the test's own at that broker; its topic has the same name."""
+    made = Group(module_broker, re.sub(r"\W+", "-", request.node.name))
+    yield made
+    made.close()
 
 
 @pytest.fixture

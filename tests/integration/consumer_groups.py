@@ -18,6 +18,8 @@ from millrace.clients import (
 from millrace_broker.embedded import EmbeddedBroker
 
 WAIT_S = 30
+QUICK_GROUPS = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "100"}
+"""``BROKER_OPTIONS`` under which ``QUICK`` members need not wait."""
 QUICK = {
     "auto.offset.reset": "earliest",
     "session.timeout.ms": "1000",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,15 +16,12 @@ from millrace_broker.embedded import EmbeddedBroker
 Run = Callable[..., str]
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), group_initial_rebalance_delay_ms=0) as running:
-        yield running
+BROKER_OPTIONS = {"group.initial.rebalance.delay.ms": "0"}
 
 
 @pytest.fixture
-def run(broker: EmbeddedBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("MILLRACE_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
+def run(module_broker: EmbeddedBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("MILLRACE_BOOTSTRAP_SERVERS", module_broker.bootstrap_servers)
 
     def run_command(*arguments: str, code: int = 0) -> str:
         """What a command prints, on standard error if it fails."""
@@ -37,9 +34,9 @@ def run(broker: EmbeddedBroker, capfd: pytest.CaptureFixture[str], monkeypatch: 
 
 
 @pytest.fixture(scope="module")
-def topic(broker: EmbeddedBroker) -> str:
+def topic(module_broker: EmbeddedBroker) -> str:
     """Two partitions; records 0 to 9 in each, a second apart, with keys and headers."""
-    with Admin(broker.bootstrap_servers) as admin, Producer(broker.bootstrap_servers) as producer:
+    with Admin(module_broker.bootstrap_servers) as admin, Producer(module_broker.bootstrap_servers) as producer:
         # The records are of 1970.
         admin.create_topic("things", partitions=2, configs={"retention.ms": "-1"})
         for partition in (0, 1):

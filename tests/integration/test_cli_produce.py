@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -28,12 +28,6 @@ def run(module_broker: EmbeddedBroker) -> Run:
         return done
 
     return run_command
-
-
-@pytest.fixture
-def admin(module_broker: EmbeddedBroker) -> Iterator[Admin]:
-    with Admin(module_broker.bootstrap_servers) as client:
-        yield client
 
 
 def _read(broker: EmbeddedBroker, topic: str) -> list[ConsumerRecord]:

@@ -43,12 +43,6 @@ def run(module_broker: EmbeddedBroker) -> Run:
     return run_command
 
 
-@pytest.fixture
-def admin(module_broker: EmbeddedBroker) -> Iterator[Admin]:
-    with Admin(module_broker.bootstrap_servers) as client:
-        yield client
-
-
 def test_open_transactions_are_listed_and_described(admin: Admin, module_broker: EmbeddedBroker, run: Run) -> None:
     admin.create_topic("shown", partitions=2)
     config = {"bootstrap.servers": module_broker.bootstrap_servers, "transactional.id": "shown-1"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 
 import pytest
 
@@ -15,10 +15,7 @@ from millrace_broker.embedded import EmbeddedBroker
 QUICK = {"auto.offset.reset": "earliest", "heartbeat.interval.ms": "50", "metadata.max.age.ms": "200"}
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), group_initial_rebalance_delay_ms=0) as running:
-        yield running
+BROKER_OPTIONS = {"group.initial.rebalance.delay.ms": "0"}
 
 
 def _filled(broker: EmbeddedBroker, topic: str, records: int) -> dict[str, str]:
@@ -36,8 +33,8 @@ def _run(work: Awaitable[None]) -> None:
     asyncio.run(limited())
 
 
-def test_two_members_in_one_loop(broker: EmbeddedBroker) -> None:
-    config = _filled(broker, "two-tasks", 100)
+def test_two_members_in_one_loop(module_broker: EmbeddedBroker) -> None:
+    config = _filled(module_broker, "two-tasks", 100)
 
     async def work() -> None:
         async with AsyncConsumer(config) as one, AsyncConsumer(config) as two:
@@ -58,8 +55,8 @@ def test_two_members_in_one_loop(broker: EmbeddedBroker) -> None:
     _run(work())
 
 
-def test_records_are_iterated_over(broker: EmbeddedBroker) -> None:
-    config = _filled(broker, "iterated", 20)
+def test_records_are_iterated_over(module_broker: EmbeddedBroker) -> None:
+    config = _filled(module_broker, "iterated", 20)
 
     async def work() -> None:
         async with AsyncConsumer(config) as consumer:
@@ -74,8 +71,8 @@ def test_records_are_iterated_over(broker: EmbeddedBroker) -> None:
     _run(work())
 
 
-def test_nothing_is_lost_by_cancelling(broker: EmbeddedBroker) -> None:
-    config = _filled(broker, "cancelled", 2000)
+def test_nothing_is_lost_by_cancelling(module_broker: EmbeddedBroker) -> None:
+    config = _filled(module_broker, "cancelled", 2000)
 
     async def work() -> None:
         async with AsyncConsumer({**config, "max.poll.records": "7"}) as consumer:
@@ -96,8 +93,8 @@ def test_nothing_is_lost_by_cancelling(broker: EmbeddedBroker) -> None:
     _run(work())
 
 
-def test_a_poll_that_waits_is_cancelled_at_once_and_can_be_woken_up(broker: EmbeddedBroker) -> None:
-    config = _filled(broker, "woken", 0)
+def test_a_poll_that_waits_is_cancelled_at_once_and_can_be_woken_up(module_broker: EmbeddedBroker) -> None:
+    config = _filled(module_broker, "woken", 0)
 
     async def work() -> None:
         async with AsyncConsumer(config) as consumer:

@@ -1,7 +1,7 @@
 """Sending from asyncio to a real broker."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,6 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace_broker.embedded import EmbeddedBroker
-
-
-@pytest.fixture
-def admin(module_broker: EmbeddedBroker) -> Iterator[Admin]:
-    with Admin(module_broker.bootstrap_servers) as client:
-        yield client
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:

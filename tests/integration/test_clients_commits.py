@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -35,27 +34,9 @@ from millrace.errors import (
 )
 from millrace_broker.embedded import EmbeddedBroker
 
-from .consumer_groups import Group, poll_until, read, wait_for
+from .consumer_groups import QUICK_GROUPS, Group, poll_until, read, wait_for
 
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    directory = tmp_path_factory.mktemp("broker")
-    with EmbeddedBroker(directory, group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=100) as running:
-        yield running
-
-
-@pytest.fixture
-def admin(broker: EmbeddedBroker) -> Iterator[Admin]:
-    with Admin(broker.bootstrap_servers) as client:
-        yield client
-
-
-@pytest.fixture
-def group(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[Group]:
-    made = Group(broker, re.sub(r"\W+", "-", request.node.name))
-    yield made
-    made.close()
+BROKER_OPTIONS = QUICK_GROUPS
 
 
 def test_commits(group: Group) -> None:
@@ -176,8 +157,8 @@ def _is_refused(consumer: Consumer) -> bool:
     return False
 
 
-def test_what_a_consumer_needs_a_group_for_says_so(broker: EmbeddedBroker) -> None:
-    with Consumer(broker.bootstrap_servers) as consumer:
+def test_what_a_consumer_needs_a_group_for_says_so(module_broker: EmbeddedBroker) -> None:
+    with Consumer(module_broker.bootstrap_servers) as consumer:
         for call in (
             lambda: consumer.subscribe("t"),
             lambda: consumer.commit({("t", 0): 1}),

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -27,27 +27,9 @@ from millrace.errors import (
 )
 from millrace_broker.embedded import EmbeddedBroker
 
-from .consumer_groups import WAIT_S, Group, Told, places, poll_for, poll_until, read, wait_for
+from .consumer_groups import QUICK_GROUPS, WAIT_S, Group, Told, places, poll_for, poll_until, read, wait_for
 
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    directory = tmp_path_factory.mktemp("broker")
-    with EmbeddedBroker(directory, group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=100) as running:
-        yield running
-
-
-@pytest.fixture
-def admin(broker: EmbeddedBroker) -> Iterator[Admin]:
-    with Admin(broker.bootstrap_servers) as client:
-        yield client
-
-
-@pytest.fixture
-def group(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[Group]:
-    made = Group(broker, re.sub(r"\W+", "-", request.node.name))
-    yield made
-    made.close()
+BROKER_OPTIONS = QUICK_GROUPS
 
 
 @pytest.mark.parametrize(

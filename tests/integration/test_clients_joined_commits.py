@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,6 @@ import pytest
 from millrace.clients import Admin, Consumer, PreparedTransaction, Producer
 from millrace.errors import CommitOwnerError, InvalidTxnStateError, MillraceError, ProducerFencedError
 from millrace_broker.embedded import EmbeddedBroker
-
-
-@pytest.fixture
-def admin(module_broker: EmbeddedBroker) -> Iterator[Admin]:
-    with Admin(module_broker.bootstrap_servers) as client:
-        yield client
 
 
 def _producer(broker: EmbeddedBroker, external_id: str, **options: Any) -> Producer:

@@ -23,12 +23,6 @@ from millrace_broker.embedded import EmbeddedBroker
 
 
 @pytest.fixture
-def admin(module_broker: EmbeddedBroker) -> Iterator[Admin]:
-    with Admin(module_broker.bootstrap_servers) as client:
-        yield client
-
-
-@pytest.fixture
 def producer(module_broker: EmbeddedBroker) -> Iterator[Producer]:
     with Producer(module_broker.bootstrap_servers) as client:
         yield client

@@ -32,12 +32,6 @@ def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded
         yield running
 
 
-@pytest.fixture
-def admin(module_broker: EmbeddedBroker) -> Iterator[Admin]:
-    with Admin(module_broker.bootstrap_servers) as client:
-        yield client
-
-
 def _producer(broker: EmbeddedBroker, name: str, **options: Any) -> Producer:
     named = {option.replace("_", "."): value for option, value in options.items()}
     return Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name, **named})

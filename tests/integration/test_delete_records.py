@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,6 @@ from millrace.segments import map_extent
 from millrace_broker.embedded import EmbeddedBroker
 
 SMALL = {"segment.bytes": "4000", "file.delete.delay.ms": "0"}
-
-
-@pytest.fixture
-def admin(module_broker: EmbeddedBroker) -> Iterator[Admin]:
-    with Admin(module_broker.bootstrap_servers) as client:
-        yield client
 
 
 def fill(calls: Any, topic: str, batches: int, partition: int = 0) -> None:

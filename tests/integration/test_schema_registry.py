@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,6 @@ from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace.errors import IncompatibleSchemaError, InvalidConfigError, InvalidRequestError
 from millrace.schemas import parse_schema
 from millrace_broker.embedded import EmbeddedBroker
-
-
-@pytest.fixture
-def admin(module_broker: EmbeddedBroker) -> Iterator[Admin]:
-    with Admin(module_broker.bootstrap_servers) as admin:
-        yield admin
 
 
 def test_records_of_all_versions_are_read_in_one_schema(admin: Admin, module_broker: EmbeddedBroker) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
-from millrace.clients import Admin, Producer
+from millrace.clients import Producer
 from pyspark_millrace.spark_errors import explain
 from pyspark_millrace.transform import encode_transform
 
@@ -18,12 +18,6 @@ pytestmark = pytest.mark.spark
 START_MS = 1_700_000_000_000
 PARTITIONS = 3
 COUNT = 3000
-
-
-@pytest.fixture(scope="module")
-def admin(module_broker):
-    with Admin(module_broker.bootstrap_servers) as admin:
-        yield admin
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from millrace.clients import Admin, Producer
+from millrace.clients import Producer
 from millrace.errors import OffsetsLostError
 from pyspark_millrace import DefaultSource
 
@@ -47,12 +47,6 @@ class Model:
             for partition, (start, end) in sorted(ranges.items())
             for offset, value in enumerate(self.rows[partition][start:end], start)
         ]
-
-
-@pytest.fixture(scope="module")
-def admin(module_broker):
-    with Admin(module_broker.bootstrap_servers) as admin:
-        yield admin
 
 
 @pytest.fixture(scope="module")

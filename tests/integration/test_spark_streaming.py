@@ -11,19 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from millrace.clients import Admin, Producer, TopicPartition
+from millrace.clients import Producer, TopicPartition
 from millrace.errors import OffsetsLostError, UsageError
 from pyspark_millrace.spark_errors import explain, millrace_error_in
 
 pytestmark = pytest.mark.spark
 
 DEADLINE_S = 90
-
-
-@pytest.fixture(scope="module")
-def admin(module_broker):
-    with Admin(module_broker.bootstrap_servers) as admin:
-        yield admin
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from millrace.clients import Admin, Producer, TopicPartition
+from millrace.clients import Producer, TopicPartition
 from millrace.errors import UsageError
 from pyspark_millrace.delta import ingest
 from pyspark_millrace.spark_errors import millrace_error_in
@@ -12,12 +12,6 @@ from pyspark_millrace.spark_errors import millrace_error_in
 pytestmark = pytest.mark.spark
 
 DEADLINE_S = 90
-
-
-@pytest.fixture(scope="module")
-def admin(module_broker):
-    with Admin(module_broker.bootstrap_servers) as admin:
-        yield admin
 
 
 @pytest.fixture(scope="module")
