@@ -8,7 +8,9 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-from benchmarks.harness import Context, Measure, Sample
+from benchmarks import ours
+from benchmarks.harness import Benchmark, Context, Durability, Measure, Sample, Side
+from benchmarks.peers import kafka
 from benchmarks.peers.kafka import KafkaBroker
 from benchmarks.worker import Run, worker
 from benchmarks.workspace import BenchmarkError
@@ -16,6 +18,28 @@ from millrace.clients import Consumer
 
 _RUN_SECONDS_MAX = 600
 _COLUMNS = 10
+
+
+def benchmark(name: str, *, title: str, direct: bool, target_ratio: float) -> Benchmark:
+    """Ours from segments on the same machine (``direct``) or over the network, against Kafka's over the network."""
+    return Benchmark(
+        name=name,
+        title=title,
+        unit="records/s",
+        target_ratio=target_ratio,
+        durability=Durability.NOTHING_WRITTEN,
+        ours=Side(
+            what="Consumer.poll_table in a new group" + ("" if direct else ", direct.reads=never"),
+            settings=ours.SETTINGS
+            + ("; consumer defaults: segments that are here are mapped" if direct else "; consumer defaults"),
+            open=lambda context: open_ours(context, direct=direct),
+        ),
+        peer=Side(
+            what="ConsumerPerformance in a new group, nMsg.sec",
+            settings=kafka.SETTINGS + "; the tool's defaults",
+            open=open_peer,
+        ),
+    )
 
 
 @contextlib.contextmanager

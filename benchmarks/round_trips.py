@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Context, Measure, Sample
+from benchmarks import ours
+from benchmarks.harness import Benchmark, Context, Measure, Sample, Side
+from benchmarks.peers import kafka
 from benchmarks.worker import Run, worker
 from benchmarks.workspace import BenchmarkError
 from millrace.clients import Admin, Consumer, Producer
@@ -25,6 +27,27 @@ _WARM_UP = 5_000
 _RUN_SECONDS_MAX = 300
 _RESULT = re.compile(r"^RESULT (\d+) (\d+)$", re.MULTILINE)
 _SOURCE = Path(__file__).parent / "peers" / "java" / "RoundTrip.java"
+
+
+def benchmark(name: str, *, title: str, percentile: int) -> Benchmark:
+    """A percentile, 50 or 99, of the time from sending a record to having it read."""
+    return Benchmark(
+        name=name,
+        title=title,
+        unit="ms",
+        higher_is_better=False,
+        target_ratio=1 / 1.5,
+        ours=Side(
+            what="Producer().send(topic, value).result(), Consumer().poll()",
+            settings=ours.SETTINGS + "; one partition, client defaults, acks=all",
+            open=lambda context: open_ours(context, percentile),
+        ),
+        peer=Side(
+            what="KafkaProducer.send(record).get(), KafkaConsumer.poll(), in Java, as Kafka's EndToEndLatency",
+            settings=kafka.SETTINGS + "; one of its partitions, linger.ms=0, acks=all",
+            open=lambda context: open_peer(context, percentile),
+        ),
+    )
 
 
 @contextlib.contextmanager

@@ -2,24 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks import consume, ours
-from benchmarks.harness import Benchmark, Durability, Side
-from benchmarks.peers import kafka
+from benchmarks import consume
 
-BENCHMARK = Benchmark(
-    name="consume",
-    title="Consume 100-byte records over the network, to Arrow",
-    unit="records/s",
-    target_ratio=2,
-    durability=Durability.NOTHING_WRITTEN,
-    ours=Side(
-        what="Consumer.poll_table in a new group, direct.reads=never",
-        settings=ours.SETTINGS + "; consumer defaults",
-        open=lambda context: consume.open_ours(context, direct=False),
-    ),
-    peer=Side(
-        what="ConsumerPerformance in a new group, nMsg.sec",
-        settings=kafka.SETTINGS + "; the tool's defaults",
-        open=consume.open_peer,
-    ),
+BENCHMARK = consume.benchmark(
+    "consume", title="Consume 100-byte records over the network, to Arrow", direct=False, target_ratio=2
 )

@@ -2,24 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks import ours, round_trips
-from benchmarks.harness import Benchmark, Side
-from benchmarks.peers import kafka
+from benchmarks import round_trips
 
-BENCHMARK = Benchmark(
-    name="latency_broker",
-    title="Median of unbatched round trips: send, acknowledgement, read",
-    unit="ms",
-    higher_is_better=False,
-    target_ratio=1 / 1.5,
-    ours=Side(
-        what="Producer().send(topic, value).result(), Consumer().poll()",
-        settings=ours.SETTINGS + "; one partition, client defaults, acks=all",
-        open=lambda context: round_trips.open_ours(context, 50),
-    ),
-    peer=Side(
-        what="KafkaProducer.send(record).get(), KafkaConsumer.poll(), in Java, as Kafka's EndToEndLatency",
-        settings=kafka.SETTINGS + "; one of its partitions, linger.ms=0, acks=all",
-        open=lambda context: round_trips.open_peer(context, 50),
-    ),
+BENCHMARK = round_trips.benchmark(
+    "latency_broker", title="Median of unbatched round trips: send, acknowledgement, read", percentile=50
 )
