@@ -111,6 +111,8 @@ def test_an_attempt_is_aborted(admin: Admin, module_broker: EmbeddedBroker) -> N
         assert _committed(module_broker, "joined-aborted") == []
         with pytest.raises(ProducerFencedError):
             admin.abort_commit("aborted", 0, attempt="unheard of")
+        with pytest.raises(ProducerFencedError, match="it was aborted"):
+            one.join_commit(0, attempt="given up")
 
 
 def test_a_stranger_is_refused(admin: Admin, module_broker: EmbeddedBroker) -> None:
@@ -120,6 +122,20 @@ def test_a_stranger_is_refused(admin: Admin, module_broker: EmbeddedBroker) -> N
         with pytest.raises(CommitOwnerError, match="external id owned belongs to query one"):
             producer.join_commit(0, attempt="b", owner="query two")
         producer.join_commit(5, attempt="b", owner="query one")
+
+
+def test_a_stranger_is_refused_where_its_epoch_was_committed_too(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    """Its writes would be passed over, and nobody would be told."""
+    admin.create_topic("joined-stranger", partitions=1)
+    with _producer(module_broker, "stranger") as producer:
+        producer.join_commit(4, attempt="a", owner="query one")
+        producer.begin_transaction()
+        producer.send("joined-stranger", b"one")
+        prepared = producer.prepared_transaction()
+        assert prepared is not None
+        admin.commit_transactions("stranger", 4, committed=[prepared], attempt="a")
+        with pytest.raises(CommitOwnerError, match="which has committed 4 last"):
+            producer.join_commit(0, attempt="b", owner="query two")
 
 
 def test_joining_out_of_order_says_what_to_do(admin: Admin, module_broker: EmbeddedBroker) -> None:

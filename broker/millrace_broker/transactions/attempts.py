@@ -60,7 +60,7 @@ def begin(last: ExternalCommit | None, attempt: Attempt, now_ms: int) -> Externa
             return None
         if attempt.name in last.former_attempts:
             raise fenced(last, attempt.name)
-        former = (last.attempt, *last.former_attempts)[:FORMER_ATTEMPTS_MAX]
+        former = given_up(last, now_ms).former_attempts if last.attempt else last.former_attempts
     return replace(
         last,
         owner=attempt.owner or last.owner,
@@ -70,6 +70,12 @@ def begin(last: ExternalCommit | None, attempt: Attempt, now_ms: int) -> Externa
         updated_ms=now_ms,
         retention_ms=attempt.retention_ms,
     )
+
+
+def given_up(last: ExternalCommit, now_ms: int) -> ExternalCommit:
+    """The present attempt ends without a commit: nobody joins it any more, and the next one may begin."""
+    former = (last.attempt, *last.former_attempts)[:FORMER_ATTEMPTS_MAX]
+    return replace(last, attempt="", former_attempts=former, updated_ms=now_ms)
 
 
 def check_owner(last: ExternalCommit | None, external_id: str, owner: str) -> None:
@@ -90,11 +96,9 @@ def check_is_present(last: ExternalCommit | None, external_id: str, external_epo
 
 
 def fenced(last: ExternalCommit, name: str) -> ProducerFencedError:
-    """The error of an attempt that another one has replaced."""
-    return ProducerFencedError(
-        f"attempt {name} at epoch {last.begun_epoch} of {last.external_id} is fenced: attempt {last.attempt} has taken "
-        "over"
-    )
+    """The error of an attempt that another one has replaced, or that was given up."""
+    why = f"attempt {last.attempt} has taken over" if last.attempt else "it was aborted"
+    return ProducerFencedError(f"attempt {name} at epoch {last.begun_epoch} of {last.external_id} is fenced: {why}")
 
 
 def is_expired(commit: ExternalCommit, now_ms: int) -> bool:

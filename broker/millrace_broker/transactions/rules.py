@@ -256,6 +256,18 @@ def fence(current: Transaction, now_ms: int) -> Transaction:
     )
 
 
+def retire(current: Transaction, now_ms: int) -> Transaction | None:
+    """See to it that a producer that was given a transactional id writes nothing (more) under it.
+
+    ``None`` where it cannot anyway: its transaction has been decided, or it was retired before.
+    """
+    if current.state is TransactionState.ONGOING:
+        return fence(current, now_ms)
+    if current.state is not TransactionState.EMPTY or current.epoch == EPOCH_MAX:
+        return None
+    return replace(current, epoch=current.epoch + 1, last_epoch=NO_PRODUCER_EPOCH, updated_ms=now_ms)
+
+
 def time_out(current: Transaction | None, producer: Producer, now_ms: int) -> Transaction | None:
     """The time of ``producer``'s transaction is up: abort it, unless it has been ended meanwhile."""
     if current is None or current.state is not TransactionState.ONGOING or current.producer != producer:

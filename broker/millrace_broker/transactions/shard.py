@@ -56,8 +56,8 @@ class TransactionShard:
         self._markers: Final = markers
         self._settlings: Final = settlings
         self._table: Final = TransactionTable()
-        self._given: Final[dict[str, tuple[str, int]]] = {}
-        """External ids: the attempt, and how many places were given to it."""
+        self._given: Final[dict[str, tuple[str, list[int]]]] = {}
+        """External ids: the attempt, and the numbers of the places that were given to it."""
         self._timers: Final[dict[str, TimerEntry]] = {}
         self._expiry: TimerEntry | None = None
         self._tasks: Final[set[asyncio.Task[None]]] = set()
@@ -154,14 +154,16 @@ class TransactionShard:
         Returns the last epoch that was committed, and the producer's place: none if the attempt's epoch was.
         """
         external_id = attempt.external_id
+        attempts.check_owner(self._table.last_commit(external_id), external_id, attempt.owner)
         while not attempts.was_committed(self._table.last_commit(external_id), attempt.external_epoch):
             try:
-                change = self._table.begin_attempt(attempt, self._now_ms())
+                change = self._table.begin_attempt(attempt, self._given_places(external_id), self._now_ms())
             except ConcurrentTransactionsError:
                 if not await self._places_settled(external_id):
                     raise
                 continue
             if change is not None:
+                self._given.pop(external_id, None)
                 await self._write(change)
             place = self._give_place(attempt)
             producer = await self.init_producer_id(place, None, timeout_ms)
@@ -173,19 +175,28 @@ class TransactionShard:
 
     def _give_place(self, attempt: Attempt) -> str:
         """The next place that this attempt has not given yet and that has nothing left to be ended."""
-        name, number = self._given.get(attempt.external_id, ("", 0))
+        name, places = self._given.get(attempt.external_id, ("", []))
         if name != attempt.name:
-            number = 0
+            places = []
+            self._given[attempt.external_id] = (attempt.name, places)
+        number = places[-1] + 1 if places else 0
         while self._table.is_taken(place_of(attempt.external_id, number)):
             number += 1
-        self._given[attempt.external_id] = (attempt.name, number + 1)
+        places.append(number)
         return place_of(attempt.external_id, number)
 
+    def _given_places(self, external_id: str) -> list[str]:
+        """The places that were given in the present attempt."""
+        _, places = self._given.get(external_id, ("", []))
+        return [place_of(external_id, number) for number in places]
+
     async def abort_attempt(self, external_id: str, external_epoch: int, attempt: str) -> None:
-        """Abort what an attempt has open; see ``attempts``."""
+        """End an attempt and what it has open; see ``attempts``."""
         await self._places_settled(external_id)
-        change = self._table.abort_attempt(external_id, external_epoch, attempt, self._now_ms())
+        given = self._given_places(external_id)
+        change = self._table.abort_attempt(external_id, external_epoch, attempt, given, self._now_ms())
         if change is not None:
+            self._given.pop(external_id, None)
             await self._write(change)
 
     async def commit_together(
@@ -213,6 +224,7 @@ class TransactionShard:
             new_producer_ids=iter(new_ids),
             now_ms=self._now_ms(),
             attempt=attempt,
+            given=self._given_places(external_id),
         )
         if change.records():
             await self._write(change)
@@ -227,7 +239,8 @@ class TransactionShard:
             lambda: not (self._is_active and self._table.is_committing(external_id)),
             _PATIENCE_MS,
         )
-        writing = [name for name in self._table.places(external_id) if self._table.is_busy(name)]
+        names = {*self._table.places(external_id), *self._given_places(external_id)}
+        writing = [name for name in names if self._table.is_busy(name)]
         return is_settled and all(await asyncio.gather(*map(self._settled, writing)))
 
     def verify(self, transactional_id: str, producer: Producer, partition: PartitionKey) -> None:

@@ -238,24 +238,29 @@ class TransactionTable:
             return None
         return Change(forgotten=tuple(expired[:count_max]), forgotten_commits=tuple(commits[:count_max]))
 
-    def begin_attempt(self, attempt: Attempt, now_ms: int) -> Change | None:
-        """Let an attempt take part in its epoch, which was not committed; None if it has begun. See ``attempts``."""
+    def begin_attempt(self, attempt: Attempt, given: Iterable[str], now_ms: int) -> Change | None:
+        """Let an attempt take part in its epoch, which was not committed; None if it has begun. See ``attempts``.
+
+        ``given`` are places that were given to others; they are retired with those that are open.
+        """
         self._check_not_committing(attempt.external_id)
         commit = attempts.begin(self._commits.get(attempt.external_id), attempt, now_ms)
         if commit is None:
             return None
-        left_open = tuple(rules.fence(place, now_ms) for place in self._open_places(attempt.external_id))
-        return Change(left_open, commit=commit)
+        return Change(tuple(together.retired(self._in_use(attempt.external_id, given), now_ms)), commit=commit)
 
-    def abort_attempt(self, external_id: str, external_epoch: int, attempt: str, now_ms: int) -> Change | None:
-        """Abort what an attempt has open; None if that is nothing. Raises ``ProducerFencedError``."""
+    def abort_attempt(
+        self, external_id: str, external_epoch: int, attempt: str, given: Iterable[str], now_ms: int
+    ) -> Change | None:
+        """End an attempt and what it has open; None if its epoch was committed. Raises ``ProducerFencedError``."""
         self._check_not_committing(external_id)
         last = self._commits.get(external_id)
         if attempts.was_committed(last, external_epoch):
             return None
         attempts.check_is_present(last, external_id, external_epoch, attempt)
-        left_open = tuple(rules.fence(place, now_ms) for place in self._open_places(external_id))
-        return Change(left_open) if left_open else None
+        assert last is not None
+        left = together.retired(self._in_use(external_id, given), now_ms)
+        return Change(tuple(left), commit=attempts.given_up(last, now_ms))
 
     def commit_together(
         self,
@@ -267,6 +272,7 @@ class TransactionTable:
         new_producer_ids: Iterator[int],
         now_ms: int,
         attempt: str = "",
+        given: Iterable[str] = (),
     ) -> tuple[Decision, Change]:
         """Commit producers as one; see ``together``."""
         self._check_not_committing(external_id)
@@ -283,7 +289,7 @@ class TransactionTable:
             new_producer_ids=new_producer_ids,
             now_ms=now_ms,
             attempt=attempt,
-            places=self._open_places(external_id) if attempt else (),
+            places=self._in_use(external_id, given) if attempt else (),
         )
         return decision, Change(decision.transactions, commit=decision.commit)
 
@@ -295,13 +301,13 @@ class TransactionTable:
         """The transactions that are open."""
         return [self._transactions[name] for name in sorted(self._open)]
 
-    def _open_places(self, external_id: str) -> list[Transaction]:
-        """The open transactions of an external id's places. Raises while something of one is being written."""
-        names = sorted(self.places(external_id))
+    def _in_use(self, external_id: str, given: Iterable[str]) -> list[Transaction]:
+        """The places of an external id that are open or were given. Raises while something of one is being written."""
+        names = sorted({*self.places(external_id), *given})
         for name in names:
             if name in self._writing:
                 raise _being_written(name)
-        return [self._transactions[name] for name in names]
+        return [self._transactions[name] for name in names if name in self._transactions]
 
     def _check_not_committing(self, external_id: str) -> None:
         if external_id in self._committing:

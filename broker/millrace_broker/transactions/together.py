@@ -62,7 +62,7 @@ def decide(
 
     ``last`` is what was committed before, ``find`` gives the state of a transactional id, and ``new_producer_ids`` has
     one for each member of ``needing_producer_ids``. Members to be aborted that have no open transaction are left alone.
-    ``places`` are the open ones of the external id: with an ``attempt`` those that are no members are aborted too.
+    ``places`` are those in use under the external id: with an ``attempt`` those that are no members are retired.
 
     Raises ``InvalidTxnStateError`` if one of ``committed`` has no open transaction or is fenced,
     ``ProducerFencedError`` if the attempt is, ``InvalidRequestError`` for a request that contradicts itself: nothing
@@ -83,7 +83,7 @@ def decide(
     lost = [*_aborted(aborted, find, new_producer_ids, now_ms)]
     if attempt:
         members = {member.transactional_id for member in (*committed, *aborted)}
-        lost += [rules.fence(place, now_ms) for place in places if place.transactional_id not in members]
+        lost += retired([place for place in places if place.transactional_id not in members], now_ms)
     return Decision(
         transactions=(*decided, *lost),
         commit=replace(
@@ -95,6 +95,11 @@ def decide(
         was_committed_before=False,
         last_committed_epoch=external_epoch,
     )
+
+
+def retired(places: Sequence[Transaction], now_ms: int) -> list[Transaction]:
+    """What becomes of places when those who hold them are to write nothing more."""
+    return [after for place in places if (after := rules.retire(place, now_ms)) is not None]
 
 
 def count_needing_producer_ids(members: Sequence[Member], find: Callable[[str], Transaction | None]) -> int:

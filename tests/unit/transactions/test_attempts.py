@@ -142,11 +142,11 @@ ABORTED = TransactionState.PREPARE_ABORT
 
 def test_whoever_takes_over_aborts_what_is_open_under_the_id_and_nothing_else() -> None:
     table = table_of(open_place(0), open_place(1), open_place(2, "query-1"), open_place(3, "other"))
-    change = table.begin_attempt(attempt(7, "fourth"), 50)
+    change = table.begin_attempt(attempt(7, "fourth"), (), 50)
     assert change is not None
     assert states(change.transactions) == {"query-0": ABORTED, "query-1": ABORTED}
     table.apply(change)
-    assert table.begin_attempt(attempt(7, "fourth"), 60) is None
+    assert table.begin_attempt(attempt(7, "fourth"), (), 60) is None
 
 
 def test_a_commit_aborts_what_its_attempt_has_open_beside_the_winners() -> None:
@@ -181,9 +181,43 @@ def test_an_attempt_that_was_fenced_commits_nothing() -> None:
 
 def test_an_attempt_can_be_aborted_while_it_is_the_present_one() -> None:
     table = table_of(open_place(0), open_place(1))
-    change = table.abort_attempt("query", 7, "third", 50)
+    change = table.abort_attempt("query", 7, "third", (), 50)
     assert change is not None
     assert set(states(change.transactions).values()) == {ABORTED}
-    assert table.abort_attempt("query", 6, "any", 50) is None, "what was committed stays"
+    assert table.abort_attempt("query", 6, "any", (), 50) is None, "what was committed stays"
     with pytest.raises(ProducerFencedError):
-        table.abort_attempt("query", 7, "second", 50)
+        table.abort_attempt("query", 7, "second", (), 50)
+    table.apply(change)
+    with pytest.raises(ProducerFencedError, match="it was aborted"):
+        table.begin_attempt(attempt(7, "third"), (), 60)
+    begun = table.begin_attempt(attempt(7, "fourth"), (), 60)
+    assert begun is not None
+    assert begun.commit is not None
+    assert begun.commit.former_attempts == ("third", "second", "first")
+
+
+@pytest.mark.parametrize("event", ["taken over", "aborted", "committed"])
+def test_who_has_a_place_and_has_not_begun_cannot_begin_any_more(event: str) -> None:
+    """A task that was about to write when its attempt ended would leave its transaction open for nobody to end."""
+    waiting = replace(open_place(0), state=TransactionState.EMPTY, partitions=frozenset())
+    table = table_of(waiting, open_place(1))
+    given = ["query-0", "query-1", "query-2"]
+    if event == "taken over":
+        change = table.begin_attempt(attempt(7, "fourth"), given, 50)
+    elif event == "aborted":
+        change = table.abort_attempt("query", 7, "third", given, 50)
+    else:
+        _, change = table.commit_together(
+            "query",
+            7,
+            committed=[Member("query-1", Producer(1, 3))],
+            aborted=[],
+            new_producer_ids=iter(()),
+            now_ms=50,
+            attempt="third",
+            given=given,
+        )
+    assert change is not None
+    table.apply(change)
+    with pytest.raises(ProducerFencedError):
+        table.add_partitions("query-0", waiting.producer, [("a", 0)], 60)

@@ -257,7 +257,7 @@ class Coordinators(RuleBasedStateMachine):
     def begins_an_attempt(self, external_epoch: int, name: str, fate: str) -> None:
         attempt = Attempt(external_id="query", external_epoch=external_epoch, name=name)
         with suppress(DiedError, ProducerFencedError):
-            change = self.table.begin_attempt(attempt, self.now_ms)
+            change = self.table.begin_attempt(attempt, IDS[:2], self.now_ms)
             if change is not None:
                 self._write(change, fate)
                 assert not self.table.places("query"), "whoever takes over finds nothing open"
@@ -285,6 +285,7 @@ class Coordinators(RuleBasedStateMachine):
                 new_producer_ids=self.next_ids,
                 now_ms=self.now_ms,
                 attempt=attempt,
+                given=IDS[:2],
             )
             assert decision.was_committed_before is any(epoch >= external_epoch for epoch in before)
             if change.records():
