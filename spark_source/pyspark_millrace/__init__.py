@@ -13,6 +13,7 @@ loads nothing but ``source``; what needs pyarrow, grpc or a broker is imported w
 * ``columns``        topic columns and metadata columns to Spark's schema
 * ``reading``        a split to Arrow batches, from mapped segment files or over gRPC
 * ``batch, stream``  Spark's reader interfaces over these
+* ``sink``           writing to topics, exactly once
 * ``spark_session``  ``session()``: a ready Spark session with Delta
 * ``delta_jars, java_runtime, checkpoint_files``  what a session needs of its environment
 * ``worker_daemon``  Spark's daemon of Python workers without its false alarms

@@ -19,26 +19,41 @@ if TYPE_CHECKING:
 
     from pyspark_millrace.batch import BatchReader
     from pyspark_millrace.columns import Layout
+    from pyspark_millrace.options import SourceOptions
+    from pyspark_millrace.sink.writer import BatchWriter, StreamWriter
     from pyspark_millrace.stream import StreamReader
     from pyspark_millrace.topics import TopicSet
 
+_SAYS_WHAT_TO_READ = frozenset(("subscribe", "subscribepattern", "assign"))
+
 
 class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed here
-    """Topics of a millrace cluster as a table, for ``spark.read`` and ``spark.readStream``.
+    """Topics of a millrace cluster as a table, to read and to write, in batch and streaming.
 
-    The options are those of ``pyspark_millrace.options``; wrong ones raise ``UsageError`` here, before anything starts.
+    The options are those of ``pyspark_millrace.options`` and ``pyspark_millrace.sink.options``; wrong ones raise
+    ``UsageError`` before anything starts.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        from pyspark_millrace.options import parse_options
-
-        self._options = parse_options(options)
+        self._values = dict(options)
+        self._parsed: SourceOptions | None = None
         self._topics: TopicSet | None = None
+        if any(name.lower() in _SAYS_WHAT_TO_READ for name in options):
+            self._parsed = self._options  # wrong ones are told now, not when rows are asked for
 
     @classmethod
     def name(cls) -> str:
         """What ``format(...)`` takes."""
         return "millrace"
+
+    @property
+    def _options(self) -> SourceOptions:
+        """The options of a read: only the method that Spark calls next says whether this is one."""
+        if self._parsed is None:
+            from pyspark_millrace.options import parse_options
+
+            self._parsed = parse_options(self._values)
+        return self._parsed
 
     def schema(self) -> StructType | str:
         """Ask the broker what the topics hold, unless a transformation says what comes out."""
@@ -57,6 +72,27 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         from pyspark_millrace.stream import StreamReader
 
         return StreamReader(self._options, self._resolved(), self._layout(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """The writer of a batch. Topics are only ever appended to."""
+        from millrace.errors import UsageError
+        from pyspark_millrace.sink.options import parse_sink_options
+        from pyspark_millrace.sink.writer import BatchWriter, check_write
+
+        if overwrite:
+            raise UsageError("save mode Overwrite not allowed for millrace: allowed is Append, .mode('append')")
+        options = parse_sink_options(self._values, is_stream=False)
+        check_write(options, schema)
+        return BatchWriter(options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802  Spark's name
+        """The writer of a micro-batch. With output mode Complete each appends all rows anew, as Kafka's sink does."""
+        from pyspark_millrace.sink.options import parse_sink_options
+        from pyspark_millrace.sink.writer import StreamWriter, check_write
+
+        options = parse_sink_options(self._values, is_stream=True)
+        check_write(options, schema)
+        return StreamWriter(options, schema)
 
     def _resolved(self) -> TopicSet:
         if self._topics is None:

@@ -1,0 +1,90 @@
+"""Connections for writing that a process keeps: making one costs more than a small micro-batch.
+
+A task's producer is lent to one task at a time and taken back when its transaction is prepared or aborted; one that
+failed otherwise is closed, with what it had open left to the driver and to time. Spark runs one task at a time in a
+worker process, and a lock keeps that true.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from millrace.errors import InvalidConfigError, UsageError
+
+if TYPE_CHECKING:
+    from millrace.clients import Admin, Producer, TopicDescription
+    from pyspark_millrace.sink.options import SinkOptions
+
+_KEPT_MAX: Final = 4
+"""Producers that a process keeps: of so many queries, for each needs one of its own."""
+
+_Key = tuple[tuple[str, str | int], ...]
+
+
+class ProducerPool:
+    """Producers by their settings, the most recently used kept. Thread safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: OrderedDict[_Key, Producer] = OrderedDict()
+
+    @contextlib.contextmanager
+    def lend(self, options: SinkOptions, external_id: str | None) -> Iterator[Producer]:
+        """A producer for the block's time; closed if the block fails. Raises ``UsageError`` for wrong settings."""
+        from millrace.clients import Producer
+
+        config = options.producer_config(external_id)
+        key = tuple(sorted(config.items()))
+        with self._lock:
+            producer = self._idle.pop(key, None)
+        if producer is None:
+            try:
+                producer = Producer(config)
+            except InvalidConfigError as error:
+                raise UsageError(f"in the kafka.* options: {error.message}") from None
+        try:
+            yield producer
+        except BaseException:
+            producer.close(0)
+            raise
+        self._keep(key, producer)
+
+    def _keep(self, key: _Key, producer: Producer) -> None:
+        with self._lock:
+            surplus = [self._idle.pop(key)] if key in self._idle else []
+            self._idle[key] = producer
+            while len(self._idle) > _KEPT_MAX:
+                surplus.append(self._idle.popitem(last=False)[1])
+        for each in surplus:
+            each.close()
+
+
+PRODUCERS: Final = ProducerPool()
+"""Those of this process."""
+
+
+def describe_topic(options: SinkOptions, topic: str) -> TopicDescription:
+    """What a topic is, made if the broker makes topics by itself; raises ``UnknownTopicOrPartitionError``."""
+    with PRODUCERS.lend(options, None) as producer:
+        return producer.describe_topic(topic)
+
+
+def admin_of(options: SinkOptions) -> Admin:
+    """The administrative client of this process; it lives as long."""
+    return _admin(options.client_config, options.bootstrap_servers)
+
+
+@lru_cache(maxsize=_KEPT_MAX)
+def _admin(client_config: tuple[tuple[str, str], ...], bootstrap_servers: str) -> Admin:
+    from millrace.clients import Admin
+    from millrace.config.client import ClientConfig
+
+    # What only producers know was checked by the tasks'.
+    known = ClientConfig.option_names()
+    shared = {name: value for name, value in client_config if name in known}
+    return Admin({**shared, "bootstrap.servers": bootstrap_servers})

@@ -1,0 +1,151 @@
+"""What a DataFrame's columns are to a record: by name and type, before anything is written.
+
+To an opaque topic go ``value`` and, where there are such columns, ``key``, ``headers``, ``timestamp`` and
+``partition``, as to Spark's Kafka sink; it, too, passes over columns of other names. A typed topic takes columns by the
+names of its schema, all of them. What a record has beside its fields is in the metadata columns of reading, for both
+kinds of topic: ``__timestamp``, ``__headers``, ``__partition``, and for typed ones ``__tombstone``. ``__offset`` and
+``__timestamp_type`` say where a row was read, and are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.errors import SchemaMismatchError, UsageError
+from pyspark_millrace.columns import Metadata
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_WITH_METADATA_NAMES: Final = {
+    "timestamp": Metadata.TIMESTAMP.value,
+    "headers": Metadata.HEADERS.value,
+    "partition": Metadata.PARTITION.value,
+}
+"""What an opaque topic's producer calls a column, and its name among the metadata columns."""
+_FACTS_OF_READING: Final = frozenset((Metadata.OFFSET.value, Metadata.TIMESTAMP_TYPE.value))
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Which column of the DataFrame (``source``) becomes which of what a producer takes (``target``)."""
+
+    columns: tuple[tuple[str, str], ...]
+
+    def apply(self, table: pa.Table) -> pa.Table:
+        """The columns that a producer takes, without copying."""
+        return table.select([source for source, _ in self.columns]).rename_columns([to for _, to in self.columns])
+
+
+def topic_column(schema: StructType, *, has_option: bool) -> str | None:
+    """The column that names each row's topic; ``None`` where the option ``topic`` does, which counts more.
+
+    Raises ``UsageError`` where neither does.
+    """
+    if has_option:
+        return None
+    for name in (Metadata.TOPIC.value, "topic"):
+        if name in schema.names:
+            _check_type(schema, name, "STRING", lambda t: t.StringType())
+            return name
+    raise UsageError(
+        "topic option required when no 'topic' column is present: use the option topic for setting a topic"
+    )
+
+
+def route_to(
+    topic: str, topic_schema: pa.Schema | None, schema: StructType, *, topic_from: str | None, include_headers: bool
+) -> Route:
+    """Find the columns for a topic. ``topic_from`` is the column that names topics, which is not written.
+
+    Raises ``UsageError`` and ``SchemaMismatchError`` naming the column, what it is and what it should be.
+    """
+    names = schema.names
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"column {twice} stands twice in the DataFrame: drop one")
+    if topic_schema is None:
+        found = _opaque_columns(topic, schema)
+    else:
+        found = _typed_columns(topic, topic_schema, schema, topic_from)
+    if not include_headers:
+        found.pop(Metadata.HEADERS.value if topic_schema is not None else "headers", None)
+    return Route(tuple((source, target) for target, source in found.items()))
+
+
+def _opaque_columns(topic: str, schema: StructType) -> dict[str, str]:
+    found = {}
+    if "value" not in schema.names:
+        raise SchemaMismatchError(
+            f"required column 'value' not found: topic {topic} is opaque, and the DataFrame has "
+            f"{', '.join(schema.names) or 'no columns'}"
+        )
+    for name in ("key", "value"):
+        if name in schema.names:
+            _check_type(schema, name, "STRING or BINARY", lambda t: t.StringType(), lambda t: t.BinaryType())
+            found[name] = name
+    for name, metadata in _WITH_METADATA_NAMES.items():
+        given = [each for each in (name, metadata) if each in schema.names]
+        if len(given) > 1:
+            raise UsageError(f"the columns {' and '.join(given)} say the same of a record: drop one")
+        for source in given:
+            _check_metadata(schema, source, metadata)
+            found[name] = source
+    return found
+
+
+def _typed_columns(topic: str, topic_schema: pa.Schema, schema: StructType, topic_from: str | None) -> dict[str, str]:
+    found = {}
+    for name in schema.names:
+        if name == topic_from or name in _FACTS_OF_READING or name == Metadata.TOPIC.value:
+            continue
+        if name in _METADATA_TYPES:
+            _check_metadata(schema, name, name)
+        elif topic_schema.get_field_index(name) < 0:
+            raise SchemaMismatchError(
+                f"column {name} is not in the schema of topic {topic}: its columns are "
+                f"{', '.join(topic_schema.names)}; drop it, or add it to the topic (millrace topics evolve)"
+            )
+        found[name] = name
+    return found
+
+
+def _check_metadata(schema: StructType, name: str, metadata: str) -> None:
+    form, make = _METADATA_TYPES[metadata]
+    _check_type(schema, name, form, make)
+
+
+def _check_type(schema: StructType, name: str, form: str, *makers: Callable[[Any], Any]) -> None:
+    from pyspark.sql import types
+
+    found = schema[name].dataType
+    if not any(_same(found, make(types)) for make in makers):
+        raise SchemaMismatchError(f"column {name} is {found.simpleString().upper()}, expected {form}: cast it")
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    """Whether a type is another, whatever may be null in it and however its text is compared."""
+    from pyspark.sql import types
+
+    if isinstance(found, types.ArrayType) and isinstance(wanted, types.ArrayType):
+        return _same(found.elementType, wanted.elementType)
+    if isinstance(found, types.StructType) and isinstance(wanted, types.StructType):
+        return found.names == wanted.names and all(
+            _same(mine.dataType, other.dataType) for mine, other in zip(found, wanted, strict=True)
+        )
+    return type(found) is type(wanted)
+
+
+def _headers(types: Any) -> Any:
+    return types.ArrayType(types.StructType().add("key", types.StringType()).add("value", types.BinaryType()))
+
+
+_METADATA_TYPES: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    Metadata.PARTITION.value: ("INT", lambda types: types.IntegerType()),
+    Metadata.TIMESTAMP.value: ("TIMESTAMP", lambda types: types.TimestampType()),
+    Metadata.HEADERS.value: ("ARRAY<STRUCT<key: STRING, value: BINARY>>", _headers),
+    Metadata.TOMBSTONE.value: ("BOOLEAN", lambda types: types.BooleanType()),
+}

@@ -1,0 +1,113 @@
+"""The options of a write: those of Spark's Kafka sink, and a few of our own. The table of all is in ``docs/spark.md``.
+
+Every option is checked before anything is written; one that is wrong or means nothing here raises ``UsageError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from millrace.errors import UsageError
+from pyspark_millrace.given_options import GivenOptions
+
+TRANSACTION_TIMEOUT_MS: Final = 900_000
+"""How long a task's records may wait for the driver's commit: as long as brokers allow by default."""
+
+
+class DeliveryGuarantee(StrEnum):
+    """How often a row of the DataFrame is in the topic when tasks, executors or the driver died on the way."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """All options of one write, checked. Without ``topic`` a column names each row's.
+
+    ``transaction_app_id`` names the writes that are counted by ``transaction_version``, as in Delta; a stream counts
+    its micro-batches.
+    """
+
+    bootstrap_servers: str
+    client_config: tuple[tuple[str, str], ...] = field(repr=False)
+    topic: str | None
+    include_headers: bool
+    guarantee: DeliveryGuarantee
+    transaction_app_id: str | None
+    transaction_version: int | None
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Whether tasks write in transactions that the driver commits."""
+        return self.guarantee is DeliveryGuarantee.EXACTLY_ONCE
+
+    def producer_config(self, external_id: str | None) -> dict[str, str | int]:
+        """Settings of a producer that takes part in what is committed under an external id, or in nothing."""
+        config: dict[str, str | int] = {**dict(self.client_config), "bootstrap.servers": self.bootstrap_servers}
+        if external_id is not None:
+            config |= {"transactional.id": external_id, "coordinator.key": external_id}
+            config.setdefault("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+        return config
+
+
+def parse_sink_options(values: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
+    """Check all options of a write. Raises ``UsageError`` for the first that is unknown, unsupported or wrong."""
+    given = GivenOptions(values)
+    given.refuse_unknown(_OPTIONS, _NOT_SUPPORTED, _DECIDED_BY_THE_SINK)
+    options = SinkOptions(
+        bootstrap_servers=given.bootstrap_servers(),
+        client_config=tuple(sorted(given.client_settings("bootstrap.servers").items())),
+        topic=_name(given, "topic"),
+        include_headers=given.flag("includeHeaders", default=True),
+        guarantee=given.choice("deliveryGuarantee", DeliveryGuarantee.EXACTLY_ONCE),
+        transaction_app_id=_name(given, "txnAppId"),
+        transaction_version=given.whole_number("txnVersion", minimum=0),
+    )
+    _check_together(options, is_stream=is_stream)
+    return options
+
+
+_OPTIONS: Final = (
+    "bootstrap.servers", "kafka.bootstrap.servers", "topic", "includeHeaders", "deliveryGuarantee", "txnAppId",
+    "txnVersion", "checkpointLocation", "queryName",
+)  # fmt: skip
+"""Every supported option; client settings come as ``kafka.<name>`` besides. The last two are Spark's own."""
+
+_NOT_SUPPORTED: Final = {
+    "path": "save() and start() take no path; name the topic by the option or a column topic",
+    "subscribe": "it says what to read; name the topic to write to by the option or a column topic",
+    "subscribePattern": "it says what to read; name the topic to write to by the option or a column topic",
+    "assign": "it says what to read; rows are sent to the partition that a column partition names",
+}
+
+# What a Kafka producer takes and Spark's sink refuses as well, because it decides it itself.
+_DECIDED_BY_THE_SINK: Final = {
+    "key.serializer": "the type of the column key: STRING or BINARY",
+    "value.serializer": "the type of the column value: STRING or BINARY",
+    "transactional.id": "txnAppId",
+    "coordinator.key": "txnAppId",
+}
+
+
+def _name(given: GivenOptions, option: str) -> str | None:
+    text = given.text(option)
+    if text is not None and not text.strip():
+        raise UsageError(f"{option}={text!r}: expected a name")
+    return None if text is None else text.strip()
+
+
+def _check_together(options: SinkOptions, *, is_stream: bool) -> None:
+    app_id, version = options.transaction_app_id, options.transaction_version
+    if not options.is_exactly_once:
+        if app_id is not None or version is not None:
+            raise UsageError("txnAppId and txnVersion are for deliveryGuarantee=exactly-once: leave them out")
+    elif is_stream and version is not None:
+        raise UsageError(f"txnVersion={version}: a stream counts its micro-batches; leave it out")
+    elif not is_stream and (app_id is None) != (version is None):
+        raise UsageError(
+            "txnAppId and txnVersion go together: the name of a series of writes, and the number of this one"
+        )

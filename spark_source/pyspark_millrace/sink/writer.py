@@ -1,0 +1,226 @@
+"""Spark's writer interfaces over topics.
+
+A writer is made on the driver for each write or micro-batch, and pickled to its tasks: so each execution has a name
+(``attempt``), new when Spark begins it again. Every attempt of a task appends in a transaction of its own and prepares
+it; the driver is told of those that count, commits them together as one, and has all others of the execution aborted.
+
+Invariants: a write is committed once, whoever repeats it; nothing of it is visible before, and nothing of tasks that
+do not count is visible ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from millrace.errors import InvalidTxnStateError, MillraceError, ProducerFencedError, UsageError
+from pyspark_millrace.sink.identity import WriteIdentity, identity_of_batch, identity_of_stream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from millrace.clients import PreparedTransaction, Producer
+    from pyspark_millrace.sink.options import SinkOptions
+
+_log = logging.getLogger(__name__)
+
+_Identify = Callable[["SinkOptions", str, Callable[[str], "str | None"]], WriteIdentity]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMessage(WriterCommitMessage):  # type: ignore[misc]  # pyspark is not typed here
+    """What a task tells the driver. Without ``identity`` there is nothing to commit."""
+
+    rows: int
+    identity: WriteIdentity | None = None
+    prepared: PreparedTransaction | None = None
+
+
+class _Writer:
+    """What batch and stream have in common."""
+
+    _identify: _Identify
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._attempt = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        """Write the rows of a task. Raises what stops it, with its transaction aborted."""
+        first = next((batch for batch in iterator if batch.num_rows), None)
+        if first is None:
+            return TaskMessage(0)
+        batches = chain([first], iterator)
+        if not self._options.is_exactly_once:
+            return self._send_at_least_once(batches)
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "a task has one"
+        return self._send_once(batches, type(self)._identify(self._options, self._attempt, context.getLocalProperty))
+
+    def _send_at_least_once(self, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
+        from pyspark_millrace.sink.clients import PRODUCERS
+        from pyspark_millrace.sink.sending import TaskSender
+
+        with PRODUCERS.lend(self._options, None) as producer:
+            sender = TaskSender(producer, self._options, self._schema)
+            sender.send(batches)
+            sender.wait()
+            return TaskMessage(sender.rows)
+
+    def _send_once(self, batches: Iterator[pa.RecordBatch], identity: WriteIdentity) -> TaskMessage:
+        from pyspark_millrace.sink.clients import PRODUCERS
+        from pyspark_millrace.sink.sending import TaskSender
+
+        with PRODUCERS.lend(self._options, identity.external_id) as producer:
+            if _was_committed(producer, identity):
+                _log.info("%s was committed before, and is not written again", identity)
+                return TaskMessage(0, identity)
+            producer.begin_transaction()
+            try:
+                sender = TaskSender(producer, self._options, self._schema)
+                sender.send(batches)
+                return TaskMessage(sender.rows, identity, producer.prepared_transaction())
+            except BaseException:
+                _abort(producer, identity)
+                raise
+
+    def _commit(self, messages: Sequence[TaskMessage | None]) -> None:
+        """Commit the transactions of the tasks that count."""
+        from pyspark_millrace.sink.clients import admin_of
+
+        told = [message for message in messages if message is not None and message.identity is not None]
+        prepared = [message.prepared for message in told if message.prepared is not None]
+        if not prepared:
+            return  # no rows, or written before
+        identity = told[0].identity
+        assert identity is not None
+        try:
+            outcome = admin_of(self._options).commit_transactions(
+                identity.external_id, identity.epoch, committed=prepared, attempt=identity.attempt
+            )
+        except InvalidTxnStateError as error:
+            raise InvalidTxnStateError(
+                f"{identity} is not committed, for a task's transaction was not open any more. If it took longer than "
+                "kafka.transaction.timeout.ms, raise that (and the broker's transaction.max.timeout.ms), or write less "
+                f"at a time, with maxOffsetsPerTrigger for instance ({error.message})"
+            ) from None
+        if outcome.was_committed_before:
+            _log.info("%s was committed before, and is not written again", identity)
+
+    def _abort(self, messages: Sequence[TaskMessage | None]) -> None:
+        """Abort what the tasks of a write that failed have open, as far as one of them has told of itself."""
+        from pyspark_millrace.sink.clients import admin_of
+
+        identity = next((message.identity for message in messages if message is not None and message.identity), None)
+        if identity is None:
+            return
+        try:
+            admin_of(self._options).abort_commit(identity.external_id, identity.epoch, attempt=identity.attempt)
+        except ProducerFencedError as error:
+            _log.info("%s: %s", identity, error.message)
+        except MillraceError as error:
+            # Spark is about to raise why the write failed. What stays open is aborted by the next one, or by time.
+            _log.warning("%s could not be aborted: %s", identity, error.message)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is not typed here
+    """Writes a DataFrame as one."""
+
+    _identify = staticmethod(identity_of_batch)
+
+    def commit(self, messages: list[TaskMessage | None]) -> None:
+        """On the driver, once all tasks are done. Raises what the coordinator says: then nothing is visible."""
+        self._commit(messages)
+
+    def abort(self, messages: list[TaskMessage | None]) -> None:
+        """On the driver, when the job failed."""
+        self._abort(messages)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is not typed here
+    """Writes micro-batches, each as one and once."""
+
+    _identify = staticmethod(identity_of_stream)
+
+    def commit(self, messages: list[TaskMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
+        """On the driver, once all tasks are done. Raises what the coordinator says: then nothing is visible."""
+        self._commit(messages)
+
+    def abort(self, messages: list[TaskMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
+        """On the driver, when the micro-batch failed."""
+        self._abort(messages)
+
+
+def _was_committed(producer: Producer, identity: WriteIdentity) -> bool:
+    """Join what is committed together, or learn that it was.
+
+    Raises ``UsageError`` where the name is another's, ``ProducerFencedError`` for an execution that is not the last.
+    """
+    from millrace.errors import CommitOwnerError
+
+    try:
+        outcome = producer.join_commit(
+            identity.epoch, attempt=identity.attempt, owner=identity.owner, retention_ms=identity.retention_ms
+        )
+    except CommitOwnerError as error:
+        raise UsageError(
+            f"txnAppId={identity.external_id!r} is in use by another: its writes would be taken for those of this one, "
+            "and passed over. Give a txnAppId that nobody has used (in foreachBatch one for each topic); a stream "
+            f"needs none, and has a new one with each checkpoint ({error.message})"
+        ) from None
+    return outcome.was_committed_before
+
+
+def _abort(producer: Producer, identity: WriteIdentity) -> None:
+    """Abort without hiding the error that led here."""
+    try:
+        producer.abort_transaction()
+    except MillraceError as error:
+        _log.warning("a transaction of %s is left to the driver and to time: %s", identity, error.message)
+
+
+# --- before anything is written ---------------------------------------------------------------------------------
+
+_CHECKED_MAX: Final = 32
+
+
+def check_write(options: SinkOptions, schema: StructType) -> None:
+    """Check what can be known before there are rows: columns, their types, and the topic that the option names.
+
+    Raises ``UsageError``, ``SchemaMismatchError`` naming the column and both types, ``UnknownTopicOrPartitionError``.
+    """
+    from pyspark_millrace.sink.columns import topic_column
+
+    topic_column(schema, has_option=options.topic is not None)
+    if options.topic is not None:
+        # Spark makes a writer for each micro-batch, and asking the broker once is enough.
+        _check_topic(options, schema.json())
+
+
+@lru_cache(maxsize=_CHECKED_MAX)
+def _check_topic(options: SinkOptions, schema_json: str) -> None:
+    import json
+
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    from millrace.clients.producing.batching import fit_table
+    from pyspark_millrace.sink.clients import describe_topic
+    from pyspark_millrace.sink.columns import route_to
+
+    schema = StructType.fromJson(json.loads(schema_json))
+    assert options.topic is not None
+    topic = describe_topic(options, options.topic)
+    route = route_to(topic.name, topic.schema, schema, topic_from=None, include_headers=options.include_headers)
+    fit_table(topic, route.apply(to_arrow_schema(schema, timezone="UTC").empty_table()), now_ms=0)
