@@ -77,9 +77,10 @@ def test_nobody_is_told_to_try_again_because_the_state_was_just_created(
 ) -> None:
     calls = calls_to(broker.bootstrap_servers)
     keys = [f"g{number}" for number in range(20)]
-    calls.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.GROUP, keys=keys))
-    for begin in range(0, len(keys), 4):
-        joining, reading, committing, transactional = keys[begin : begin + 4]
+    for kind in (pb.GROUP, pb.SHARE):
+        calls.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=kind, keys=keys))
+    for begin in range(0, len(keys), 5):
+        joining, reading, committing, transactional, sharing = keys[begin : begin + 5]
         joined = calls.call(
             "JoinGroup",
             pb.JoinGroupRequest(
@@ -95,6 +96,8 @@ def test_nobody_is_told_to_try_again_because_the_state_was_just_created(
         calls.call("OffsetCommit", pb.OffsetCommitRequest(group_id=committing, generation_id=-1))
         begun = pb.InitProducerIdRequest(transactional_id=transactional, transaction_timeout_ms=10_000)
         assert calls.call("InitProducerId", begun).producer_id >= 0
+        beat = pb.ShareGroupHeartbeatRequest(group_id=sharing, member_id="m", subscribed_topics=["t"])
+        assert calls.call("ShareGroupHeartbeat", beat).member_epoch > 0
 
 
 def test_one_member_joins_and_gets_its_assignment(calls: Any, group: str) -> None:

@@ -12,7 +12,7 @@ from millrace_broker.share_groups import Beat
 
 async def handle(broker: Broker, request: pb.ShareGroupHeartbeatRequest, call: Call) -> pb.ShareGroupHeartbeatResponse:
     """Note that the member lives; raises what ``ShareMembers.beat`` does, and ``InconsistentGroupProtocolError``."""
-    shard = broker.share_groups.shard_of(request.group_id)
+    shard = await broker.share_groups.soon(request.group_id)
     if broker.groups.has_members(request.group_id):
         raise InconsistentGroupProtocolError(
             f"group {request.group_id} is a consumer group with members: take another id"

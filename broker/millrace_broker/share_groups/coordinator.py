@@ -115,9 +115,16 @@ class ShareCoordinator:
         Raises ``InvalidGroupIdError``, ``CoordinatorLoadInProgressError``, ``CoordinatorNotAvailableError``,
         ``NotCoordinatorError``.
         """
-        if not group_id:
-            raise InvalidGroupIdError("the group id is empty: set group.id")
+        _check_id(group_id)
         return self._shards.shard_of(group_id)
+
+    async def soon(self, group_id: str) -> ShareShard:
+        """The shard of a group, for a member that joins: waits a moment for one that is being read.
+
+        Raises what ``shard_of`` does.
+        """
+        _check_id(group_id)
+        return await self._shards.soon(self._shards.number_of(group_id))
 
     def groups(self) -> Iterable[ShareGroup]:
         """All groups. Raises ``CoordinatorLoadInProgressError`` while some are still being read."""
@@ -260,6 +267,11 @@ class ShareCoordinator:
             ),
             heartbeats=self._heartbeats.statistics(),
         )
+
+
+def _check_id(group_id: str) -> None:
+    if not group_id:
+        raise InvalidGroupIdError("the group id is empty: set group.id")
 
 
 def _waiting_keys(group_id: str, wanted: Wanted) -> list[tuple[str, int]]:
