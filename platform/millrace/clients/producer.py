@@ -21,6 +21,7 @@ from millrace.clients.model import (
     TopicDescription,
 )
 from millrace.clients.producing.accumulator import Accumulator
+from millrace.clients.producing.adaptive import AdaptiveChoice
 from millrace.clients.producing.batch_making import BatchMaker
 from millrace.clients.producing.batch_sending import ManyFuture, gather
 from millrace.clients.producing.batching import fit_table
@@ -87,7 +88,7 @@ class Producer(TransactionCalls):
             self._transactions = Transactions(config, self._connections, on_leaving=self._direct.clear)
         self._sender = Sender(config, self._connections, self._metadata, self._condition, self._transactions)
         self._memory = BufferMemory(config.buffer_memory, on_wait=self._sender.wake)
-        maker = BatchMaker(config, self._partitioner)
+        maker = BatchMaker(config, self._partitioner, AdaptiveChoice(config, self._sender.queues))
         self._records = Accumulator(
             config,
             self._metadata,

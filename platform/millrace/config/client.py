@@ -185,6 +185,12 @@ class ProducerConfig(ClientConfig):
     partitioner_ignore_keys: bool = Field(
         False, description="Whether records with a key are spread like those without one."
     )
+    partitioner_adaptive_partitioning_enable: bool = Field(
+        True, description="Whether records without a key go rather to partitions that have little to send."
+    )
+    partitioner_availability_timeout_ms: Int64 = Field(
+        0, description="Time of silence after which a leader's partitions get no records without a key; 0: never."
+    )
     interceptor_classes: tuple[Any, ...] = Field(
         (), description="Objects or classes, or module:Class, that see what is sent and acknowledged."
     )

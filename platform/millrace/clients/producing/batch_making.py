@@ -6,7 +6,7 @@ Everything that decides where rows go is here: what they name, a partitioner of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +22,13 @@ from millrace.records import Compression
 class BatchMaker:
     """Makes batches of rows that fit their topic. Thread safe, but one topic's order is the caller's concern."""
 
-    def __init__(self, config: ProducerConfig, partitioner: Partitioner | None) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig,
+        partitioner: Partitioner | None,
+        choose: Callable[[TopicDescription], int | None] = lambda topic: None,
+    ) -> None:
+        self._choose = choose
         self._batch_bytes = config.batch_size
         self._max_bytes = config.max_request_size
         self._compression = Compression.parse(config.compression_type.value)
@@ -66,5 +72,5 @@ class BatchMaker:
         sticky = self._sticky.get(topic.name)
         if sticky is None:
             with self._lock:
-                sticky = self._sticky.setdefault(topic.name, StickyPartition(self._batch_bytes))
+                sticky = self._sticky.setdefault(topic.name, StickyPartition(self._batch_bytes, choose=self._choose))
         return sticky

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,19 @@ from millrace.errors import InvalidConfigError, UnknownTopicOrPartitionError
 class StickyPartition:
     """Where records of one topic go that have neither partition nor key. Thread safe.
 
-    One partition gets about ``batch_bytes``, then the next one that has a leader, so that all get the same: Kafka draws
-    the next one by lot. The first is drawn, so that producers differ.
+    One partition gets about ``batch_bytes``, then the one that ``choose`` says (``adaptive``). Where it says None, it
+    is the next one that has a leader, so that all get the same: Kafka draws by lot. The first is drawn, so that
+    producers differ.
     """
 
-    def __init__(self, batch_bytes: int, first: int | None = None) -> None:
+    def __init__(
+        self,
+        batch_bytes: int,
+        first: int | None = None,
+        choose: Callable[[TopicDescription], int | None] = lambda topic: None,
+    ) -> None:
         self._batch_bytes = batch_bytes
+        self._choose = choose
         self._partition = random.randrange(2**31) if first is None else first
         self._placed_bytes = 0
         self._lock = threading.Lock()
@@ -40,7 +47,8 @@ class StickyPartition:
             self._placed_bytes += size_bytes
             # Half a batch too early or too late is the nearest to a whole one that there is.
             if self._placed_bytes + size_bytes // 2 >= self._batch_bytes:
-                self._partition = partition + 1
+                chosen = self._choose(topic)
+                self._partition = partition + 1 if chosen is None else chosen
                 self._placed_bytes = 0
             return partition
 

@@ -20,7 +20,8 @@ from typing import Final
 
 from millrace.clients.connections import Connections, backoff_s
 from millrace.clients.metadata import MetadataCache
-from millrace.clients.model import BatchMetadata, ProducerStatistics, TopicPartition
+from millrace.clients.model import BatchMetadata, ProducerStatistics, TopicDescription, TopicPartition
+from millrace.clients.producing.adaptive import QueueState
 from millrace.clients.producing.batching import BuiltBatch
 from millrace.clients.producing.identity import Identity
 from millrace.clients.producing.outgoing import Completion, Counts, Outgoing, Queue
@@ -73,6 +74,8 @@ class Sender:
         self._outstanding = 0
         self._counts = Counts()
         self._requests_in_flight: dict[str, int] = {}
+        self._silent_since: dict[str, float] = {}
+        """When addresses were asked what they have not answered, nor anything since."""
         self._identity = Identity(config, connections, transactions)
         self._wanted_topics: set[str] = set()
         self._calling: set[int] = set()
@@ -118,6 +121,19 @@ class Sender:
                 for partition, queue in self._queues.items()
                 if partition.topic == topic
             )
+
+    def queues(self, topic: TopicDescription) -> dict[int, QueueState]:
+        """The queues of those partitions of a topic that have had batches."""
+        now = time.monotonic()
+        found = {}
+        with self._condition:
+            for info in topic.partitions:
+                queue = self._queues.get(TopicPartition(topic.name, info.partition))
+                if queue is not None:
+                    address = self._metadata.address_of(info.leader)
+                    silent_s = now - self._silent_since.get(address or "", now)
+                    found[info.partition] = QueueState(len(queue.waiting), silent_s)
+        return found
 
     def look_up(self, topic: str) -> None:
         """Have the thread ask what a topic is, so that somebody who must not wait finds it known later."""
@@ -304,6 +320,7 @@ class Sender:
     def _send(self, address: str, batches: list[Outgoing]) -> None:
         with self._condition:
             self._requests_in_flight[address] = self._requests_in_flight.get(address, 0) + 1
+            self._silent_since.setdefault(address, time.monotonic())
             self._counts.requests += 1
             self._counts.batches_repeated += sum(outgoing.attempts > 0 for outgoing in batches)
         try:
@@ -355,6 +372,10 @@ class Sender:
             }
         with self._condition:
             self._requests_in_flight[address] -= 1
+            if error is None:
+                self._silent_since.pop(address, None)
+                if self._requests_in_flight[address]:
+                    self._silent_since[address] = time.monotonic()
         for outgoing in batches:
             result = results.get(outgoing.partition)
             if error is not None:
