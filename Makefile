@@ -2,7 +2,7 @@
 
 PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3.13 python3))
 BIN := .venv/bin
-EXTRAS := spark,cluster,schemas,plots,demo,bench,dev
+EXTRAS := spark,connect,cluster,schemas,plots,demo,bench,dev
 
 .PHONY: help setup demo test lint bench soak proto clean
 help:            ## show this

@@ -38,6 +38,7 @@ from millrace.segments.direct import map_located
 from pyspark_millrace.columns import Column, Layout, Metadata
 from pyspark_millrace.options import DirectReads, SourceOptions
 from pyspark_millrace.planning import Extent, PlannedSplit
+from pyspark_millrace.read_reports import ReadCounters
 
 _log = logging.getLogger(__name__)
 
@@ -46,15 +47,15 @@ _COALESCED_BYTES_MAX: Final = 4 * 2**20
 
 
 def read_split(
-    split: PlannedSplit, layout: Layout, options: SourceOptions, sources: Sources
+    split: PlannedSplit, layout: Layout, options: SourceOptions, sources: Sources, counters: ReadCounters | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Read one split as batches of at most ``options.rows_per_batch`` rows.
+    """Read one split as batches of at most ``options.rows_per_batch`` rows; ``counters`` are told what was read.
 
     Raises ``CorruptBatchError``, ``OffsetsLostError`` (unless losses are accepted: then they are logged), and
     what the client raises when the broker does not answer.
     """
     assembler = Assembler(layout, split.range.key.topic, split.range.key.partition, options.rows_per_batch)
-    for decoded in _decoded(split, layout.topic_columns, options, sources):
+    for decoded in _decoded(split, layout.topic_columns, options, sources, counters or ReadCounters()):
         yield from assembler.add(decoded)
     yield from assembler.flush()
 
@@ -73,7 +74,7 @@ class Sources:
 
 
 def _decoded(
-    split: PlannedSplit, columns: Sequence[str], options: SourceOptions, sources: Sources
+    split: PlannedSplit, columns: Sequence[str], options: SourceOptions, sources: Sources, counters: ReadCounters
 ) -> Iterator[DecodedBatch]:
     for extent in split.extents:
         position = extent.start_offset
@@ -81,9 +82,11 @@ def _decoded(
             rest = replace(extent, start_offset=position)
             try:
                 for buffer in _buffers(split, rest, options.direct_reads, sources):
+                    counters.located_bytes += len(buffer)
                     for decoded in decode_range(
                         buffer, position, rest.end_offset, sources.schema_of, columns, aborted=rest.aborted
                     ):
+                        counters.count(decoded)
                         yield decoded
                         # What has been handed out is not read again, should the rest have to come another way.
                         position = decoded.header.next_offset

@@ -99,6 +99,7 @@ def session(
     _register_source(created)
     if delta:
         _check_delta_extension(created)
+    _monitor(created)
     return created
 
 
@@ -205,6 +206,24 @@ def _create(settings: Mapping[str, str]) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _monitor(created: SparkSession) -> None:
+    """Install the monitor, with the outlets that the session's configuration names."""
+    given = {
+        name: created.conf.get(f"spark.millrace.monitor.{name}", None)
+        for name in ("enabled", "port", "host", "textfile", "pushgateway")
+    }
+    if given.pop("enabled") == "false":
+        return
+    from pyspark_millrace.monitor import monitor
+
+    outlets: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if (port := outlets.get("port")) is not None:
+        if not port.isdecimal() or int(port) > 65535:
+            raise UsageError(f"spark.millrace.monitor.port={port!r}: expected a port, or 0 for any")
+        outlets["port"] = int(port)
+    monitor(created, **outlets)
 
 
 def _register_source(created: SparkSession) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_millrace.offsets import LossReport, OffsetRange
 from pyspark_millrace.planning import PlannedSplit, Sizing, even_bytes, plan_splits, split_bytes, total_bytes
+from pyspark_millrace.read_reports import ReadCounters, send_report, timed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,14 +84,18 @@ def read_task(task: InputPartition, layout: Layout, options: SourceOptions) -> I
         log_start=lambda split: cluster().log_start(split),
         schema_of=lambda schema_id: task.schemas.get(schema_id) or cluster().schema_of(schema_id),
     )
-    batches = read_split(task.split, layout, options, sources)
+    counters = ReadCounters()
+    batches = timed(read_split(task.split, layout, options, sources, counters), counters)
     if options.transform is not None:
         from pyspark_millrace.transform import decode_transform
 
         batches = decode_transform(options.transform)(batches)
-    for batch in batches:
-        _settle_worker()
-        yield batch
+    try:
+        for batch in batches:
+            _settle_worker()
+            yield batch
+    finally:
+        send_report(task.split.range.key.topic, counters)
 
 
 @cache

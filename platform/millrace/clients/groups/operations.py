@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from millrace.clients.groups.lag import Committed, group_lag
 from millrace.clients.groups.model import GroupDescription, GroupListing, GroupMemberDescription, PartitionLag
@@ -20,6 +20,19 @@ from millrace.protocol import millrace_pb2 as pb
 
 if TYPE_CHECKING:
     from millrace.clients.admin import Admin
+
+
+_NOBODY: Final = GroupDescription(
+    group_id="",
+    state="Empty",
+    type="classic",
+    protocol_type="",
+    assignor="",
+    generation_id=-1,
+    members=(),
+    coordinator="",
+)
+"""Stands for whoever is at offsets that belong to no group."""
 
 
 class GroupOperations(ShareGroupOperations):
@@ -180,6 +193,11 @@ class GroupOperations(ShareGroupOperations):
                 for name, entry in self._offsets(group_id, None)
             }
         return group_lag(self, group, committed, SchemaCache(self._connections).schema_of, measure=measure)
+
+    def lag_of(self: Admin, offsets: Mapping[TopicPartition, int], *, measure: bool = True) -> list[PartitionLag]:  # type: ignore[misc]
+        """How far offsets are behind, as ``group_lag`` tells it, without a group that has committed them."""
+        committed = {TopicPartition(*partition): Committed(offset, None) for partition, offset in offsets.items()}
+        return group_lag(self, _NOBODY, committed, SchemaCache(self._connections).schema_of, measure=measure)
 
     def _coordinator(self, group_id: str) -> Coordinator:
         check_group_id(group_id)

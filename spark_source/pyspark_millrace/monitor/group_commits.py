@@ -1,0 +1,119 @@
+"""The offsets of queries to their groups, in the background: Spark's listeners must not wait for brokers.
+
+Invariants: of what waits to be committed for a group only the newest offsets are; they are committed in the order in
+which they came; what cannot be committed is logged and counted, and the query knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from millrace.clients.model import TopicPartition
+from millrace.errors import MillraceError
+
+_log = logging.getLogger(__name__)
+
+NextOffsets = Mapping[TopicPartition, int]
+
+
+class Target(NamedTuple):
+    """A group of a cluster."""
+
+    bootstrap_servers: str
+    group_id: str
+
+
+class Brokers(Protocol):
+    """What is asked of an ``Admin``."""
+
+    def alter_group_offsets(self, group_id: str, offsets: NextOffsets) -> None:
+        """Commit without being a member."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitStatistics:
+    """Commits so far, and the time they took together."""
+
+    succeeded: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+
+
+class GroupCommits:
+    """Commits what it is given, one group after another, in a thread of its own.
+
+    ``after`` is called, in that thread, whenever nothing is left to do.
+    """
+
+    def __init__(self, connect: Callable[[str], Brokers], after: Callable[[], None] = lambda: None) -> None:
+        self._connect = connect
+        self._after = after
+        self._changed = threading.Condition()
+        self._waiting: dict[Target, NextOffsets] = {}
+        self._woken = False
+        self._busy = False
+        self._statistics = CommitStatistics()
+        self._thread = threading.Thread(target=self._run, name="millrace-monitor", daemon=True)
+        self._thread.start()
+
+    @property
+    def statistics(self) -> CommitStatistics:
+        """What has been committed."""
+        with self._changed:
+            return self._statistics
+
+    def commit(self, target: Target, offsets: NextOffsets) -> None:
+        """Commit soon, unless newer offsets of the group come before."""
+        with self._changed:
+            self._waiting[target] = offsets
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Have ``after`` called soon, although there is nothing to commit."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait until all is committed, or could not be; whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not (self._waiting or self._woken or self._busy), timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: bool(self._waiting or self._woken))
+                self._busy, self._woken = True, False
+                batch, self._waiting = self._waiting, {}
+            for target, offsets in batch.items():
+                self._commit(target, offsets)
+            with self._changed:
+                is_last = not self._waiting
+            if is_last:
+                self._after()
+
+    def _commit(self, target: Target, offsets: NextOffsets) -> None:
+        started = time.perf_counter()
+        try:
+            self._connect(target.bootstrap_servers).alter_group_offsets(target.group_id, offsets)
+            failed = 0
+        except MillraceError as error:
+            _log.warning("group %s was not told how far the query is: %s", target.group_id, error.message)
+            failed = 1
+        took = time.perf_counter() - started
+        with self._changed:
+            before = self._statistics
+            self._statistics = CommitStatistics(
+                before.succeeded + 1 - failed, before.failed + failed, before.seconds + took
+            )
+
+
+MONITOR_TIMEOUTS_MS: Final = {"request.timeout.ms": 5_000, "default.api.timeout.ms": 10_000}
+"""Brokers that do not answer must not hold up what is told of the others."""

@@ -1,0 +1,92 @@
+"""What is known of each query of this process: added up as reports come, read as a whole when metrics are asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from pyspark_millrace.monitor.progress import BatchProgress, SourceProgress
+from pyspark_millrace.read_reports import ReadReport
+
+
+@dataclass(slots=True)
+class QueryTotals:
+    """One query, over all of its runs in this process."""
+
+    name: str = ""
+    is_running: bool = True
+    batch_id: int = -1
+    batches: int = 0
+    rows: int = 0
+    finished_at_s: float = 0.0
+    phases_ms: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    sources: tuple[SourceProgress, ...] = ()
+
+
+@dataclass(slots=True)
+class ReadTotals:
+    """What tasks have read of one topic for one query."""
+
+    tasks: int = 0
+    rows: int = 0
+    batches: int = 0
+    read_bytes: int = 0
+    skipped_bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Totals:
+    """Everything: queries by id, reads by query id and topic."""
+
+    queries: dict[str, QueryTotals] = field(default_factory=dict)
+    reads: dict[tuple[str, str], ReadTotals] = field(default_factory=dict)
+
+
+class Measurements:
+    """Adds up what is reported. Thread safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._totals = Totals()
+
+    def started(self, query_id: str, name: str) -> None:
+        """A query has been started, perhaps again."""
+        with self._lock:
+            query = self._totals.queries.setdefault(query_id, QueryTotals())
+            query.name, query.is_running = name, True
+
+    def terminated(self, query_id: str) -> None:
+        """A query has ended, one way or another."""
+        with self._lock:
+            if query_id in self._totals.queries:
+                self._totals.queries[query_id].is_running = False
+
+    def progressed(self, batch: BatchProgress, now_s: float) -> None:
+        """A batch is done."""
+        with self._lock:
+            query = self._totals.queries.setdefault(batch.query_id, QueryTotals())
+            query.name, query.sources = batch.name, batch.sources
+            query.batch_id, query.finished_at_s = batch.batch_id, now_s
+            query.batches += 1
+            query.rows += batch.rows
+            for phase, took_ms in batch.phases_ms.items():
+                query.phases_ms[phase] += took_ms
+
+    def read(self, report: ReadReport) -> None:
+        """A task has read."""
+        with self._lock:
+            totals = self._totals.reads.setdefault((report.query_id, report.topic), ReadTotals())
+            totals.tasks += 1
+            totals.rows += report.rows
+            totals.batches += report.batches
+            totals.read_bytes += report.read_bytes
+            totals.skipped_bytes += report.skipped_bytes
+            totals.seconds += report.seconds
+
+    def snapshot(self) -> Totals:
+        """All of it at one moment."""
+        with self._lock:
+            return deepcopy(self._totals)

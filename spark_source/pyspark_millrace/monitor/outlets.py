@@ -1,0 +1,72 @@
+"""Where metrics go: an HTTP endpoint that Prometheus scrapes, a text file for a node's exporter, a push gateway.
+
+The last two are written after each batch, for drivers that nobody can reach, or that end before anybody asks.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from pathlib import Path
+from typing import Final
+from urllib.error import URLError
+
+from prometheus_client import CollectorRegistry, push_to_gateway, start_http_server, write_to_textfile
+
+from millrace.errors import EnvironmentProblemError
+
+_log = logging.getLogger(__name__)
+
+_JOB: Final = "millrace_spark"
+
+
+class Outlets:
+    """All outlets of a process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._textfiles: set[Path] = set()
+        self._gateways: set[str] = set()
+        self._served: dict[tuple[str, int], int] = {}
+
+    @property
+    def ports(self) -> list[int]:
+        """On which ports metrics are served."""
+        return list(self._served.values())
+
+    def serve(self, host: str, port: int) -> int:
+        """Serve ``/metrics``; returns the port, which the system chooses for 0. Asked again, it is that of before.
+
+        Raises ``EnvironmentProblemError`` if the port is in use.
+        """
+        if (host, port) in self._served:
+            return self._served[(host, port)]
+        try:
+            server, _ = start_http_server(port, host, self._registry)
+        except OSError as error:
+            raise EnvironmentProblemError(
+                f"metrics cannot be served on {host}:{port}: {error.strerror}; choose another port, or 0 for any"
+            ) from error
+        self._served[(host, port)] = int(server.server_port)
+        return self._served[(host, port)]
+
+    def add_textfile(self, path: str | Path) -> None:
+        """Write a file after each batch; it is replaced as a whole."""
+        self._textfiles.add(Path(path))
+
+    def add_gateway(self, address: str) -> None:
+        """Push to ``host:port`` after each batch, as job ``millrace_spark`` of this host."""
+        self._gateways.add(address)
+
+    def write(self) -> None:
+        """Write all that is not asked for. What fails is logged."""
+        for path in self._textfiles:
+            try:
+                write_to_textfile(str(path), self._registry)
+            except OSError as error:
+                _log.warning("metrics were not written to %s: %s", path, error)
+        for address in self._gateways:
+            try:
+                push_to_gateway(address, _JOB, self._registry, {"instance": socket.gethostname()}, timeout=5)
+            except (URLError, OSError) as error:
+                _log.warning("metrics were not pushed to %s: %s", address, error)

@@ -1,0 +1,74 @@
+"""Spark's progress reports, as far as they are about our sources. In Spark Connect offsets come as text within text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from millrace.errors import UsageError
+from pyspark_millrace.offsets import StreamOffsets
+from pyspark_millrace.origin import Origin, origin_of
+
+
+@dataclass(frozen=True, slots=True)
+class SourceProgress:
+    """How far one source is. ``origin`` is None where the report does not say which brokers these offsets are of."""
+
+    end: StreamOffsets
+    rows: int
+    origin: Origin | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """A batch that is done; ``phases_ms`` are Spark's own ``durationMs``: what it spent on what."""
+
+    query_id: str
+    run_id: str
+    name: str
+    batch_id: int
+    phases_ms: Mapping[str, int]
+    sources: tuple[SourceProgress, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows that Spark has got from our sources."""
+        return sum(source.rows for source in self.sources)
+
+
+def parse_progress(text: str) -> BatchProgress | None:
+    """Read ``StreamingQueryProgress.json``; None where no source is ours."""
+    report = json.loads(text)
+    sources = tuple(found for source in report["sources"] if (found := _source(source)) is not None)
+    if not sources:
+        return None
+    return BatchProgress(
+        query_id=report["id"],
+        run_id=report["runId"],
+        name=report.get("name") or "",
+        batch_id=report["batchId"],
+        phases_ms=report.get("durationMs") or {},
+        sources=sources,
+    )
+
+
+def _source(report: Mapping[str, Any]) -> SourceProgress | None:
+    end = _json(report.get("endOffset"))
+    try:
+        offsets = StreamOffsets.from_json(end)
+    except UsageError:
+        return None  # a source that is not ours
+    return SourceProgress(
+        offsets, max(0, report.get("numInputRows") or 0), origin_of(_json(report.get("latestOffset")))
+    )
+
+
+def _json(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    return value if isinstance(value, dict) else {}

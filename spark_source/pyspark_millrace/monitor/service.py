@@ -1,0 +1,223 @@
+"""``monitor(spark)``: from Spark's events and tasks' reports to groups, locks and metrics.
+
+One monitor serves all sessions of a process. Invariants: nothing that goes wrong here ends a query or holds it up;
+Spark's thread that brings events only notes what it brought, and brokers are spoken to in the monitor's own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+from prometheus_client import CollectorRegistry
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from millrace.clients import Admin
+from millrace.clients.model import TopicPartition
+from millrace.errors import UsageError
+from pyspark_millrace.checkpoints.query_log import checkpoint_directory
+from pyspark_millrace.checkpoints.running import RunningLock
+from pyspark_millrace.monitor.exposition import MonitorCollector
+from pyspark_millrace.monitor.group_commits import MONITOR_TIMEOUTS_MS, GroupCommits, Target
+from pyspark_millrace.monitor.measurements import Measurements
+from pyspark_millrace.monitor.outlets import Outlets
+from pyspark_millrace.monitor.progress import parse_progress
+from pyspark_millrace.read_reports import ADDRESS_PROPERTY, read_datagram
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+_DATAGRAM_BYTES_MAX: Final = 4096
+_DRAIN_S: Final = 10.0
+
+
+def monitor(
+    spark: SparkSession,
+    *,
+    port: int | None = None,
+    host: str = "127.0.0.1",
+    textfile: str | Path | None = None,
+    pushgateway: str | None = None,
+    client_config: Mapping[str, Any] | None = None,
+) -> Monitor:
+    """Watch the streaming queries of a session, of Spark Connect too. Asked again, it adds outlets to what is there.
+
+    Each batch's end goes to the group of the query at once (``group.id``, ``groupIdPrefix``). Metrics are served on
+    ``host:port`` (0: any port, told by ``Monitor.outlets.ports``), written to ``textfile``, pushed to ``pushgateway``.
+    ``client_config`` are options of the client to use with all brokers. Raises ``EnvironmentProblemError`` for a port
+    that is in use.
+    """
+    watching = _of_process()
+    watching.client_config.update(client_config or {})
+    watching.attach(spark)
+    if port is not None:
+        watching.outlets.serve(host, port)
+    if textfile is not None:
+        watching.outlets.add_textfile(textfile)
+    if pushgateway is not None:
+        watching.outlets.add_gateway(pushgateway)
+    return watching
+
+
+class Monitor:
+    """The monitor of this process; made by ``monitor``.
+
+    ``registry`` has the metrics, for those who serve them together with their own.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.outlets = Outlets(self.registry)
+        self.measurements = Measurements()
+        self.client_config: dict[str, Any] = {}
+        self._admins: dict[str, Admin] = {}
+        self._admins_lock = threading.Lock()
+        self._sessions: WeakSet[Any] = WeakSet()
+        self._locks: dict[str, RunningLock] = {}
+        self._reports: str | None = None
+        self._commits = GroupCommits(self._admin, self.outlets.write)
+        self.registry.register(
+            MonitorCollector(self.measurements.snapshot, lambda: self._commits.statistics, self._admin)
+        )
+        atexit.register(self.drain)
+
+    def attach(self, spark: SparkSession) -> None:
+        """Listen to a session's queries, and have its tasks report: those that this thread starts, or its children."""
+        if spark not in self._sessions:
+            spark.streams.addListener(_Listener(self, spark))
+            self._sessions.add(spark)
+        if not _is_connect(spark):
+            context = spark.sparkContext
+            if self._reports is None:
+                conf = context.getConf()
+                host = conf.get("spark.driver.host") or "127.0.0.1"
+                self._reports = self._receive_reports(conf.get("spark.driver.bindAddress") or host, host)
+            context.setLocalProperty(ADDRESS_PROPERTY, self._reports)
+
+    def drain(self, timeout_s: float = _DRAIN_S) -> bool:
+        """Wait until what Spark has reported so far has been told to groups and outlets; whether it has."""
+        deadline = time.monotonic() + timeout_s
+        for spark in list(self._sessions):
+            _wait_for_events(spark, max(0.0, deadline - time.monotonic()))
+        return self._commits.wait_until_idle(max(0.0, deadline - time.monotonic()))
+
+    # --- what the listener brings, in Spark's thread --------------------------------------------------------------
+
+    def started(self, spark: SparkSession, query_id: str, run_id: str, name: str) -> None:
+        """A query has been started: lock its checkpoint against resets."""
+        self.measurements.started(query_id, name)
+        if not _is_connect(spark) and (lock := _lock(spark, query_id, name)) is not None:
+            self._locks[run_id] = lock
+
+    def progressed(self, text: str) -> None:
+        """A batch is done."""
+        batch = parse_progress(text)
+        if batch is None:
+            return
+        self.measurements.progressed(batch, time.time())
+        self._commits.wake()
+        for source in batch.sources:
+            group_id = source.origin and source.origin.group_of(batch.query_id)
+            if source.origin is not None and group_id:
+                offsets = {TopicPartition(*key): offset for key, offset in source.end.next_offsets.items()}
+                self._commits.commit(Target(source.origin.bootstrap_servers, group_id), offsets)
+
+    def terminated(self, query_id: str, run_id: str) -> None:
+        """A query has ended."""
+        self.measurements.terminated(query_id)
+        if (lock := self._locks.pop(run_id, None)) is not None:
+            lock.release()
+        self._commits.wake()
+
+    # --- what it needs --------------------------------------------------------------------------------------------
+
+    def _admin(self, bootstrap_servers: str) -> Admin:
+        with self._admins_lock:
+            if bootstrap_servers not in self._admins:
+                settings = {**MONITOR_TIMEOUTS_MS, **self.client_config, "bootstrap.servers": bootstrap_servers}
+                self._admins[bootstrap_servers] = Admin(settings)
+            return self._admins[bootstrap_servers]
+
+    def _receive_reports(self, bind: str, host: str) -> str:
+        """Take tasks' reports in a thread; returns the address that they are told."""
+        receiver = socket.socket(socket.AF_INET6 if ":" in bind else socket.AF_INET, socket.SOCK_DGRAM)
+        receiver.bind((bind, 0))
+        token = secrets.token_hex(8)
+
+        def receive() -> None:
+            while True:
+                if (report := read_datagram(receiver.recv(_DATAGRAM_BYTES_MAX), token)) is not None:
+                    self.measurements.read(report)
+
+        threading.Thread(target=receive, name="millrace-task-reports", daemon=True).start()
+        return f"{host}:{receiver.getsockname()[1]}:{token}"
+
+
+class _Listener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is not typed
+    """Hands Spark's events on."""
+
+    def __init__(self, watching: Monitor, spark: SparkSession) -> None:
+        self._monitor = watching
+        self._spark = spark
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802  Spark's name
+        self._monitor.started(self._spark, str(event.id), str(event.runId), event.name or "")
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802  Spark's name
+        self._monitor.progressed(event.progress.json)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802  Spark's name
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802  Spark's name
+        self._monitor.terminated(str(event.id), str(event.runId))
+
+
+@cache
+def _of_process() -> Monitor:
+    return Monitor()
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _lock(spark: SparkSession, query_id: str, name: str) -> RunningLock | None:
+    """Lock a query's checkpoint; None where it is on no local file system, or somebody has locked it."""
+    query = spark.streams.get(query_id)
+    if query is None:
+        return None  # it has ended already
+    location = query._jsq.streamingQuery().resolvedCheckpointRoot()
+    try:
+        lock = RunningLock.acquire(checkpoint_directory(location), f"query {name or query_id}")
+    except UsageError:
+        return None
+    except OSError as error:
+        _log.warning("%s is not locked: %s", location, error)
+        return None
+    if lock is None:
+        _log.warning("%s is locked: another driver may run its query", location)
+    return lock
+
+
+def _wait_for_events(spark: SparkSession, timeout_s: float) -> None:
+    """Wait until Spark has brought all events that there are so far."""
+    if _is_connect(spark) or spark.sparkContext._jsc is None:
+        return  # of Connect nothing says when; a session that has ended has brought them
+    from py4j.protocol import Py4JError
+
+    try:
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(int(timeout_s * 1000))
+    except (Py4JError, OSError) as error:
+        _log.warning("Spark's events were not waited for: %s", error)
