@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+r"""Write what a topic holds, or gets, to another topic: copied or changed by Spark SQL, exactly once.
+
+Spark's checkpoint says which offsets each micro-batch holds, and the brokers remember the last batch that was
+committed for it: killed at any moment and run again, the job goes on with nothing lost and nothing twice for readers
+with isolation.level=read_committed. By default it takes what the topic holds and ends; with --continuous it goes on
+until it is stopped (SIGTERM or Ctrl-C end it cleanly).
+
+A copy keeps key, value, headers and time of each record, or a typed topic's columns. --select and --where say
+otherwise, as Spark SQL over the columns that the source has (--columns reads others, __offset among them).
+
+  python jobs/topic_to_topic.py --source orders --target orders_copy --checkpoint /data/checkpoints/orders_copy
+  spark-submit jobs/topic_to_topic.py --source orders --target large_orders --checkpoint /data/checkpoints/large \
+      --columns id,price --where 'price > 1000' --continuous
+
+Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from threading import Event
+from typing import TYPE_CHECKING
+
+from pyspark_millrace.job import JobParser, Report, follow, pairs, run_job, say, trigger
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line and the configuration; exits with code 2 when something is wrong."""
+    parser = JobParser(__file__, __doc__)
+    add = parser.add_argument
+    add("--source", required=True, metavar="TOPIC", help="topic to read; several of one schema, separated by commas")
+    add("--target", required=True, metavar="TOPIC", help="topic to write to")
+    add("--checkpoint", required=True, metavar="PATH", help="where the progress is kept; one for each job and target")
+    parser.add_bootstrap_servers()
+    add("--target-bootstrap-servers", metavar="HOST:PORT,...", help="brokers of the target (default: the same)")
+    add("--columns", metavar="A,B,...", help="columns to read (default: all that a record has)")
+    add("--select", action="append", default=[], metavar="SQL", help="expression to write, with AS name; repeatable")
+    add("--where", metavar="SQL", help="write only rows for which this is true")
+    add("--keep-partitions", action="store_true", help="write to the partition of the number that was read from")
+    add(
+        "--delivery-guarantee",
+        default="exactly-once",
+        choices=["exactly-once", "at-least-once"],
+        help="at-least-once is faster, and may write a batch twice after a failure (default: exactly-once)",
+    )
+    add(
+        "--starting-offsets",
+        default="earliest",
+        metavar="WHERE",
+        help="where the first run starts: earliest, latest or JSON per partition (default: earliest)",
+    )
+    add("--max-offsets-per-trigger", type=int, metavar="N", help="most records in a micro-batch (default: no limit)")
+    parser.add_pairs("--source-option", "further option of the source; repeatable")
+    parser.add_pairs("--sink-option", "further option of the sink; repeatable")
+    parser.add_stream_options()
+    return parser.parse(arguments)
+
+
+def source_options(arguments: argparse.Namespace) -> dict[str, str]:
+    """The options of the source."""
+    options = {
+        "kafka.bootstrap.servers": arguments.bootstrap_servers,
+        "subscribe": arguments.source,
+        "startingOffsets": arguments.starting_offsets,
+        "maxOffsetsPerTrigger": arguments.max_offsets_per_trigger,
+        "columns": arguments.columns,
+    }
+    return {name: str(value) for name, value in options.items() if value is not None} | pairs(arguments.source_option)
+
+
+def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
+    """The options of the sink."""
+    return {
+        "kafka.bootstrap.servers": arguments.target_bootstrap_servers or arguments.bootstrap_servers,
+        "topic": arguments.target,
+        "deliveryGuarantee": arguments.delivery_guarantee,
+        "checkpointLocation": arguments.checkpoint,
+    } | pairs(arguments.sink_option)
+
+
+def whole_record(names: Sequence[str], *, keep_partitions: bool) -> list[str]:
+    """The columns that make a copy of a record, by those that a topic has by default."""
+    if "timestampType" in names:  # an opaque topic's
+        columns = ["key", "value", "headers", "timestamp"]
+        return [*columns, "partition"] if keep_partitions else columns
+    columns = [*names, "__timestamp", "__headers", "__tombstone"]
+    return [*columns, "__partition"] if keep_partitions else columns
+
+
+def rows_to_write(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
+    """The stream of what is to be written."""
+    options = source_options(arguments)
+    reader = spark.readStream.format("millrace")
+    if "columns" not in options:
+        names = reader.options(**options).load().columns
+        options["columns"] = ",".join(whole_record(names, keep_partitions=arguments.keep_partitions))
+    frame = reader.options(**options).load()
+    if arguments.where is not None:
+        frame = frame.where(arguments.where)
+    return frame.selectExpr(*arguments.select) if arguments.select else frame
+
+
+def run(arguments: argparse.Namespace, stopping: Event) -> None:
+    """Start Spark and write."""
+    from pyspark_millrace import session
+
+    name = f"{arguments.source} to {arguments.target}"
+    spark = session(
+        name, profile=arguments.profile, delta=False, checkpoint_root=os.path.dirname(arguments.checkpoint) or "."
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    say(f"{name} at {arguments.bootstrap_servers} (checkpoint {arguments.checkpoint})")
+    started, report = time.monotonic(), Report()
+    writer = rows_to_write(spark, arguments).writeStream.format("millrace").options(**sink_options(arguments))
+    query = writer.queryName(name).outputMode("append").trigger(**trigger(arguments)).start()
+    follow(query, stopping, report.add_progress)
+    seconds = time.monotonic() - started
+    say(f"{report.rows:,} rows read in {seconds:.1f} s ({report.rows / seconds:,.0f} rows/s) -> {arguments.target}")
+    spark.stop()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the job and return its exit code."""
+    parsed = parse_arguments(arguments)
+    return run_job(lambda stopping: run(parsed, stopping))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,99 @@
+"""The command line of jobs: options from a file under those of the command line, wrong ones named."""
+
+import pytest
+
+from pyspark_millrace.job import BOOTSTRAP_VARIABLE, JobParser, Report, pairs, run_job, trigger
+
+
+@pytest.fixture
+def parse(tmp_path, monkeypatch):
+    """Parse arguments of a job whose file has these lines."""
+    monkeypatch.delenv(BOOTSTRAP_VARIABLE, raising=False)
+
+    def parse(*arguments, lines=None, environment=None):
+        if environment is not None:
+            monkeypatch.setenv(BOOTSTRAP_VARIABLE, environment)
+        if lines is not None:
+            (tmp_path / "conf" / "jobs").mkdir(parents=True, exist_ok=True)
+            (tmp_path / "conf" / "jobs" / "copy.properties").write_text("\n".join(lines))
+        parser = JobParser(str(tmp_path / "jobs" / "copy.py"), "What it does.")
+        parser.add_argument("--source", required=True)
+        parser.add_argument("--number", type=int, default=1)
+        parser.add_bootstrap_servers()
+        parser.add_pairs("--option", "more")
+        parser.add_stream_options()
+        return parser.parse(arguments)
+
+    return parse
+
+
+def test_options_come_from_the_jobs_file_and_the_command_line_counts_more(parse):
+    lines = ["# a comment", "source=a", "number=2", "option.x.y=1=2", "continuous=true", "bootstrap-servers=h:1"]
+    parsed = parse(lines=lines)
+    assert (parsed.source, parsed.number, parsed.continuous, parsed.bootstrap_servers) == ("a", 2, True, "h:1")
+    assert pairs(parsed.option) == {"x.y": "1=2"}
+    parsed = parse("--number", "3", "--option", "x.y=3", "--option", "z=", lines=[*lines, "profile=low-latency"])
+    assert (parsed.source, parsed.number, parsed.profile) == ("a", 3, "low-latency")
+    assert pairs(parsed.option) == {"x.y": "3", "z": ""}
+    assert parse(lines=lines, environment="e:2").bootstrap_servers == "e:2"
+    assert parse("--bootstrap-servers", "c:3", lines=lines, environment="e:2").bootstrap_servers == "c:3"
+
+
+def test_another_file_can_be_named_and_none_is_needed(parse, tmp_path):
+    (tmp_path / "mine.properties").write_text("source=b\ncontinuous=false")
+    parsed = parse("--config", str(tmp_path / "mine.properties"), lines=["source=a", "number=9"])
+    assert (parsed.source, parsed.number, parsed.continuous) == ("b", 1, False)
+    (tmp_path / "conf" / "jobs" / "copy.properties").unlink()
+    assert parse("--source", "c").source == "c"
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["sourc=a"], "sourc=a is no option of copy.py: did you mean source?"),
+        (["option=a"], "option=a is no option"),
+        (["source.x=a"], "source.x=a is no option"),
+        (["config=a"], "config=a is no option"),
+        (["source=a", "continuous=yes"], "continuous=yes: expected true or false"),
+        (["source=a", "number=x"], "argument --number: invalid int value: 'x'"),
+        (["number=1"], "the following arguments are required: --source"),
+    ],
+)
+def test_wrong_lines_are_named_and_end_with_2(parse, capsys, lines, message):
+    with pytest.raises(SystemExit) as ended:
+        parse(lines=lines)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_and_a_pair_that_is_none_are_named(parse, capsys):
+    for arguments, message in ((["--config", "/nowhere"], "/nowhere"), (["--option", "x"], "x: expected NAME=VALUE")):
+        with pytest.raises(SystemExit):
+            parse("--source", "a", *arguments)
+        assert message in capsys.readouterr().err
+
+
+def test_a_stream_ends_with_what_is_there_unless_it_goes_on(parse):
+    assert trigger(parse("--source", "a")) == {"availableNow": True}
+    assert trigger(parse("--source", "a", "--continuous")) == {"processingTime": "1 second"}
+
+
+def test_each_batch_is_reported_once(capsys):
+    report = Report()
+    for batch in ((0, 10, 1.0), (0, 10, 1.0), (1, 0, 0.5), (2, 5000, 2.0)):
+        report.add(*batch)
+    assert report.rows == 5010
+    assert capsys.readouterr().out == (
+        "batch 0: 10 rows in 1.0 s (10 rows/s)\nbatch 2: 5,000 rows in 2.0 s (2,500 rows/s)\n"
+    )
+
+
+@pytest.mark.parametrize(("stopped", "code"), [(False, 1), (True, 0)])
+def test_what_fails_is_told_in_a_sentence_unless_it_was_to_stop(capsys, stopped, code):
+    def run(stopping):
+        if stopped:
+            stopping.set()
+        raise ValueError("no such thing")
+
+    assert run_job(run) == code
+    assert capsys.readouterr().err == ("" if stopped else "error: no such thing\n")
