@@ -1,8 +1,8 @@
 """A thousand members of one group, as bare requests: what a coordinator does, without what clients cost.
 
-Every member is a task with a connection of its own to Kafka's broker, or a stub on one of some channels to ours. In
-each run all of them join again with something new to say, so that the group rebalances, and a run ends when all have
-the assignment of one generation.
+Every member is a task with a connection of its own: in Kafka's protocol to Kafka's broker, in frames to ours. In each
+run all of them join again with something new to say, so that the group rebalances, and a run ends when all have the
+assignment of one generation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-import grpc
 import grpc.aio
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -23,9 +22,9 @@ from benchmarks.harness import Context, Measure, Sample
 from benchmarks.worker import Run, worker
 from millrace.clients import TopicPartition
 from millrace.clients.membership.protocol import encode_assignment, encode_subscription
+from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.millrace_pb2_grpc import BrokerStub
-from millrace.protocol.status import error_from_rpc
 
 MEMBERS = 1000
 _SESSION_MS = 60_000
@@ -36,7 +35,6 @@ _TOPIC = "records"
 _ASSIGNMENT = encode_assignment(TopicPartition(_TOPIC, number) for number in range(20))
 _UNKNOWN_MEMBER, _ID_REQUIRED = 25, 79
 _HEARTBEAT_S = 0.2
-_CHANNELS = 8
 
 
 class Link(Protocol):
@@ -108,10 +106,25 @@ class Group:
 
 
 class OurLink:
-    """A member of a group at our broker."""
+    """A member of a group at our broker: frames on a connection of its own."""
 
-    def __init__(self, stub: Any) -> None:
-        self._stub = stub
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def greet(self) -> None:
+        """What a connection begins with."""
+        self._writer.write(frames.greeting())
+        await self._call("", pb.HelloRequest(client_id="member"))
+
+    async def _call(self, name: str, request: Any) -> tuple[int, bytes]:
+        message = request.SerializeToString()
+        self._writer.write(frames.request_head(name.encode(), len(message)) + message)
+        await self._writer.drain()
+        if not name:
+            frames.check_greeting(await self._reader.readexactly(frames.GREETING_BYTES))
+        head = frames.read_response_head(await self._reader.readexactly(frames.RESPONSE_HEAD_BYTES))
+        return head.error, await self._reader.readexactly(head.body_bytes)
 
     async def join(self, member_id: str, metadata: bytes) -> tuple[int, int, str, list[str]]:
         request = pb.JoinGroupRequest(
@@ -122,12 +135,16 @@ class OurLink:
             protocol_type="consumer",
             protocols=[pb.JoinGroupRequest.Protocol(name="range", metadata=metadata)],
         )
-        try:
-            answer = await self._stub.JoinGroup(request)
-        except grpc.RpcError as error:
-            return error_from_rpc(error).code, -1, member_id, []
-        members = [member.member_id for member in answer.members]
-        return answer.error.code, answer.generation_id, answer.member_id, members
+        error, data = await self._call("JoinGroup", request)
+        if error:
+            return error, -1, member_id, []
+        answer = pb.JoinGroupResponse.FromString(data)
+        return (
+            answer.error.code,
+            answer.generation_id,
+            answer.member_id,
+            [member.member_id for member in answer.members],
+        )
 
     async def sync(self, generation: int, member_id: str, members: list[str]) -> tuple[int, int]:
         assignments = [pb.SyncGroupRequest.Assignment(member_id=each, assignment=_ASSIGNMENT) for each in members]
@@ -139,19 +156,13 @@ class OurLink:
             protocol_name="range",
             assignments=assignments,
         )
-        try:
-            answer = await self._stub.SyncGroup(request)
-        except grpc.RpcError as error:
-            return error_from_rpc(error).code, 0
-        return 0, len(answer.assignment)
+        error, data = await self._call("SyncGroup", request)
+        return error, 0 if error else len(pb.SyncGroupResponse.FromString(data).assignment)
 
     async def heartbeat(self, generation: int, member_id: str) -> int:
         request = pb.HeartbeatRequest(group_id=_GROUP, generation_id=generation, member_id=member_id)
-        try:
-            await self._stub.Heartbeat(request)
-        except grpc.RpcError as error:
-            return error_from_rpc(error).code
-        return 0
+        error, _ = await self._call("Heartbeat", request)
+        return error
 
 
 class KafkaLink:
@@ -250,13 +261,14 @@ def serve(*, address: str, side: str) -> Iterator[Run]:
 
 
 async def _links(address: str, side: str) -> list[Link]:
-    if side == "ours":
-        channels = [
-            grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
-            for _ in range(_CHANNELS)
-        ]
-        stubs: list[Any] = [BrokerStub(channel) for channel in channels]
-        await stubs[0].FindCoordinator(pb.FindCoordinatorRequest(key_type=pb.GROUP, keys=[_GROUP]))
-        return [OurLink(stubs[number % _CHANNELS]) for number in range(MEMBERS)]
     host, _, port = address.rpartition(":")
-    return [KafkaLink(*await asyncio.open_connection(host, int(port), limit=2**24)) for _ in range(MEMBERS)]
+    if side == "peer":
+        return [KafkaLink(*await asyncio.open_connection(host, int(port), limit=2**24)) for _ in range(MEMBERS)]
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub: Any = BrokerStub(channel)
+        await stub.FindCoordinator(pb.FindCoordinatorRequest(key_type=pb.GROUP, keys=[_GROUP]))
+        broker = await stub.ApiVersions(pb.ApiVersionsRequest())
+    links = [OurLink(*await asyncio.open_connection(host, broker.frame_port, limit=2**24)) for _ in range(MEMBERS)]
+    for link in links:
+        await link.greet()
+    return list(links)

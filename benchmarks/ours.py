@@ -43,6 +43,8 @@ class MillraceBroker:
             self.bootstrap,
             "-o",  # as for Kafka's broker: there is no time in which a first member waits for others
             "group.initial.rebalance.delay.ms=0",
+            "-o",  # nor a limit on connections
+            "max.connections=100000",
         ]
         self.process = start(command, self._log)
 

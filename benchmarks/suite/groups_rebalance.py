@@ -13,12 +13,12 @@ BENCHMARK = Benchmark(
     higher_is_better=False,
     durability=Durability.NOT_SYNCED,
     ours=Side(
-        what="1,000 members join again, until all have their assignment; bare gRPC calls",
+        what="1,000 members join again, until all have their assignment; bare frames, a connection for each",
         settings=ours.SETTINGS,
         open=lambda context: group_members.open_side(context, "ours"),
     ),
     peer=Side(
-        what="the same over Kafka's protocol, a connection for each member",
+        what="the same in Kafka's protocol",
         settings=kafka.SETTINGS,
         open=lambda context: group_members.open_side(context, "peer"),
     ),
