@@ -56,6 +56,7 @@ def dump(
     max_message_size: options.MaxMessageSize = None,
     offsets_decoder: options.OffsetsDecoder = False,
     transaction_log_decoder: options.TransactionLogDecoder = False,
+    share_group_state_decoder: options.ShareGroupStateDecoder = False,
     key_decoder_class: options.KeyDecoderClass = None,
     value_decoder_class: options.ValueDecoderClass = None,
     skip_record_metadata: options.SkipRecordMetadata = False,
@@ -93,7 +94,13 @@ def dump(
         schema=parsed_schema(schema),
         max_bytes=max_bytes,
         max_message_bytes=max_message_size,
-        decoder=_decoder(offsets_decoder, transaction_log_decoder, key_decoder_class, value_decoder_class),
+        decoder=_decoder(
+            key_decoder_class,
+            value_decoder_class,
+            OFFSETS=offsets_decoder,
+            TRANSACTIONS=transaction_log_decoder,
+            SHARE_STATES=share_group_state_decoder,
+        ),
         with_metadata=not skip_record_metadata,
         only_disagreements=verify_index_only,
         only_sanity=index_sanity_check,
@@ -109,14 +116,17 @@ def dump(
         raise typer.Exit(1)
 
 
-def _decoder(is_offsets: bool, is_transactions: bool, key: str | None, value: str | None) -> RecordDecoder | None:
-    from millrace_broker.log_tools.decoders import OFFSETS, TRANSACTIONS, plain_decoder
+def _decoder(key: str | None, value: str | None, **topics: bool) -> RecordDecoder | None:
+    """The decoder that options ask for: one of ``decoders``, by its name, or one of plain types."""
+    from millrace_broker.log_tools import decoders
 
-    if is_offsets + is_transactions + (key is not None or value is not None) > 1:
-        raise UsageError("--offsets-decoder, --transaction-log-decoder and decoder classes: give one of them")
-    if is_offsets or is_transactions:
-        return OFFSETS if is_offsets else TRANSACTIONS
-    return None if key is None and value is None else plain_decoder(key, value)
+    wanted = [name for name, is_wanted in topics.items() if is_wanted]
+    if len(wanted) + (key is not None or value is not None) > 1:
+        raise UsageError("decoders of topics and decoder classes: give one of them")
+    if wanted:
+        found: RecordDecoder = getattr(decoders, wanted[0])
+        return found
+    return None if key is None and value is None else decoders.plain_decoder(key, value)
 
 
 def parsed_schema(text: str | None) -> pa.Schema | None:

@@ -47,6 +47,10 @@ TransactionLogDecoder = Annotated[
     bool,
     typer.Option("--transaction-log-decoder", help="Decode records of __transaction_state (done anyway by name)."),
 ]
+ShareGroupStateDecoder = Annotated[
+    bool,
+    typer.Option("--share-group-state-decoder", help="Decode records of __share_group_state (done anyway by name)."),
+]
 KeyDecoderClass = Annotated[
     str | None,
     typer.Option(

@@ -1,6 +1,7 @@
 """What the keys and values of opaque records mean: plain types, the coordinators' records, or a function of one's own.
 
-For ``--key-decoder-class``, ``--value-decoder-class``, ``--offsets-decoder`` and ``--transaction-log-decoder``.
+For ``--key-decoder-class``, ``--value-decoder-class``, ``--offsets-decoder``, ``--transaction-log-decoder`` and
+``--share-group-state-decoder``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from uuid import UUID
 
 from millrace.coordinator_records import (
     OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
     TRANSACTIONS_TOPIC,
     ExternalCommitKey,
     ExternalCommitValue,
@@ -22,12 +24,17 @@ from millrace.coordinator_records import (
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
+    ShareSnapshotKey,
+    ShareSnapshotValue,
+    ShareUpdateKey,
+    ShareUpdateValue,
     TransactionLogKey,
     TransactionLogValue,
     TransactionState,
     UnknownKey,
     read_assignment,
     read_offsets_key,
+    read_share_state_key,
     read_subscription,
     read_transaction_key,
     read_versioned,
@@ -175,11 +182,26 @@ def _transaction_value(key: bytes | None, data: bytes) -> Any:
     return shown
 
 
+def _share_key(data: bytes) -> dict[str, Any]:
+    return _keyed(read_version(data), read_share_state_key(data))
+
+
+def _share_value(key: bytes | None, data: bytes) -> Any:
+    kind = None if key is None else read_share_state_key(key)
+    if not isinstance(kind, ShareSnapshotKey | ShareUpdateKey):
+        return data
+    cls: type[Message] = ShareSnapshotValue if isinstance(kind, ShareSnapshotKey) else ShareUpdateValue
+    version, value = read_versioned(cls, data)
+    return _valued(version, value.to_json(version))
+
+
 OFFSETS: Final = RecordDecoder(_offsets_key, _offsets_value)
 """Records of ``__consumer_offsets``, in the JSON of Kafka's own tool."""
 TRANSACTIONS: Final = RecordDecoder(_transaction_key, _transaction_value)
 """Records of ``__transaction_state``."""
-_BY_TOPIC: Final = {OFFSETS_TOPIC: OFFSETS, TRANSACTIONS_TOPIC: TRANSACTIONS}
+SHARE_STATES: Final = RecordDecoder(_share_key, _share_value)
+"""Records of ``__share_group_state``."""
+_BY_TOPIC: Final = {OFFSETS_TOPIC: OFFSETS, TRANSACTIONS_TOPIC: TRANSACTIONS, SHARE_STATE_TOPIC: SHARE_STATES}
 
 
 def decoder_of_topic(topic: str) -> RecordDecoder | None:

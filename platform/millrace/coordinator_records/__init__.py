@@ -1,9 +1,10 @@
-"""What coordinators write into ``__consumer_offsets`` and ``__transaction_state``, in Kafka 3.9's encodings.
+"""What coordinators write into their topics, in Kafka 3.9's encodings (share groups: 4.1's).
 
 ``messages``           versioned messages of typed fields, plain and flexible (KIP-482): how they are read and written
 ``offsets_topic``      committed offsets and groups
 ``consumer_protocol``  what members of a group of consumers tell each other, within a group's record
 ``transactions_topic`` the state of transactional ids
+``share_state_topic``  deliveries of share groups
 ``internal_topics``    the names of the topics
 """
 
@@ -32,6 +33,14 @@ from millrace.coordinator_records.offsets_topic import (
     read_offset_value,
     read_offsets_key,
 )
+from millrace.coordinator_records.share_state_topic import (
+    ShareSnapshotKey,
+    ShareSnapshotValue,
+    ShareUpdateKey,
+    ShareUpdateValue,
+    StateBatch,
+    read_share_state_key,
+)
 from millrace.coordinator_records.transactions_topic import (
     ExternalCommitKey,
     ExternalCommitValue,
@@ -59,6 +68,11 @@ __all__ = [
     "Message",
     "OffsetCommitKey",
     "OffsetCommitValue",
+    "ShareSnapshotKey",
+    "ShareSnapshotValue",
+    "ShareUpdateKey",
+    "ShareUpdateValue",
+    "StateBatch",
     "TopicPartitions",
     "TransactionLogKey",
     "TransactionLogValue",
@@ -70,6 +84,7 @@ __all__ = [
     "read_group_value",
     "read_offset_value",
     "read_offsets_key",
+    "read_share_state_key",
     "read_subscription",
     "read_transaction_key",
     "read_transaction_value",

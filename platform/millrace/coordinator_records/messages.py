@@ -17,11 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final, Self, TypeVar
+from uuid import UUID
 
 from millrace.errors import InvalidRecordError, UnsupportedVersionError
+from millrace.ids import id_text
 
 _ALWAYS: Final = 2**15
 _VARINT_BYTES_MAX: Final = 5
+_UUID_BYTES: Final = 16
 _LENGTH_MAX: Final = 2**31 - 1
 
 
@@ -32,6 +35,7 @@ class Kind(Enum):
     INT16 = "h"
     INT32 = "i"
     INT64 = "q"
+    UUID = "uuid"
     STRING = "string"
     BYTES = "bytes"
     INT32S = "array of int32"
@@ -152,6 +156,8 @@ def _kafka_name(name: str) -> str:
 def _json_of(value: Any, version: int) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
+    if isinstance(value, UUID):
+        return id_text(value)
     if isinstance(value, Message):
         return value.to_json(version)
     if isinstance(value, tuple):
@@ -222,6 +228,8 @@ class _Reader:
         kind = field.kind
         if len(kind.value) == 1:
             return self._int(kind, what)
+        if kind is Kind.UUID:
+            return UUID(bytes=self._take(_UUID_BYTES, what))
         if kind in (Kind.STRING, Kind.BYTES):
             length = self._length(Kind.INT16 if kind is Kind.STRING else Kind.INT32, field, what)
             taken = None if length is None else self._take(length, what)
@@ -286,6 +294,8 @@ class _Writer:
         kind = field.kind
         if len(kind.value) == 1:
             self._int(kind, value, what)
+        elif kind is Kind.UUID:
+            self.data += value.bytes
         elif kind in (Kind.STRING, Kind.BYTES):
             encoded = value.encode() if isinstance(value, str) else value
             self._length(Kind.INT16 if kind is Kind.STRING else Kind.INT32, encoded, field, what)
