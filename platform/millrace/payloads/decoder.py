@@ -1,0 +1,279 @@
+"""Payloads of an opaque topic to columns: bare, or framed as the Confluent registry's serializers do.
+
+A framed payload begins with a zero byte and its schema's id in four bytes, big-endian; in a Protobuf payload the place
+of its message follows (as many signed variable-length integers as the first of them says; a single 0 for the first
+message). The payloads of each id are read with that id's schema and resolved to the columns wanted, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.errors import MillraceError, SchemaError, UnknownSchemaError
+from millrace.payloads.avro import AvroReader
+from millrace.payloads.json_objects import JsonReader
+from millrace.payloads.protobuf import ProtobufReader
+from millrace.payloads.wire import Cursor, Longs
+from millrace.schemas.avro import parse_avro
+from millrace.schemas.json_schema import parse_json_schema
+from millrace.schemas.promotion import common_type, promote
+from millrace.schemas.proto_files import ProtoFile, compile_proto
+from millrace.schemas.protobuf import parse_protobuf
+from millrace.schemas.types import spark_name
+
+_HEADER_BYTES: Final = 5
+_MESSAGE_DEPTH_MAX: Final = 32
+
+
+class PayloadKind(StrEnum):
+    """How payloads are encoded."""
+
+    AVRO = "avro"
+    JSON = "json"
+    PROTOBUF = "protobuf"
+
+
+class Framing(StrEnum):
+    """What stands before the payload itself."""
+
+    NONE = "none"
+    CONFLUENT = "confluent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadSchema:
+    """A schema of payloads. ``references`` are texts by the name that ``text`` calls them; ``message`` is Protobuf's.
+
+    ``compiled`` is a serialized descriptor set, so that who reads payloads needs no compiler.
+    """
+
+    kind: PayloadKind
+    text: str = ""
+    references: Mapping[str, str] = field(default_factory=dict)
+    message: str = ""
+    compiled: bytes = b""
+
+    def prepared(self) -> PayloadSchema:
+        """The same, compiled where that takes a compiler. Raises ``SchemaError``."""
+        if self.kind is not PayloadKind.PROTOBUF or self.compiled:
+            return self
+        compiled = compile_proto(self.text, self.references).data
+        return PayloadSchema(kind=self.kind, text=self.text, message=self.message, compiled=compiled)
+
+    def columns(self) -> pa.Schema:
+        """Its columns. Raises ``SchemaError`` naming the path of what has none."""
+        if self.kind is PayloadKind.AVRO:
+            return parse_avro(self.text, self.references)
+        if self.kind is PayloadKind.JSON:
+            return parse_json_schema(self.text, self.references)
+        return parse_protobuf(ProtoFile(self.prepared().compiled), self.message)
+
+    def defaults(self) -> dict[str, Any]:
+        """Avro's default values of columns, for records whose writer did not know these."""
+        if self.kind is not PayloadKind.AVRO:
+            return {}
+        import json
+
+        fields = json.loads(self.text).get("fields", [])
+        return {each["name"]: each["default"] for each in fields if each.get("default") is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Columns of all rows, and what is wrong with those that could not be read: they are null in every column."""
+
+    columns: pa.RecordBatch
+    faults: Mapping[int, str]
+
+
+class PayloadDecoder:
+    """Decodes payloads to the columns of ``wanted``, a reader's schema; all of them are nullable in what comes out.
+
+    ``schema_of`` finds the schema of an id (raises ``UnknownSchemaError``); bare payloads have ``wanted`` itself as the
+    writer's schema. Not thread safe.
+    """
+
+    def __init__(
+        self, wanted: PayloadSchema, framing: Framing, schema_of: Callable[[int], PayloadSchema] | None = None
+    ) -> None:
+        self._wanted: Final = wanted.prepared()
+        self._columns: Final = wanted.columns()
+        self._defaults: Final = wanted.defaults()
+        self._framing: Final = framing
+        self._schema_of: Final = schema_of
+        self._writers: Final[dict[int, PayloadSchema]] = {}
+        self._readers: Final[dict[tuple[int, tuple[int, ...]], AvroReader | ProtobufReader]] = {}
+        self.schema: Final = pa.schema([each.with_nullable(True) for each in self._columns])
+
+    def decode(self, payloads: pa.Array) -> Decoded:
+        """Decode an array of BINARY. A null stays a row of nulls."""
+        faults: dict[int, str] = {}
+        rows = np.flatnonzero(payloads.is_valid().to_numpy(zero_copy_only=False))
+        present = payloads if len(rows) == len(payloads) else payloads.take(pa.array(rows))
+        pieces, places = [], []
+        for part, batch in self._parts(present, rows, faults):
+            pieces.append(batch)
+            places.append(part)
+        return Decoded(self._together(pieces, places, len(payloads), faults), faults)
+
+    def _parts(self, payloads: pa.Array, rows: Longs, faults: dict[int, str]) -> Any:
+        """Payloads that are read the same way, as (rows, columns)."""
+        if self._framing is Framing.NONE:
+            if len(payloads):
+                yield rows, self._read(payloads, None, rows, 0, (), faults)
+            return
+        ids = _schema_ids(payloads)
+        for schema_id in np.unique(ids):
+            which = np.flatnonzero(ids == schema_id)
+            if schema_id < 0:
+                text = "it does not begin with a zero byte and a schema id: is it framed as Confluent's serializers do?"
+                faults.update(dict.fromkeys(rows[which].tolist(), text))
+                continue
+            part = payloads if len(which) == len(payloads) else payloads.take(pa.array(which))
+            if self._wanted.kind is not PayloadKind.PROTOBUF:
+                skip = np.full(len(part), _HEADER_BYTES, np.int64)
+                yield rows[which], self._read(part, skip, rows[which], int(schema_id), (), faults)
+                continue
+            for indexes, within, skip in _by_message(part, rows[which], faults):
+                some = part if len(within) == len(part) else part.take(pa.array(within))
+                chosen = rows[which][within]
+                yield chosen, self._read(some, skip, chosen, int(schema_id), indexes, faults)
+
+    def _read(
+        self,
+        payloads: pa.Array,
+        skip: Longs | None,
+        rows: Longs,
+        schema_id: int,
+        indexes: tuple[int, ...],
+        faults: dict[int, str],
+    ) -> pa.RecordBatch:
+        if self._wanted.kind is PayloadKind.JSON:
+            bare = payloads if skip is None else pa.compute.binary_slice(payloads, _HEADER_BYTES)
+
+            def note(row: int, text: str) -> None:
+                faults.setdefault(int(rows[row]), text)
+
+            return JsonReader(self._columns).read(bare, note)
+        try:
+            reader = self._reader(schema_id, indexes)
+            cursor = Cursor.over(payloads, skip)
+            read = self._resolved(reader.read(cursor))
+        except (SchemaError, UnknownSchemaError, _UnreadableError) as error:
+            text = error.message if isinstance(error, MillraceError) else str(error)
+            where = f"schema {schema_id}: " if schema_id and not isinstance(error, UnknownSchemaError) else ""
+            faults.update(dict.fromkeys(rows.tolist(), f"{where}{text}"))
+            return pa.RecordBatch.from_arrays(
+                [pa.nulls(len(rows), each.type) for each in self.schema], schema=self.schema
+            )
+        for row, text in cursor.faults.texts().items():
+            faults.setdefault(int(rows[row]), text)
+        return read
+
+    def _reader(self, schema_id: int, indexes: tuple[int, ...]) -> AvroReader | ProtobufReader:
+        key = (schema_id, indexes)
+        if key not in self._readers:
+            writer = self._writer(schema_id)
+            if writer.kind is not self._wanted.kind:
+                raise SchemaError(f"it is of {writer.kind} payloads, and {self._wanted.kind} is decoded")
+            if writer.kind is PayloadKind.AVRO:
+                self._readers[key] = AvroReader.of(writer.text, dict(writer.references))
+            else:
+                file = ProtoFile(writer.compiled)
+                message = file.message_at(indexes) if indexes else file.message(writer.message)
+                self._readers[key] = ProtobufReader.of(file, message)
+        return self._readers[key]
+
+    def _writer(self, schema_id: int) -> PayloadSchema:
+        if not schema_id or self._schema_of is None:
+            return self._wanted
+        if schema_id not in self._writers:
+            self._writers[schema_id] = self._schema_of(schema_id).prepared()
+        return self._writers[schema_id]
+
+    def _resolved(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns wanted, from those that the writer had."""
+        arrays = []
+        for each in self._columns:
+            at = batch.schema.get_field_index(each.name)
+            if at >= 0:
+                arrays.append(_promoted(batch.column(at), each))
+            elif each.name in self._defaults:
+                default = pa.scalar(self._defaults[each.name])
+                arrays.append(pa.repeat(default, batch.num_rows).cast(each.type))
+            elif each.nullable:
+                arrays.append(pa.nulls(batch.num_rows, each.type))
+            else:
+                raise _UnreadableError(f"it has no column {each.name}, which is wanted as NOT NULL and has no default")
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _together(
+        self, pieces: list[pa.RecordBatch], places: list[Longs], length: int, faults: Mapping[int, str]
+    ) -> pa.RecordBatch:
+        is_whole = len(pieces) == 1 and len(places[0]) == length
+        if is_whole and not faults:
+            return pa.RecordBatch.from_arrays(pieces[0].columns, schema=self.schema)
+        order = np.full(length, -1, np.int64)
+        for offset, part in zip(np.cumsum([0, *map(len, places)]), places, strict=False):
+            order[part] = offset + np.arange(len(part))
+        order[list(faults)] = -1
+        taken = pa.array(np.maximum(order, 0), mask=order < 0)
+        columns = []
+        for at, each in enumerate(self.schema):
+            parts = [piece.column(at) for piece in pieces]
+            columns.append(pa.concat_arrays(parts).take(taken) if parts else pa.nulls(length, each.type))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+class _UnreadableError(Exception):
+    """A writer's schema cannot be read in the columns wanted."""
+
+
+def _promoted(array: pa.Array, wanted: pa.Field) -> pa.Array:
+    if common_type(wanted.type, array.type) is None:
+        raise _UnreadableError(
+            f"column {wanted.name} is {spark_name(array.type)}, and {spark_name(wanted.type)} is wanted"
+        )
+    try:
+        return promote(array, wanted.type)
+    except pa.ArrowInvalid as error:
+        raise _UnreadableError(f"column {wanted.name} does not fit {spark_name(wanted.type)}: {error}") from None
+
+
+def _schema_ids(payloads: pa.Array) -> Longs:
+    """The ids that payloads begin with; -1 where there is no such beginning."""
+    cursor = Cursor.over(payloads)
+    word = cursor.wire.words[cursor.position]
+    is_framed = ((word & np.uint64(0xFF)) == 0) & (cursor.end - cursor.position >= _HEADER_BYTES)
+    number = ((word >> np.uint64(8)) & np.uint64(0xFFFFFFFF)).astype(np.uint32).byteswap().astype(np.int64)
+    return np.where(is_framed, number, -1)
+
+
+def _by_message(payloads: pa.Array, rows: Longs, faults: dict[int, str]) -> Any:
+    """Payloads by the place of their message, as (indexes, which, bytes before the message)."""
+    start = np.full(len(payloads), _HEADER_BYTES, np.int64)
+    cursor = Cursor.over(payloads, start)
+    begin = cursor.position - start
+    count = cursor.zigzag("message indexes")
+    if not count.any():
+        yield (0,), np.arange(len(payloads)), cursor.position - begin
+        return
+    paths: list[tuple[int, ...]] = [(0,) if not number else () for number in count]
+    wrong = (count < 0) | (count > _MESSAGE_DEPTH_MAX)
+    for step in range(int(count[~wrong].max(initial=0))):
+        which = np.flatnonzero(~wrong & (count > step))
+        part = cursor.take(which)
+        for at, index in zip(which, part.zigzag("message indexes"), strict=True):
+            paths[at] = (*paths[at], int(index))
+        cursor.position[which] = part.position
+    bad = wrong | cursor.faults.are_there(cursor.rows) | np.array([min(path, default=0) < 0 for path in paths])
+    faults.update(dict.fromkeys(rows[bad].tolist(), "the place of its message is damaged"))
+    for path in sorted({path for path, is_bad in zip(paths, bad, strict=True) if not is_bad}):
+        within = np.flatnonzero([each == path and not is_bad for each, is_bad in zip(paths, bad, strict=True)])
+        yield path, within, (cursor.position - begin)[within]

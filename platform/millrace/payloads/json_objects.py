@@ -1,0 +1,164 @@
+"""JSON objects to columns, all of a batch by Arrow's reader.
+
+Each payload becomes ``{"v":<payload>}``, so that one that is no whole value breaks there and cannot swallow the next.
+Where the reader refuses, or takes what JSON does not have (NaN), halves are tried; what is left of a few rows is read
+one by one, which decides and says what is wrong. Maps, which the reader has not, are read one by one always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+import pyarrow.types as pat
+
+from millrace.payloads.json_values import NotAValueError, parse_json, struct_of, value_of
+from millrace.schemas.types import DURATION
+
+_ONE_BY_ONE: Final = 16
+"""Rows that are not halved any more: reading them costs what an attempt does."""
+
+_PREFIX: Final = pa.scalar(b'{"v":')
+_SUFFIX: Final = pa.scalar(b"}\n")
+_NOTHING: Final = pa.scalar(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class JsonReader:
+    """Reads payloads that are objects with the columns of ``schema`` as properties."""
+
+    schema: pa.Schema
+
+    def read(self, payloads: pa.Array, add_fault: Callable[[int, str], None]) -> pa.RecordBatch:
+        """Read an object of each payload; rows with a fault are null."""
+        has_maps = any(_has_map(field.type) for field in self.schema)
+        pieces = self._pieces(payloads, 0, add_fault, is_fast=not has_maps)
+        struct = pa.concat_arrays(pieces) if pieces else pa.array([], pa.struct(list(self.schema)))
+        return pa.RecordBatch.from_arrays(struct.flatten(), names=self.schema.names)
+
+    def _pieces(
+        self, payloads: pa.Array, first: int, add_fault: Callable[[int, str], None], *, is_fast: bool
+    ) -> list[pa.Array]:
+        if not len(payloads):
+            return []
+        if not is_fast or len(payloads) <= _ONE_BY_ONE:
+            return [self._one_by_one(payloads, first, add_fault)]
+        read = _read(payloads, self.schema)
+        if read is not None:
+            return [read]
+        half = len(payloads) // 2
+        return self._pieces(payloads.slice(0, half), first, add_fault, is_fast=True) + self._pieces(
+            payloads.slice(half), first + half, add_fault, is_fast=True
+        )
+
+    def _one_by_one(self, payloads: pa.Array, first: int, add_fault: Callable[[int, str], None]) -> pa.Array:
+        values: list[Any] = []
+        fields = list(self.schema)
+        for row, payload in enumerate(payloads.to_pylist(), first):
+            try:
+                value = parse_json(payload)
+                if not isinstance(value, dict):
+                    raise NotAValueError(f"it is no object but {type(value).__name__}")
+                values.append(struct_of(value, fields, ""))
+            except NotAValueError as error:
+                add_fault(row, str(error))
+                values.append(None)
+        return pa.array(values, pa.struct(_nullable(fields)))
+
+
+def _read(payloads: pa.Array, schema: pa.Schema) -> pa.Array | None:
+    """All payloads at once; None where one of them is not what it should be."""
+    physical = pa.struct([_physical(field) for field in schema])
+    try:
+        payloads.cast(pa.string())
+        lines = pc.binary_join_element_wise(_PREFIX, payloads, _SUFFIX, _NOTHING)
+        text = lines.buffers()[2]
+        table = pj.read_json(
+            pa.BufferReader(text),
+            pj.ReadOptions(use_threads=False, block_size=max(text.size, 1 << 16)),
+            pj.ParseOptions(
+                explicit_schema=pa.schema([("v", physical)]),
+                unexpected_field_behavior="ignore",
+                newlines_in_values=True,
+            ),
+        )
+        if table.num_rows != len(payloads):
+            return None
+        column = table.column(0)
+        array = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+        if array.null_count:
+            return None
+        fields = [_converted(part, field) for part, field in zip(array.flatten(), schema, strict=True)]
+        return pa.StructArray.from_arrays(fields, fields=_nullable(list(schema)))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, _GiveUpError):
+        return None
+
+
+class _GiveUpError(Exception):
+    """A value that the fast way takes and JSON has not, or has not here."""
+
+
+def _nullable(fields: list[pa.Field]) -> list[pa.Field]:
+    return [field.with_nullable(True) for field in fields]
+
+
+def _has_map(data_type: pa.DataType) -> bool:
+    if pat.is_map(data_type):
+        return True
+    return any(_has_map(data_type.field(at).type) for at in range(data_type.num_fields))
+
+
+def _physical(field: pa.Field) -> pa.Field:
+    """A column as the reader takes it: what is text in JSON is text first."""
+    data_type = field.type
+    if pat.is_struct(data_type):
+        data_type = pa.struct([_physical(each) for each in data_type])
+    elif pat.is_list(data_type):
+        data_type = pa.list_(_physical(data_type.value_field))
+    elif pat.is_temporal(data_type) or pat.is_binary(data_type):
+        data_type = pa.string()
+    return pa.field(field.name, data_type)
+
+
+def _converted(array: pa.Array, field: pa.Field) -> pa.Array:
+    """What was read as the column; gives up at what one-by-one reading would refuse."""
+    data_type = field.type
+    if not field.nullable and array.null_count:
+        raise _GiveUpError
+    if pat.is_struct(data_type):
+        return _struct(array, data_type)
+    if pat.is_list(data_type):
+        values = _converted(array.flatten(), data_type.value_field)
+        return pa.ListArray.from_arrays(array.offsets, values, type=data_type, mask=array.is_null())
+    if pat.is_floating(data_type):
+        if not pc.all(pc.is_finite(array)).as_py() and pc.any(pc.invert(pc.is_finite(array))).as_py():
+            raise _GiveUpError
+        return array
+    if pat.is_binary(data_type) or pat.is_time(data_type) or data_type == DURATION:
+        return _by_value(array, data_type)
+    if pat.is_timestamp(data_type) and pc.any(pc.not_equal(pc.utf8_slice_codeunits(array, 10, 11), "T")).as_py():
+        # Arrow takes dates and blanks too.
+        raise _GiveUpError
+    return array if array.type == data_type else array.cast(data_type)
+
+
+def _struct(array: pa.Array, data_type: pa.DataType) -> pa.Array:
+    present = array.filter(array.is_valid()) if array.null_count else array
+    parts = [_converted(part, each) for part, each in zip(present.flatten(), data_type, strict=True)]
+    struct = pa.StructArray.from_arrays(parts, fields=list(data_type))
+    if not array.null_count:
+        return struct
+    valid = array.is_valid()
+    place = pc.subtract(pc.cumulative_sum(valid.cast(pa.int32())), 1)
+    return struct.take(pc.if_else(valid, place, pa.scalar(None, pa.int32())))
+
+
+def _by_value(array: pa.Array, data_type: pa.DataType) -> pa.Array:
+    try:
+        return pa.array([value_of(value, data_type, "") for value in array.to_pylist()], data_type)
+    except NotAValueError:
+        raise _GiveUpError from None

@@ -1,0 +1,178 @@
+"""A JSON value to the value of a column, one at a time, or why it is none: what decides where the fast way gives up.
+
+Text for text, numbers for numbers: nothing is guessed. Instants, dates and durations are text in the forms of RFC 3339
+and ISO 8601, bytes are base64, decimals are numbers or text that loses no digit.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from datetime import date, datetime, timedelta
+from decimal import Decimal, DecimalException
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.types as pat
+
+from millrace.schemas.types import DURATION, TIMESTAMP, spark_name
+
+_DURATION: Final = re.compile(
+    r"(?P<sign>[+-]?)P(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?"
+    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,6})?)S)?)?"
+)
+_TIME: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:\.(\d{1,9}))?)?")
+
+
+class NotAValueError(ValueError):
+    """A JSON value does not fit its column; the text says which and why."""
+
+
+def parse_json(text: bytes | str) -> Any:
+    """Parse a JSON text with exact numbers. Raises ``NotAValueError``."""
+    try:
+        return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise NotAValueError(f"it is no JSON: {error}") from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
+
+
+def value_of(value: Any, data_type: pa.DataType, path: str) -> Any:
+    """What ``pa.array`` takes for the column. Raises ``NotAValueError`` naming the path."""
+    if value is None:
+        return None
+    if pat.is_struct(data_type):
+        return struct_of(_expect(value, dict, data_type, path), list(data_type), path)
+    if pat.is_list(data_type):
+        elements = _expect(value, list, data_type, path)
+        return [field_of(each, data_type.value_field, f"{path}.element") for each in elements]
+    if pat.is_map(data_type):
+        members = _expect(value, dict, data_type, path)
+        return [(name, field_of(each, data_type.item_field, f"{path}.{name}")) for name, each in members.items()]
+    if pat.is_boolean(data_type):
+        return _expect(value, bool, data_type, path)
+    if pat.is_string(data_type):
+        text = _expect(value, str, data_type, path)
+        if not _is_encodable(text):
+            raise NotAValueError(f"{path}: text with half of a surrogate pair")
+        return text
+    if pat.is_integer(data_type):
+        return _integer(value, data_type, path)
+    if pat.is_floating(data_type):
+        return _float(value, data_type, path)
+    if pat.is_decimal(data_type):
+        return _decimal(value, data_type, path)
+    return _from_text(_expect(value, str, data_type, path), data_type, path)
+
+
+def field_of(value: Any, field: pa.Field, path: str) -> Any:
+    """The same, and null only where it may be."""
+    if value is None and not field.nullable:
+        raise NotAValueError(f"{path}: it is missing, or null")
+    return value_of(value, field.type, path)
+
+
+def struct_of(value: dict[str, Any], fields: list[pa.Field], path: str) -> dict[str, Any]:
+    """An object's properties that are columns; others are left out."""
+    prefix = f"{path}." if path else ""
+    return {each.name: field_of(value.get(each.name), each, prefix + each.name) for each in fields}
+
+
+def _expect(value: Any, kind: type, data_type: pa.DataType, path: str) -> Any:
+    if type(value) is not kind:
+        raise _misfit(value, data_type, path)
+    return value
+
+
+def _misfit(value: Any, data_type: pa.DataType, path: str) -> NotAValueError:
+    shown = json.dumps(value, default=str)
+    return NotAValueError(f"{path}: {shown if len(shown) <= 60 else shown[:57] + '...'} is no {spark_name(data_type)}")
+
+
+def _integer(value: Any, data_type: pa.DataType, path: str) -> int:
+    if type(value) is Decimal and value.is_finite() and value.adjusted() < 20 and value == int(value):
+        value = int(value)
+    limit = 1 << (data_type.bit_width - 1)
+    if type(value) is not int or not -limit <= value < limit:
+        raise _misfit(value, data_type, path)
+    return value
+
+
+def _float(value: Any, data_type: pa.DataType, path: str) -> float:
+    if type(value) not in (int, Decimal):
+        raise _misfit(value, data_type, path)
+    try:
+        number = float(value)
+        if abs(number) > (3.4028235677973366e38 if pat.is_float32(data_type) else 1.7976931348623157e308):
+            raise OverflowError
+    except OverflowError:
+        raise _misfit(value, data_type, path) from None
+    return number
+
+
+def _decimal(value: Any, data_type: pa.DataType, path: str) -> Decimal:
+    try:
+        number = Decimal(value) if type(value) in (int, str, Decimal) else None
+        if number is not None and number.is_finite() and number == 0:
+            return Decimal(0)
+        if (
+            number is not None
+            and number.is_finite()
+            and number.adjusted() < data_type.precision - data_type.scale
+            and int(number.normalize().as_tuple().exponent) >= -data_type.scale
+        ):
+            return number
+    except (DecimalException, ValueError):
+        pass
+    raise _misfit(value, data_type, path)
+
+
+def _from_text(text: str, data_type: pa.DataType, path: str) -> Any:
+    try:
+        if pat.is_binary(data_type):
+            return base64.b64decode(text, validate=True)
+        if pat.is_date(data_type):
+            return date.fromisoformat(text)
+        if pat.is_time(data_type):
+            return nanoseconds(text)
+        if data_type == DURATION:
+            return duration(text)
+        instant = datetime.fromisoformat(text)
+        if (instant.tzinfo is not None) == (data_type == TIMESTAMP):
+            return instant
+    except (ValueError, OverflowError, binascii.Error):
+        pass
+    raise _misfit(text, data_type, path)
+
+
+def nanoseconds(text: str) -> int:
+    """A time of day as nanoseconds since midnight. Raises ``ValueError``."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    hours, minutes, seconds, fraction = found.groups(default="0")
+    return ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 10**9 + int(fraction.ljust(9, "0"))
+
+
+def duration(text: str) -> timedelta:
+    """A duration in ISO 8601, without years and months. Raises ``ValueError``."""
+    found = _DURATION.fullmatch(text)
+    if found is None or text[-1] in "PT":
+        raise ValueError(text)
+    parts = {unit: number for unit, number in found.groupdict(default="0").items() if unit != "sign"}
+    seconds = Decimal(parts.pop("seconds"))
+    whole = timedelta(microseconds=int(seconds * 10**6), **{unit: int(number) for unit, number in parts.items()})
+    return -whole if found["sign"] == "-" else whole
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

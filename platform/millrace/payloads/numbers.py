@@ -1,0 +1,78 @@
+"""Numbers as they were read to the types of columns."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pat
+
+from millrace.payloads.wire import Cursor, Longs
+
+_DECIMAL_BYTES: Final = 16
+
+
+def from_words(
+    values: npt.NDArray[Any], data_type: pa.DataType, cursor: Cursor, path: str, *, ticks: int = 1
+) -> pa.Array:
+    """Whole numbers as a column: themselves, days or microseconds, ``ticks`` to each. What does not fit is a fault."""
+    width = data_type.bit_width
+    if ticks != 1:
+        wrong = np.abs(values) > (2**63 - 1) // ticks
+        if wrong.any():
+            cursor.faults.add(cursor.rows[wrong], f"{path}: a time is out of range")
+            values = np.where(wrong, 0, values)
+        values = values * ticks
+    if width < 64:
+        narrow = values.astype(f"i{width // 8}")
+        wrong = narrow != values
+        if wrong.any():
+            cursor.faults.add(cursor.rows[wrong], f"{path}: a number is out of range")
+        values = narrow
+    if pat.is_time(data_type):
+        wrong = (values < 0) | (values >= 86_400 * 10**9)
+        if wrong.any():
+            cursor.faults.add(cursor.rows[wrong], f"{path}: a time of day is out of range")
+            values = np.where(wrong, 0, values)
+    array = pa.array(values)
+    return array if array.type == data_type else array.view(data_type)
+
+
+def decimals(cursor: Cursor, starts: Longs, lengths: Longs, data_type: pa.DataType, path: str) -> pa.Array:
+    """Unscaled numbers in two's complement, big-endian, as decimals. Too many digits are a fault."""
+    wrong = (lengths > _DECIMAL_BYTES) | (lengths < 1)
+    if wrong.any():
+        cursor.faults.add(cursor.rows[wrong], f"{path}: a decimal has {_DECIMAL_BYTES} bytes at most, and one at least")
+        lengths = np.where(wrong, 1, lengths)
+    # The sixteen bytes that end where the number does, turned round; what lies before it becomes its sign.
+    blocks = cursor.wire.blocks[starts + lengths - _DECIMAL_BYTES].view(np.uint8).reshape(-1, _DECIMAL_BYTES)[:, ::-1]
+    negative = cursor.wire.bytes[starts] >= 0x80
+    sign = np.where(negative, 0xFF, 0).astype(np.uint8)
+    place = np.arange(_DECIMAL_BYTES)
+    little = np.where(place < lengths[:, None], blocks, sign[:, None])
+    array = pa.Array.from_buffers(
+        pa.decimal128(38, data_type.scale), len(starts), [None, pa.py_buffer(np.ascontiguousarray(little))]
+    )
+    return fitted(array, data_type, cursor, path)
+
+
+def fitted(array: pa.Array, data_type: pa.DataType, cursor: Cursor, path: str) -> pa.Array:
+    """Decimals in the type of the column; too many digits are a fault."""
+    try:
+        return array.cast(data_type)
+    except pa.ArrowInvalid:
+        limit = 10**data_type.precision
+        wrong = np.array([abs(int(value.scaleb(data_type.scale))) >= limit for value in array.to_pylist()], bool)
+        cursor.faults.add(cursor.rows[wrong], f"{path}: a number has more digits than {data_type}")
+        return pa.array(
+            [None if bad else value for bad, value in zip(wrong, array.to_pylist(), strict=True)], data_type
+        )
+
+
+def uuid_text(array: pa.Array) -> pa.Array:
+    """Sixteen bytes as a UUID's text."""
+    from uuid import UUID
+
+    return pa.array([str(UUID(bytes=value)) if len(value) == 16 else None for value in array.to_pylist()], pa.string())

@@ -1,0 +1,139 @@
+"""Payloads, bare and framed, to the columns wanted: each by its writer's schema."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from millrace.errors import BrokerUnavailableError, UnknownSchemaError
+from millrace.payloads import Framing, PayloadDecoder, PayloadKind, PayloadSchema
+
+OLD = {"type": "record", "name": "O", "fields": [{"name": "id", "type": "int"}, {"name": "gone", "type": "string"}]}
+NEW = {
+    "type": "record",
+    "name": "O",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "city", "type": ["null", "string"], "default": None},
+        {"name": "kind", "type": "string", "default": "plain"},
+    ],
+}
+OTHER = {"type": "record", "name": "O", "fields": [{"name": "id", "type": "string"}]}
+
+
+def _avro(schema: dict[str, Any], record: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, fastavro.parse_schema(json.loads(json.dumps(schema))), record)
+    return buffer.getvalue()
+
+
+def _schema(definition: dict[str, Any]) -> PayloadSchema:
+    return PayloadSchema(kind=PayloadKind.AVRO, text=json.dumps(definition))
+
+
+def _framed(schema_id: int, payload: bytes) -> bytes:
+    return struct.pack(">bI", 0, schema_id) + payload
+
+
+def _registry(schemas: dict[int, PayloadSchema]) -> Any:
+    def find(schema_id: int) -> PayloadSchema:
+        if schema_id not in schemas:
+            raise UnknownSchemaError(f"no payload schema has id {schema_id}")
+        return schemas[schema_id]
+
+    return find
+
+
+def test_each_payload_is_read_by_its_writers_schema() -> None:
+    find = _registry({1: _schema(OLD), 70_000: _schema(NEW), 3: _schema(OTHER)})
+    decoder = PayloadDecoder(_schema(NEW), Framing.CONFLUENT, find)
+    payloads = [
+        _framed(70_000, _avro(NEW, {"id": 1, "city": "Bern", "kind": "x"})),
+        _framed(1, _avro(OLD, {"id": 2, "gone": "!"})),
+        None,
+        b"\0\0",
+        b"{}",
+        _framed(9, b"?"),
+        _framed(3, _avro(OTHER, {"id": "three"})),
+        _framed(1, b"\x02\x0a"),
+        _framed(70_000, _avro(NEW, {"id": 4, "city": None, "kind": "y"})),
+    ]
+    decoded = decoder.decode(pa.array([b"left out", *payloads], pa.binary()).slice(1))
+    empty = {"id": None, "city": None, "kind": None}
+    assert decoded.columns.to_pylist() == [
+        {"id": 1, "city": "Bern", "kind": "x"},
+        {"id": 2, "city": None, "kind": "plain"},
+        *[empty] * 6,
+        {"id": 4, "city": None, "kind": "y"},
+    ]
+    assert decoded.columns.schema.equals(decoder.schema)
+    assert {row: text[:40] for row, text in sorted(decoded.faults.items())} == {
+        3: "it does not begin with a zero byte and a",
+        4: "it does not begin with a zero byte and a",
+        5: "no payload schema has id 9",
+        6: "schema 3: column id is STRING, and BIGIN",
+        7: "gone: it ends in the middle of a value",
+    }
+
+
+def test_a_registry_that_does_not_answer_is_no_fault_of_a_payload() -> None:
+    def find(schema_id: int) -> PayloadSchema:
+        raise BrokerUnavailableError("no broker answers")
+
+    with pytest.raises(BrokerUnavailableError):
+        PayloadDecoder(_schema(NEW), Framing.CONFLUENT, find).decode(pa.array([_framed(1, b"")], pa.binary()))
+
+
+PROTO = """syntax = "proto3";
+message First { int32 a = 1; }
+message Second { message Inner { int32 a = 1; string b = 2; } Inner inner = 1; }
+"""
+
+
+def test_the_place_of_a_protobuf_message() -> None:
+    schema = PayloadSchema(kind=PayloadKind.PROTOBUF, text=PROTO, message="Second.Inner")
+    decoder = PayloadDecoder(schema, Framing.CONFLUENT, _registry({5: schema}))
+    payloads = [
+        _framed(5, b"\x00" + b"\x08\x07"),  # 0: the first message
+        _framed(5, b"\x04\x02\x00" + b"\x08\x08\x12\x01x"),  # two indexes, 1 and 0: Second.Inner
+        _framed(5, b"\x02\x00" + b"\x08\x09"),  # one index, 0
+        _framed(5, b"\x02\x10"),  # the ninth message
+        _framed(5, b"\x03"),  # -2 indexes
+        _framed(5, b""),
+    ]
+    decoded = decoder.decode(pa.array(payloads, pa.binary()))
+    # First has no b, which is NOT NULL in the message wanted.
+    assert sorted(decoded.faults) == [0, 2, 3, 4, 5]
+    assert decoded.columns.to_pylist()[1] == {"a": 8, "b": "x"}
+    first = PayloadSchema(kind=PayloadKind.PROTOBUF, text=PROTO, message="First")
+    decoded = PayloadDecoder(first, Framing.CONFLUENT, _registry({5: schema})).decode(pa.array(payloads, pa.binary()))
+    assert decoded.columns.column("a").to_pylist() == [7, 8, 9, None, None, None]
+    assert decoded.faults[3] == "schema 5: no message has the indexes [8] in the schema"
+    assert decoded.faults[4] == decoded.faults[5] == "the place of its message is damaged"
+
+
+def test_framed_and_bare_json() -> None:
+    text = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
+    schema = PayloadSchema(kind=PayloadKind.JSON, text=text)
+    payloads = pa.array([b'{"a": 1}', b"{}", None], pa.binary())
+    decoded = PayloadDecoder(schema, Framing.NONE).decode(payloads)
+    assert decoded.columns.to_pylist() == [{"a": 1}, {"a": None}, {"a": None}]
+    assert decoded.faults == {1: "a: it is missing, or null"}
+    framed = pa.array([_framed(1, b'{"a": 1}'), b"{}", _framed(2, b"{}"), _framed(7, b'{"a": 2}')], pa.binary())
+    decoded = PayloadDecoder(schema, Framing.CONFLUENT).decode(framed)
+    assert decoded.columns.column("a").to_pylist() == [1, None, None, 2]
+    assert sorted(decoded.faults) == [1, 2]
+
+
+def test_nothing_and_only_nulls() -> None:
+    for framing in Framing:
+        decoder = PayloadDecoder(_schema(NEW), framing, _registry({}))
+        assert decoder.decode(pa.array([], pa.binary())).columns.num_rows == 0
+        decoded = decoder.decode(pa.array([None, None], pa.binary()))
+        assert (decoded.columns.num_rows, decoded.columns.column("id").null_count, decoded.faults) == (2, 2, {})

@@ -1,0 +1,123 @@
+"""JSON payloads are read the same at once and one by one; what is wrong is found where it is."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+from decimal import Decimal
+from typing import Any
+
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+
+from millrace.payloads.json_objects import JsonReader
+from millrace.schemas import parse_ddl
+
+COLUMNS = (
+    "b BOOLEAN, t TINYINT, i INT, l BIGINT NOT NULL, f FLOAT, d DOUBLE, n DECIMAL(9,2), s STRING, z BINARY, "
+    "day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, clock TIME, took INTERVAL DAY TO SECOND, "
+    "list ARRAY<STRUCT<x: INT, y: STRING>>, o STRUCT<p: STRING, q: STRUCT<r: DATE>>"
+)
+SCHEMA = parse_ddl(COLUMNS)
+
+_nullable = {
+    "b": st.booleans(),
+    "t": st.integers(-128, 127),
+    "i": st.integers(-(2**31), 2**31 - 1),
+    "f": st.floats(width=32, allow_nan=False, allow_infinity=False),
+    "d": st.floats(allow_nan=False, allow_infinity=False),
+    "n": st.integers(-(10**9) + 1, 10**9 - 1).map(lambda number: str(Decimal(number).scaleb(-2))),
+    "s": st.text(max_size=10),
+    "z": st.binary(max_size=9).map(lambda data: base64.b64encode(data).decode()),
+    "day": st.dates().map(datetime.date.isoformat),
+    "at": st.datetimes(datetime.datetime(1700, 1, 1), timezones=st.just(datetime.UTC)).map(datetime.datetime.isoformat),
+    "local": st.datetimes(datetime.datetime(1700, 1, 1)).map(datetime.datetime.isoformat),
+    "clock": st.times().map(datetime.time.isoformat),
+    "took": st.integers(0, 10**6).map("PT{}S".format),
+    "list": st.lists(
+        st.none() | st.fixed_dictionaries({}, optional={"x": st.none() | st.integers(0, 9), "y": st.text(max_size=3)})
+    ),
+    "o": st.fixed_dictionaries(
+        {}, optional={"p": st.text(max_size=3), "q": st.none() | st.just({"r": "2020-02-29"}), "unknown": st.just([1])}
+    ),
+}
+_objects = st.fixed_dictionaries(
+    {"l": st.integers(-(2**63), 2**63 - 1)}, optional={name: st.none() | each for name, each in _nullable.items()}
+)
+_payloads = st.tuples(_objects, st.booleans(), st.sampled_from([None, 1])).map(
+    lambda each: json.dumps(each[0], ensure_ascii=each[1], indent=each[2]).encode()
+)
+
+
+def _read(payloads: list[bytes], schema: pa.Schema = SCHEMA) -> tuple[list[Any], dict[int, str]]:
+    faults: dict[int, str] = {}
+    batch = JsonReader(schema).read(pa.array(payloads, pa.binary()), faults.__setitem__)
+    batch.validate(full=True)
+    return [None if row in faults else value for row, value in enumerate(_rows(batch))], faults
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    at = batch.schema.get_field_index("clock")
+    if at >= 0:
+        batch = batch.set_column(at, "clock", batch.column(at).cast(pa.int64()))
+    return batch.to_pylist()
+
+
+@settings(max_examples=60)
+@given(st.lists(_payloads, min_size=20, max_size=40))
+def test_at_once_and_one_by_one_are_the_same(payloads: list[bytes]) -> None:
+    together, faults = _read(payloads)
+    assert faults == {}
+    assert together == [_read([payload])[0][0] for payload in payloads]
+    for row, payload in zip(together, payloads, strict=True):
+        sent = json.loads(payload)
+        assert {name: row[name] for name in "btilds"} == {name: sent.get(name) for name in "btilds"}
+
+
+_broken = st.sampled_from(
+    [b"", b" ", b"{", b"}", b'{"l":', b"1}", b'{"l":1}}', b'{"l":1}{"l":2}', b'{"l":1},{"l":2}', b"null", b"[]", b"3",
+     b'{"l":1},"v":{"l":2}', b'{"l":1}}\n{"v":{"l":2}', b'{"l":"1"}', b'{"l":null}', b"{}",
+     b'{"l":1,"d":NaN}', b'{"l":1,"d":1e999}', b'{"l":1,"f":1e300}', b'{"l":1,"t":300}',
+     b'{"l":1,"s":5}', b'{"l":1,"s":"\xff"}', b'{"l":1,"s":"\\ud800"}',
+     b'{"l":1,"s":"a\nb"}',
+     b'{"l":1,"day":"2020-02-30"}', b'{"l":1,"at":"2020-01-01T00:00:00"}', b'{"l":1,"local":"2020-01-01T00:00:00Z"}',
+     b'{"l":1,"n":1.234}', b'{"l":1,"n":"x"}', b'{"l":1,"z":"?"}', b'{"l":1,"clock":"25:00"}', b'{"l":1,"took":"P1M"}',
+     b'{"l":1,"list":{}}', b'{"l":1,"list":[{"x":"1"}]}', b'{"l":1,"o":[]}', b'{"l":1,"at":"2020-01-01"}', b'{"l":01}']
+)  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(_payloads, st.none() | _broken), min_size=18, max_size=40))
+def test_what_is_broken_harms_no_other(pairs: list[tuple[bytes, bytes | None]]) -> None:
+    payloads = [broken if broken is not None else good for good, broken in pairs]
+    rows, faults = _read(payloads)
+    assert sorted(faults) == [at for at, (_, broken) in enumerate(pairs) if broken is not None]
+    for at, (good, broken) in enumerate(pairs):
+        assert rows[at] == (None if broken is not None else _read([good])[0][0])
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"{", "it is no JSON: Expecting property name"),
+        (b"[]", "it is no object but list"),
+        (b"{}", "l: it is missing, or null"),
+        (b'{"l": "1"}', 'l: "1" is no BIGINT'),
+        (b'{"l": 1, "list": [{"x": true}]}', "list.element.x: true is no INT"),
+        (b'{"l": 1, "o": {"q": {"r": "today"}}}', 'o.q.r: "today" is no DATE'),
+        (b'{"l": 1, "d": NaN}', "it is no JSON: NaN is no number"),
+        (b'{"l": 1, "n": 12345678.9}', "n: "),
+    ],
+)
+def test_faults_name_the_place(payload: bytes, reason: str) -> None:
+    assert _read([payload])[1][0].startswith(reason)
+
+
+def test_maps_and_whole_numbers_with_a_point() -> None:
+    schema = parse_ddl("m MAP<STRING, INT>, l BIGINT")
+    rows, faults = _read([b'{"m": {"a": 1, "b": null}, "l": 2.0}', b'{"m": {"a": "x"}}', b"{}"], schema)
+    assert rows == [{"m": [("a", 1), ("b", None)], "l": 2}, None, {"m": None, "l": None}]
+    assert faults == {1: 'm.a: "x" is no INT'}
