@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from millrace.clients.transport import Links, Method, PendingCall, UnaryCall, unary
+from millrace.clients.transport import Helper, Links, Method, PendingCall, UnaryCall, unary
 from millrace.clients.transport.calls import OnDone
 from millrace.config.client import ClientConfig
 from millrace.errors import (
@@ -154,6 +154,11 @@ class Connections:
         pending: PendingCall[Response] = PendingCall(on_done)
         self._links.to(address).begin(call, request, timeout_s, pending, cancellable=cancellable)
         return pending
+
+    @property
+    def helper(self) -> Helper:
+        """What a thread can do while it waits for answers."""
+        return self._links
 
     def _bootstrap_address(self, attempt: int) -> str:
         addresses = self._config.addresses

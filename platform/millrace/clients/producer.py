@@ -26,7 +26,7 @@ from millrace.clients.producing.batch_making import BatchMaker
 from millrace.clients.producing.batch_sending import ManyFuture, gather
 from millrace.clients.producing.batching import fit_table
 from millrace.clients.producing.chunk import Headers, OnDelivery
-from millrace.clients.producing.futures import SendFuture
+from millrace.clients.producing.futures import Outcomes, SendFuture
 from millrace.clients.producing.interceptors import Interceptors, ProducerInterceptor
 from millrace.clients.producing.memory import BufferMemory
 from millrace.clients.producing.partitioning import Partitioner, check_choice, instances
@@ -82,7 +82,9 @@ class Producer(TransactionCalls):
         # Topics whose records take the short way: none of them wherever a record needs to be looked at more closely.
         self._direct: dict[str, RecordBuffer] = {}
         # Shared by all futures and the sender.
-        self._condition = threading.Condition()
+        self._condition = Outcomes(self._connections.helper)
+        if self._interceptors:
+            self._condition.will_call()
         self._transactions: Transactions | None = None
         if config.transactional_id:
             self._transactions = Transactions(config, self._connections, on_leaving=self._direct.clear)

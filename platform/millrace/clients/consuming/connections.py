@@ -16,6 +16,7 @@ class ConsumerConnections(Connections):
     def __init__(self, config: ClientConfig, signal: Signal) -> None:
         super().__init__(config)
         self._signal = signal
+        signal.help_with(self.helper)
 
     def _send(self, call: UnaryCall[Request, Response], request: Request, target: str, timeout_s: float) -> Response:
         if not self._signal.is_mine:

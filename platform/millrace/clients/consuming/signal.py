@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from millrace.clients.transport import Helper
 from millrace.errors import ConcurrentUseError, WakeupError
 
 
@@ -26,6 +27,11 @@ class Signal:
         self._owner: int | None = None
         self._depth = 0
         self._is_deaf = False
+        self._helper: Helper | None = None
+
+    def help_with(self, helper: Helper) -> None:
+        """Have whoever waits do something useful."""
+        self._helper = helper
 
     @property
     def serial(self) -> int:
@@ -37,12 +43,16 @@ class Signal:
         with self._condition:
             self._serial += 1
             self._condition.notify_all()
+        if self._helper is not None:
+            self._helper.wake()
 
     def wakeup(self) -> None:
         """End the caller's wait with ``WakeupError``, now or as soon as it waits."""
         with self._condition:
             self._is_woken = True
             self._condition.notify_all()
+        if self._helper is not None:
+            self._helper.wake()
 
     def forget_wakeup(self) -> None:
         """Take back a wake-up that nobody has noticed yet."""
@@ -66,13 +76,20 @@ class Signal:
     def wait(self, serial: int, timeout_s: float) -> None:
         """Wait until the bell has rung since ``serial``, or ``timeout_s``. Raises ``WakeupError``."""
         deadline = time.monotonic() + timeout_s
-        with self._condition:
-            while True:
+        while True:
+            with self._condition:
                 self._raise_if_woken()
                 left = deadline - time.monotonic()
                 if self._serial != serial or left <= 0:
                     return
-                self._condition.wait(min(left, threading.TIMEOUT_MAX))
+            if self._helper is not None and self._helper.help(lambda: self._is_over(serial), left):
+                continue
+            with self._condition:
+                if not self._is_over(serial):
+                    self._condition.wait(min(left, threading.TIMEOUT_MAX))
+
+    def _is_over(self, serial: int) -> bool:
+        return self._serial != serial or (self._is_woken and not self._is_deaf)
 
     @property
     def is_mine(self) -> bool:

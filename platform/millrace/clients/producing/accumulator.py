@@ -19,6 +19,7 @@ from millrace.clients.model import BatchMetadata, TopicDescription
 from millrace.clients.producing.batch_making import BatchMaker
 from millrace.clients.producing.batching import BuiltBatch, Fitted, RefusedRow
 from millrace.clients.producing.chunk import Chunk, Rows
+from millrace.clients.producing.futures import Outcomes
 from millrace.clients.producing.memory import BufferMemory, NoRoomError
 from millrace.clients.producing.outgoing import Completion
 from millrace.clients.producing.record_buffer import RecordBuffer
@@ -46,7 +47,7 @@ class Accumulator:
         config: ProducerConfig,
         metadata: MetadataCache,
         memory: BufferMemory,
-        condition: threading.Condition,
+        condition: Outcomes,
         maker: BatchMaker,
         sender: Sender,
         *,
@@ -78,7 +79,7 @@ class Accumulator:
             limit_bytes=self.limit_bytes(topic),
             block_bytes=block_bytes,
             reserve=self._reserve,
-            on_first=self._sender.wake,
+            on_first=self._on_first,
             on_full=self._on_full,
         )
         with self._opening:
@@ -97,6 +98,12 @@ class Accumulator:
         """Size from which gathered records become batches whatever ``linger.ms`` says."""
         batches = min(topic.num_partitions, _CHUNK_BATCHES_MAX)
         return min(self._config.batch_size * batches, self._config.buffer_memory // 2)
+
+    def _on_first(self, buffer: RecordBuffer) -> None:
+        """A record begins a chunk: send it in this very thread if nothing keeps it, else have the sender's look."""
+        is_due = self._may_block and not self._config.linger_ms
+        if not (is_due and self._sender.send_at_once(buffer.name, lambda: self._drain(buffer, wait=False))):
+            self._sender.wake()
 
     def _on_full(self, buffer: RecordBuffer) -> None:
         if self._may_block:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 from millrace.clients.model import ProducerRecord, RecordMetadata, TopicDescription
 from millrace.clients.producing.chunk import Chunk
-from millrace.clients.producing.futures import SendFuture, call_safely
+from millrace.clients.producing.futures import Outcomes, SendFuture, call_safely
 from millrace.clients.producing.record_checks import RecordChecker, as_bytes, as_headers, check_timestamp
 from millrace.errors import SchemaMismatchError
 
@@ -22,7 +21,7 @@ class ManyFuture(SendFuture[list[RecordMetadata]]):
 
     __slots__ = ("_callbacks", "_chunks", "_condition", "_left")
 
-    def __init__(self, chunks: Sequence[Chunk], condition: threading.Condition) -> None:
+    def __init__(self, chunks: Sequence[Chunk], condition: Outcomes) -> None:
         self._chunks = chunks
         self._condition = condition
         self._callbacks: list[Callable[[Any], Any]] = []
@@ -48,11 +47,12 @@ class ManyFuture(SendFuture[list[RecordMetadata]]):
         """Call ``callback`` with this future once it is done, in the producer's own thread, or now if it is done."""
         with self._condition:
             if self._left:
+                self._condition.will_call()
                 self._callbacks.append(callback)
                 return
         call_safely(callback, self)
 
-    def _get_condition(self) -> threading.Condition:
+    def _get_condition(self) -> Outcomes:
         return self._condition
 
     def _outcome(self) -> tuple[Any, Exception | None]:
@@ -69,7 +69,7 @@ class ManyFuture(SendFuture[list[RecordMetadata]]):
 def gather(
     topic: TopicDescription,
     records: Iterable[Any],
-    condition: threading.Condition,
+    condition: Outcomes,
     *,
     partition: int | None,
     place: Callable[[ProducerRecord], int],

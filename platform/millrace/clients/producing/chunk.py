@@ -7,7 +7,6 @@ once set, stays; callbacks of a row are called once, after its fate is set, in t
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Self
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from millrace.clients.model import BatchMetadata, RecordMetadata, TopicDescription
 from millrace.clients.producing.batching import HEADERS, PARTITION, TIMESTAMP, Fitted
-from millrace.clients.producing.futures import SendFuture, call_safely
+from millrace.clients.producing.futures import Outcomes, SendFuture, call_safely
 from millrace.errors import MillraceError, SchemaMismatchError
 from millrace.records import OPAQUE_SCHEMA
 from millrace.records.arrays import binary_array, headers_array, int32_array
@@ -67,7 +66,7 @@ class Chunk:
         "values",
     )
 
-    def __init__(self, condition: threading.Condition) -> None:
+    def __init__(self, condition: Outcomes) -> None:
         self.values: list[Any] = []
         self.keys: list[Any] | None = None
         self.headers: list[Headers] | None = None
@@ -131,6 +130,7 @@ class Chunk:
 
     def tell(self, row: int, callback: OnDelivery) -> None:
         """Have ``callback`` called when the fate of a record is known that is about to be appended."""
+        self._condition.will_call()
         self._callbacks[row] = [callback]
 
     def add_callback(self, row: int, callback: OnDelivery) -> bool:
@@ -138,6 +138,7 @@ class Chunk:
         with self._condition:
             if self.is_done(row):
                 return False
+            self._condition.will_call()
             self._callbacks.setdefault(row, []).append(callback)
             return True
 
@@ -287,7 +288,7 @@ class Chunk:
         return RecordMetadata(batch.topic, batch.partition, offset, stamp), None
 
     @property
-    def condition(self) -> threading.Condition:
+    def condition(self) -> Outcomes:
         """What is notified when fates become known."""
         return self._condition
 
@@ -310,7 +311,7 @@ class RecordFuture(SendFuture[RecordMetadata]):
         if not self._chunk.add_callback(self._row, lambda metadata, error: callback(self)):
             call_safely(callback, self)
 
-    def _get_condition(self) -> threading.Condition:
+    def _get_condition(self) -> Outcomes:
         return self._chunk.condition
 
     def _outcome(self) -> tuple[Any, Exception | None]:

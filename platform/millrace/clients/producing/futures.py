@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar, cast
 
+from millrace.clients.transport import Helper
 from millrace.errors import RequestTimedOutError
 
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 _UNSET: Any = object()
+_LONG_S = float("inf")
 
 
 def call_safely(callback: Callable[..., Any], *arguments: Any) -> None:
@@ -25,6 +28,43 @@ def call_safely(callback: Callable[..., Any], *arguments: Any) -> None:
         callback(*arguments)
     except Exception:
         logger.exception("a callback of a producer failed")
+
+
+class Outcomes(threading.Condition):
+    """What all futures of a producer share: notified when some are done.
+
+    Who waits receives the answers itself (``helper``) as long as nothing of the caller's is to be called then: that
+    belongs into a thread of the producer's, for the one that waits may hold what it needs.
+    """
+
+    def __init__(self, helper: Helper | None = None) -> None:
+        super().__init__()
+        self._helper = helper
+        self._calls = False
+
+    def will_call(self) -> None:
+        """From now on there are callbacks of the caller's."""
+        if not self._calls:
+            self._calls = True
+            if self._helper is not None:
+                self._helper.wake()
+
+    def notify_all(self) -> None:
+        """Wake all who wait, those who help as well."""
+        super().notify_all()
+        if self._helper is not None:
+            self._helper.wake()
+
+    def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait until something is done that is followed by ``notify_all``; false after ``timeout_s``."""
+        deadline = _LONG_S if timeout_s is None else time.monotonic() + timeout_s
+        while self._helper is not None and not self._calls and not is_done():
+            if not self._helper.help(lambda: self._calls or is_done(), deadline - time.monotonic()):
+                break
+            if time.monotonic() >= deadline:
+                return is_done()
+        with self:
+            return self.wait_for(is_done, None if timeout_s is None else max(deadline - time.monotonic(), 0))
 
 
 class SendFuture(Generic[Result]):
@@ -45,7 +85,7 @@ class SendFuture(Generic[Result]):
         """
 
     @abstractmethod
-    def _get_condition(self) -> threading.Condition:
+    def _get_condition(self) -> Outcomes:
         """What is notified when futures are done."""
 
     @abstractmethod
@@ -71,12 +111,10 @@ class SendFuture(Generic[Result]):
     def _wait(self, timeout: float | None) -> None:
         if self.done():
             return
-        condition = self._get_condition()
-        with condition:
-            if not condition.wait_for(self.done, timeout):
-                raise RequestTimedOutError(
-                    f"the broker has not answered within {timeout} s; the records are still on their way"
-                )
+        if not self._get_condition().wait_until(self.done, timeout):
+            raise RequestTimedOutError(
+                f"the broker has not answered within {timeout} s; the records are still on their way"
+            )
 
 
 class ValueFuture(SendFuture[Result]):
@@ -84,7 +122,7 @@ class ValueFuture(SendFuture[Result]):
 
     __slots__ = ("_callbacks", "_condition", "_error", "_result")
 
-    def __init__(self, condition: threading.Condition) -> None:
+    def __init__(self, condition: Outcomes) -> None:
         self._condition = condition
         self._result: Any = _UNSET
         self._error: Exception | None = None
@@ -98,6 +136,7 @@ class ValueFuture(SendFuture[Result]):
         """Call ``callback`` with this future once it is done, in the producer's own thread, or now if it is done."""
         with self._condition:
             if not self.done():
+                self._condition.will_call()
                 self._callbacks.append(callback)
                 return
         call_safely(callback, self)
@@ -116,7 +155,7 @@ class ValueFuture(SendFuture[Result]):
         for callback in callbacks:
             call_safely(callback, self)
 
-    def _get_condition(self) -> threading.Condition:
+    def _get_condition(self) -> Outcomes:
         return self._condition
 
     def _outcome(self) -> tuple[Any, Exception | None]:

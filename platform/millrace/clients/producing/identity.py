@@ -23,7 +23,7 @@ _SEQUENCE_MAX: Final = 2**31 - 1
 
 
 class Identity:
-    """Id, epoch and numbers of one producer. ``ensure`` and ``stamp`` are for the sender's thread."""
+    """Id, epoch and numbers of one producer. ``ensure`` and ``stamp`` are for the thread that sends."""
 
     def __init__(self, config: ProducerConfig, connections: Connections, transactions: Transactions | None) -> None:
         self._config = config
@@ -31,6 +31,11 @@ class Identity:
         self._transactions = transactions
         self._producer: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = {}
+
+    @property
+    def is_known(self) -> bool:
+        """Whether ``ensure`` has nothing to ask."""
+        return self._producer is not None or not self._config.enable_idempotence
 
     def ensure(self, timeout_ms: int) -> None:
         """See to it that there is an id, if there is to be one; asking for it may take ``timeout_ms``."""

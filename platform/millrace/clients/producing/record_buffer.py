@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from millrace.clients.model import TopicDescription
 from millrace.clients.producing.chunk import Chunk, Headers, OnDelivery, RecordFuture
+from millrace.clients.producing.futures import Outcomes
 from millrace.clients.producing.record_checks import RecordChecker, as_bytes
 from millrace.errors import ClientClosedError
 
@@ -31,12 +32,12 @@ class RecordBuffer:
     def __init__(
         self,
         topic: TopicDescription,
-        condition: threading.Condition,
+        condition: Outcomes,
         *,
         limit_bytes: int,
         block_bytes: int,
         reserve: Callable[[RecordBuffer, int], None],
-        on_first: Callable[[], None],
+        on_first: Callable[[RecordBuffer], None],
         on_full: Callable[[RecordBuffer], None],
     ) -> None:
         self.name = topic.name
@@ -101,7 +102,7 @@ class RecordBuffer:
         if not is_fitting:
             return self.append(None, value, (), None, -1)
         if not row:
-            self._on_first()
+            self._on_first(self)
         if size_bytes >= self._limit_bytes:
             self._on_full(self)
         return RecordFuture(chunk, row)
@@ -144,7 +145,7 @@ class RecordBuffer:
                     break
             self._make_room(size_bytes)
         if not row:
-            self._on_first()
+            self._on_first(self)
         if chunk_bytes >= self._limit_bytes:
             self._on_full(self)
         return RecordFuture(chunk, row)

@@ -16,13 +16,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from millrace.clients.connections import Connections, backoff_s
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import BatchMetadata, ProducerStatistics, TopicDescription, TopicPartition
 from millrace.clients.producing.adaptive import QueueState
 from millrace.clients.producing.batching import BuiltBatch
+from millrace.clients.producing.futures import Outcomes
 from millrace.clients.producing.identity import Identity
 from millrace.clients.producing.outgoing import Completion, Counts, Outgoing, Queue
 from millrace.clients.producing.transactions import Transactions
@@ -42,6 +43,7 @@ from millrace.errors import (
 )
 from millrace.protocol import millrace_pb2 as pb
 
+Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 _REQUEST_BYTES: Final = 2**20
 """Size up to which batches of several partitions share a request. With larger ones all partitions' batches would be
@@ -58,7 +60,7 @@ class Sender:
         config: ProducerConfig,
         connections: Connections,
         metadata: MetadataCache,
-        condition: threading.Condition,
+        condition: Outcomes,
         transactions: Transactions | None,
     ) -> None:
         self._config = config
@@ -79,6 +81,8 @@ class Sender:
         self._identity = Identity(config, connections, transactions)
         self._wanted_topics: set[str] = set()
         self._calling: set[int] = set()
+        self._passing = threading.Lock()
+        self._passing_thread: int | None = None
         self._woken = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="millrace-producer", daemon=True)
@@ -104,8 +108,26 @@ class Sender:
             queue = self._queues.setdefault(partition, Queue())
             queue.waiting.append(Outgoing(batch, partition, completion, deadline))
             self._outstanding += 1
-        if threading.current_thread() is not self._thread:  # which looks at the queues next
+        if threading.get_ident() != self._passing_thread:  # which looks at the queues next
             self.wake()
+
+    def send_at_once(self, topic: str, work: Callable[[], None]) -> bool:
+        """Do ``work``, which queues batches of a topic, and send them in the present thread: then no other is woken.
+
+        False, and perhaps not all was done, where something is under way, or would have to be waited for.
+        """
+        if self._transactions is not None or self._outstanding or not self._passing.acquire(blocking=False):
+            return False
+        try:
+            is_known = self._identity.is_known and self._metadata.known(topic) is not None
+            if self._stopping or self._outstanding or not is_known:
+                return False
+            self._pass(work)
+        finally:
+            self._passing_thread = None
+            self._passing.release()
+        with self._condition:
+            return not any(queue.waiting for queue in self._queues.values())
 
     def wake(self) -> None:
         """Have ``work`` called soon."""
@@ -174,18 +196,9 @@ class Sender:
 
     def _run(self) -> None:
         while True:
-            try:
-                self._look_up_wanted()
-                next_work_s = self._work()
-                self._expire()
-                self._drop_lost()
-                for address, batches in self._take_ready().items():
-                    self._send(address, batches)
-            except Exception as error:
-                # A defect of ours: nothing is lost silently, what is queued fails with it.
-                logger.exception("the producer's sender failed")
-                self._fail_all(UnknownServerError(f"the producer failed: {error!r}"))
-                next_work_s = None
+            with self._passing:
+                next_work_s = self._pass(self._all_work)
+                self._passing_thread = None
             with self._condition:
                 wait_s = self._wait_s(next_work_s)
             with self._bell:
@@ -194,6 +207,27 @@ class Sender:
                 self._woken = False
                 if self._stopping:
                     return
+
+    def _all_work(self) -> float | None:
+        self._look_up_wanted()
+        next_work_s = self._work()
+        self._expire()
+        self._drop_lost()
+        return next_work_s
+
+    def _pass(self, work: Callable[[], Result]) -> Result | None:
+        """Do ``work`` and send what can be sent; one thread at a time."""
+        self._passing_thread = threading.get_ident()
+        result = None
+        try:
+            result = work()
+            for address, batches in self._take_ready().items():
+                self._send(address, batches)
+        except Exception as error:
+            # A defect of ours: nothing is lost silently, what is queued fails with it.
+            logger.exception("the producer's sender failed")
+            self._fail_all(UnknownServerError(f"the producer failed: {error!r}"))
+        return result
 
     def _wait_s(self, next_work_s: float | None) -> float | None:
         now = time.monotonic()

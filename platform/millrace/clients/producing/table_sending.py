@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,7 +9,7 @@ from millrace.clients.connections import Connections
 from millrace.clients.model import BatchMetadata
 from millrace.clients.producing.batch_making import BatchMaker
 from millrace.clients.producing.batching import BuiltBatch, Fitted, RefusedRow
-from millrace.clients.producing.futures import ValueFuture
+from millrace.clients.producing.futures import Outcomes, ValueFuture
 from millrace.clients.producing.interceptors import Interceptors
 from millrace.clients.producing.memory import BufferMemory
 from millrace.clients.producing.outgoing import Completion
@@ -30,7 +29,7 @@ class TableSender:
         config: ProducerConfig,
         connections: Connections,
         memory: BufferMemory,
-        condition: threading.Condition,
+        condition: Outcomes,
         maker: BatchMaker,
         sender: Sender,
         interceptors: Interceptors,
@@ -90,7 +89,7 @@ class TableSender:
 class _TableSend:
     """Gathers what becomes of a table's batches into one future."""
 
-    def __init__(self, condition: threading.Condition, memory: BufferMemory, interceptors: Interceptors) -> None:
+    def __init__(self, condition: Outcomes, memory: BufferMemory, interceptors: Interceptors) -> None:
         self.future: ValueFuture[list[BatchMetadata]] = ValueFuture(condition)
         self.error: MillraceError | None = None
         self._condition = condition

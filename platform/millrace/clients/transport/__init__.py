@@ -4,7 +4,7 @@
 between ``grpc_transport`` and ``frame_transport``. Above this package nobody knows which it is.
 """
 
-from millrace.clients.transport.calls import FETCH, PRODUCE, Method, PendingCall, Received, UnaryCall, unary
+from millrace.clients.transport.calls import FETCH, PRODUCE, Helper, Method, PendingCall, Received, UnaryCall, unary
 from millrace.clients.transport.link import Link, Links
 
-__all__ = ["FETCH", "PRODUCE", "Link", "Links", "Method", "PendingCall", "Received", "UnaryCall", "unary"]
+__all__ = ["FETCH", "PRODUCE", "Helper", "Link", "Links", "Method", "PendingCall", "Received", "UnaryCall", "unary"]

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
@@ -85,6 +85,16 @@ FETCH: Final[UnaryCall[pb.FetchRequest, Received]] = UnaryCall.of(
     "Fetch", encode=pb.FetchRequest.SerializeToString, decode=lambda data: data
 )
 """The call Fetch whose response is left as it came: see ``millrace.protocol.fetch_response``."""
+
+
+class Helper(Protocol):
+    """Does, in a thread that has to wait for something, what else another one had to be woken for."""
+
+    def help(self, is_over: Callable[[], bool], timeout_s: float) -> bool:
+        """Do so until ``is_over``, at most for ``timeout_s``; false, at once, if there is nothing to do."""
+
+    def wake(self) -> None:
+        """Have whoever helps look whether it is over."""
 
 
 OnDone = Callable[[Response | None, MillraceError | None], None]

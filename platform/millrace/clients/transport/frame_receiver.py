@@ -8,6 +8,7 @@ receives. Invariants:
 - A connection under way is armed for one event at a time; the thread that gets it is the only one that uses the
   connection, until it arms it again.
 - The calls' deadlines are watched by all threads that wait: none sleeps beyond the first.
+- Who has nothing to do but to wait for an answer ``help``s: it receives itself, and no other thread is woken for it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 _WAITING_MAX: Final = 2
 """Threads beyond these end when there is nothing to do."""
 _NEVER: Final = float("inf")
+_HELPED_MAX: Final = 8
+"""With more calls under way than this a thread of ours receives, and wakes whoever waits."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +42,11 @@ class Reception:
     deadline: float
     on_ready: Callable[[Exception | None], None]
     is_expired: bool = False
+
+    def expire(self) -> None:
+        """Its time is up: end the connection, which ends the reception."""
+        self.is_expired = True
+        self.sock.shut()
 
 
 class Receiver:
@@ -56,27 +64,26 @@ class Receiver:
         self._waiting = 0
         self._threads = 0
         self._started = 0
-        self._is_closed = False
+        self._is_closed = self._is_released = False
+        self._helper: int | None = None
+        self._helper_bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def receive(self, reception: Reception) -> bool:
         """Wait for a response, and send what is left of its request; false once closed."""
         with self._lock:
             if self._is_closed:
                 return False
-            if not self._waiting:
-                self._start_thread()
-            if self._put(reception):
-                os.eventfd_write(self._bell, 1)
+            self._put(reception)
         return True
 
-    def _put(self, reception: Reception) -> bool:
-        """Await a response; true if its deadline is the first now."""
+    def _put(self, reception: Reception) -> None:
         self._under_way[reception.sock.fd] = reception
-        is_first = reception.deadline < self._next_deadline
-        if is_first:
+        if not self._waiting:
+            self._start_thread()
+        if reception.deadline < self._next_deadline:
             self._next_deadline = reception.deadline
+            os.eventfd_write(self._bell, 1)
         self._arm(reception.sock)
-        return is_first
 
     def _arm(self, sock: FrameSocket) -> None:
         events = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLONESHOT
@@ -122,40 +129,42 @@ class Receiver:
         with self._lock:
             self._waiting -= 1
             self._threads -= 1
-            if not self._is_closed:
-                return
-            if self._threads:
+            if self._is_closed and self._threads:
                 os.eventfd_write(self._bell, 1)  # the next one, if somebody has heard it before it was the last time
-                return
-        self._epoll.close()
-        os.close(self._bell)
+            self._release_unused()
+
+    def _release_unused(self) -> None:
+        """Close the descriptors after ``close``, once nobody uses them. With the lock."""
+        if self._is_closed and not self._threads and self._helper is None and not self._is_released:
+            self._is_released = True
+            self._epoll.close()
+            os.close(self._bell)
+            os.close(self._helper_bell)
 
     def _hear_bell(self) -> None:
-        with suppress(BlockingIOError):  # another thread was faster
-            os.eventfd_read(self._bell)
+        _silence(self._bell)
 
     def _serve(self, fd: int) -> None:
         with self._lock:
             reception = self._under_way.pop(fd, None)  # it is this thread's until it is put back
         if reception is None:
             return
-        failure: Exception | None = None
-        try:
-            if not reception.sock.advance():
-                with self._lock:
-                    if not self._is_closed:
-                        self._put(reception)
-                        return
-                failure = _closed()
-        except Exception as error:  # noqa: BLE001 - it is the call's outcome
-            failure = error
+        is_ready, failure = _advanced(reception)
+        if not is_ready and self._put_back(reception):
+            return
         with self._lock:
             self._waiting -= 1
             if not self._waiting and not self._is_closed:
                 self._start_thread()
-        _tell(reception, failure)
+        _tell(reception, failure if is_ready else _closed())
         with self._lock:
             self._waiting += 1
+
+    def _put_back(self, reception: Reception) -> bool:
+        with self._lock:
+            if not self._is_closed:
+                self._put(reception)
+            return not self._is_closed
 
     def _expire(self) -> None:
         """End the connections of calls whose time is up, which ends these."""
@@ -165,8 +174,67 @@ class Receiver:
             left = [each.deadline for each in self._under_way.values() if each.deadline > now]
             self._next_deadline = min(left, default=_NEVER)
         for reception in expired:
-            reception.is_expired = True
-            reception.sock.shut()
+            reception.expire()
+
+    # --- helping --------------------------------------------------------------------------------------------------
+
+    def help(self, is_over: Callable[[], bool], timeout_s: float) -> bool:
+        """Receive in the present thread until ``is_over``, or nothing is left to receive, or ``timeout_s``.
+
+        What follows the calls is done in it too. Whatever else makes ``is_over`` true is to be followed by ``wake``.
+        Returns false, at once, if there is nothing to do, or another thread does it.
+        """
+        with self._lock:
+            if self._is_closed or self._helper is not None or not 0 < len(self._under_way) <= _HELPED_MAX:
+                return False
+            self._helper = threading.get_ident()
+            taken, self._under_way = self._under_way, {}
+            for fd in taken:
+                self._epoll.modify(fd, select.EPOLLONESHOT)  # without it, the end of a connection is told for ever
+        try:
+            self._help(taken, is_over, time.monotonic() + timeout_s)
+        finally:
+            for reception in taken.values():
+                if not self._put_back(reception):
+                    _tell(reception, _closed())
+            with self._lock:
+                self._helper = None
+                self._release_unused()
+        return True
+
+    def _help(self, taken: dict[int, Reception], is_over: Callable[[], bool], until: float) -> None:
+        poll = select.poll()
+        poll.register(self._helper_bell, select.POLLIN)
+        for fd, reception in taken.items():
+            poll.register(fd, select.POLLIN | (0 if reception.sock.is_sent else select.POLLOUT))
+        while taken and not self._is_closed and not is_over():
+            now = time.monotonic()
+            if now >= until:
+                return
+            for reception in taken.values():
+                if reception.deadline <= now:
+                    reception.expire()
+            first = min(reception.deadline for reception in taken.values())
+            for fd, _ in poll.poll(max(min(until, max(first, now)) - now, 0.0) * 1000 + 1):
+                if fd == self._helper_bell:
+                    _silence(fd)
+                    continue
+                reception = taken[fd]
+                is_ready, failure = _advanced(reception)
+                if is_ready:
+                    poll.unregister(fd)
+                    del taken[fd]
+                    _tell(reception, failure)
+                elif reception.sock.is_sent:
+                    poll.modify(fd, select.POLLIN)
+
+    def wake(self) -> None:
+        """Have a helper look whether it is over; for other threads."""
+        helper = self._helper
+        if helper is not None and helper != threading.get_ident():
+            with self._lock:
+                if not self._is_closed:
+                    os.eventfd_write(self._helper_bell, 1)
 
     def close(self) -> None:
         """End the threads, and what is under way: ``on_ready`` is told so here."""
@@ -176,13 +244,24 @@ class Receiver:
             self._is_closed = True
             left = list(self._under_way.values())
             self._under_way.clear()
-            if self._threads:
-                os.eventfd_write(self._bell, 1)
-            else:
-                self._epoll.close()
-                os.close(self._bell)
+            for bell in (self._bell, self._helper_bell):
+                os.eventfd_write(bell, 1)
+            self._release_unused()
         for reception in left:
             _tell(reception, _closed())
+
+
+def _silence(bell: int) -> None:
+    with suppress(BlockingIOError):  # another thread was faster
+        os.eventfd_read(bell)
+
+
+def _advanced(reception: Reception) -> tuple[bool, Exception | None]:
+    """Whether a reception is over, and what went wrong with it."""
+    try:
+        return reception.sock.advance(), None
+    except Exception as error:  # noqa: BLE001 - it is the call's outcome
+        return True, error
 
 
 def _closed() -> Exception:

@@ -16,6 +16,7 @@ import select
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from typing import Final
@@ -92,6 +93,17 @@ class Links:
             if self._receiver is None:
                 self._receiver = Receiver("millrace-answers")
             return self._receiver
+
+    def help(self, is_over: Callable[[], bool], timeout_s: float) -> bool:
+        """Receive answers in the present thread instead of waiting for another that does: ``Receiver.help``."""
+        receiver = self._receiver
+        return receiver is not None and receiver.help(is_over, timeout_s)
+
+    def wake(self) -> None:
+        """Have a thread that helps look whether it is over."""
+        receiver = self._receiver
+        if receiver is not None:
+            receiver.wake()
 
     def close(self) -> None:
         """Close all connections; calls under way end with ``ClientClosedError``. May be called twice."""

@@ -1,6 +1,5 @@
 """Records gathered one by one: every one meets its fate, in order, whatever is drained and fails in between."""
 
-import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from millrace.clients.model import BatchMetadata, PartitionInfo, RecordMetadata,
 from millrace.clients.producing.accumulator import Accumulator
 from millrace.clients.producing.batch_making import BatchMaker
 from millrace.clients.producing.batching import BuiltBatch
-from millrace.clients.producing.futures import SendFuture
+from millrace.clients.producing.futures import Outcomes, SendFuture
 from millrace.clients.producing.memory import BufferMemory, NoRoomError
 from millrace.clients.producing.record_buffer import RecordBuffer
 from millrace.config.client import ProducerConfig
@@ -59,6 +58,9 @@ class _Sender:
     def wake(self) -> None:
         self.woken += 1
 
+    def send_at_once(self, topic: str, work: Any) -> bool:
+        return False
+
     def is_busy(self, topic: str) -> bool:
         return False
 
@@ -93,7 +95,7 @@ class _World:
             config,
             _Metadata(topic),  # type: ignore[arg-type]
             self.memory,
-            threading.Condition(),
+            Outcomes(),
             BatchMaker(config, None),
             self.sender,  # type: ignore[arg-type]
             check_can_send=self._check,

@@ -1,15 +1,14 @@
 """Futures that share a condition: the first outcome counts, and waiting ends."""
 
-import threading
 
 import pytest
 
-from millrace.clients.producing.futures import ValueFuture
+from millrace.clients.producing.futures import Outcomes, ValueFuture
 from millrace.errors import MessageTooLargeError, RequestTimedOutError
 
 
 def test_only_the_first_outcome_counts() -> None:
-    future: ValueFuture[int] = ValueFuture(threading.Condition())
+    future: ValueFuture[int] = ValueFuture(Outcomes())
     called: list[int] = []
     future.add_done_callback(lambda done: called.append(done.result()))
     future.complete(1)
@@ -21,7 +20,7 @@ def test_only_the_first_outcome_counts() -> None:
 
 
 def test_errors_are_raised_and_waiting_ends() -> None:
-    future: ValueFuture[int] = ValueFuture(threading.Condition())
+    future: ValueFuture[int] = ValueFuture(Outcomes())
     with pytest.raises(RequestTimedOutError, match=r"within 0\.01 s"):
         future.result(0.01)
     future.complete(error=MessageTooLargeError("too large"))
@@ -31,7 +30,7 @@ def test_errors_are_raised_and_waiting_ends() -> None:
 
 
 def test_a_callback_that_fails_keeps_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
-    future: ValueFuture[int] = ValueFuture(threading.Condition())
+    future: ValueFuture[int] = ValueFuture(Outcomes())
     called: list[int] = []
     future.add_done_callback(lambda done: 1 / 0)
     future.add_done_callback(lambda done: called.append(done.result()))

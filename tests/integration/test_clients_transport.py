@@ -1,0 +1,332 @@
+"""How clients find the broker's port for frames, what they do without it, and that callers notice no difference."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.clients import Admin, Consumer, Producer
+from millrace.errors import (
+    BrokerUnavailableError,
+    ClientClosedError,
+    InvalidConfigError,
+    MessageTooLargeError,
+    UnknownTopicOrPartitionError,
+    WakeupError,
+)
+from millrace_broker.embedded import EmbeddedBroker
+
+from .frame_calls import eventually
+
+
+def _frames(broker: EmbeddedBroker) -> int:
+    """Connections for frames that are open at the broker."""
+    return len(broker.server.broker.limits._open)
+
+
+@pytest.fixture(params=["auto", "grpc"])
+def transport(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def config(module_broker: EmbeddedBroker, transport: str) -> dict[str, Any]:
+    return {"bootstrap.servers": module_broker.bootstrap_servers, "transport": transport}
+
+
+@pytest.fixture
+def ready(config: dict[str, Any], topic: str) -> str:
+    with Admin(config) as admin:
+        admin.create_topic(topic, partitions=2, configs={"max.message.bytes": "40000000"})
+    return topic
+
+
+# --- the same over both -----------------------------------------------------------------------------------------------
+
+
+def test_the_transport_is_the_one_that_was_asked_for(tmp_path: Path, transport: str) -> None:
+    with EmbeddedBroker(tmp_path / "data") as broker:
+        with Admin({"bootstrap.servers": broker.bootstrap_servers, "transport": transport}) as admin:
+            admin.list_topics()
+            assert _frames(broker) == (transport == "auto")
+        eventually(lambda: _frames(broker) == 0)
+
+
+def test_an_unknown_transport_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match="transport"):
+        Admin({"bootstrap.servers": "localhost:1", "transport": "pigeon"})
+
+
+def test_records_large_and_small_come_back_in_order(config: dict[str, Any], ready: str) -> None:
+    values = [os.urandom(size) for size in (0, 10, 70_000, 9_000_000, 300_000, 12_000_000, 1)]
+    with Producer({**config, "max.request.size": 30_000_000}) as producer:
+        for value in values:
+            producer.send(ready, value, partition=0)
+    with Consumer({**config, "auto.offset.reset": "earliest", "direct.reads": "never"}) as consumer:
+        consumer.assign(consumer.partitions_for(ready))
+        received: list[Any] = []
+        while len(received) < len(values):
+            received += [record.value for record in consumer.poll(20_000)]
+    assert received == values
+
+
+def test_errors_are_of_the_same_class(config: dict[str, Any], ready: str) -> None:
+    with Admin(config) as admin, pytest.raises(UnknownTopicOrPartitionError, match="nowhere"):
+        admin.describe_topic("nowhere")
+    with Producer({**config, "max.request.size": 200_000_000}) as producer:
+        error = producer.send(ready, bytes(120_000_000)).exception(60)
+        assert isinstance(error, MessageTooLargeError)
+        assert producer.send(ready, b"x").result(20).offset >= 0
+
+
+def test_a_wake_up_ends_a_poll_and_the_next_goes_on(config: dict[str, Any], ready: str) -> None:
+    with Consumer({**config, "auto.offset.reset": "earliest"}) as consumer, Producer(config) as producer:
+        consumer.assign(consumer.partitions_for(ready))
+        for number in range(3):
+            waker = threading.Timer(0.1, consumer.wakeup)
+            waker.start()
+            with pytest.raises(WakeupError):
+                consumer.poll(30_000)
+            waker.join()
+            producer.send(ready, str(number)).result(20)
+            assert [record.value for record in consumer.poll(30_000)] == [str(number).encode()]
+
+
+def test_closing_ends_a_poll(config: dict[str, Any], ready: str) -> None:
+    consumer = Consumer(config)
+    consumer.assign(consumer.partitions_for(ready))
+    threading.Timer(0.2, consumer._connections.close).start()
+    with pytest.raises(ClientClosedError):
+        consumer.poll(30_000)
+    consumer.close()
+
+
+def test_a_long_poll_ends_with_the_first_record(config: dict[str, Any], ready: str) -> None:
+    with Consumer({**config, "fetch.max.wait.ms": 60_000}) as consumer, Producer(config) as producer:
+        partitions = consumer.partitions_for(ready)
+        consumer.assign(partitions)
+        consumer.seek_to_end(*partitions)
+        assert not list(consumer.poll(100))
+        started = time.monotonic()
+        threading.Timer(0.2, lambda: producer.send(ready, b"late")).start()
+        assert [record.value for record in consumer.poll(50_000)] == [b"late"]
+        assert time.monotonic() - started < 20
+
+
+def test_groups_and_transactions(config: dict[str, Any], ready: str) -> None:
+    group = {**config, "group.id": f"group-{ready}", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    with Producer({**config, "transactional.id": f"id-{ready}"}) as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            for number in range(10):
+                producer.send(ready, str(number))
+        producer.begin_transaction()
+        producer.send(ready, b"aborted")
+        producer.abort_transaction()
+    with Consumer({**group, "isolation.level": "read_committed"}) as consumer:
+        consumer.subscribe([ready])
+        values: list[Any] = []
+        while len(values) < 10:
+            values += [record.value for record in consumer.poll(20_000)]
+        consumer.commit()
+        committed = consumer.committed(consumer.assignment())
+    assert sorted(values) == [str(number).encode() for number in range(10)]
+    assert sum(place.offset for place in committed.values()) >= 10
+
+
+def test_threads_share_a_client(config: dict[str, Any], ready: str) -> None:
+    with Producer(config) as producer, Admin(config) as admin:
+        failures: list[BaseException] = []
+
+        def work(number: int) -> None:
+            try:
+                for at in range(50):
+                    producer.send(ready, f"{number}-{at}").result(30)
+                    admin.describe_topic(ready)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not failures
+
+
+def test_callbacks_come_in_a_thread_of_the_producers(config: dict[str, Any], ready: str) -> None:
+    """Who waits for a result may hold a lock that a callback wants."""
+    held, called = threading.Lock(), []
+
+    def on_delivery(metadata: Any, error: Any) -> None:
+        with held:
+            called.append(threading.current_thread())
+
+    with Producer(config) as producer:
+        producer.send(ready, b"x").result(20)
+        for number in range(20):
+            with held:
+                producer.send(ready, b"x", on_delivery=on_delivery).result(20)
+            eventually(lambda count=number + 1: len(called) == count)  # type: ignore[misc]
+        assert threading.current_thread() not in called
+
+
+# --- finding it -------------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_without_frames_is_spoken_to_over_grpc(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with EmbeddedBroker(tmp_path / "data", frame_listener_port=-1) as broker:
+        assert broker.frame_port == 0
+        with caplog.at_level(logging.INFO, "millrace.clients"), Admin(broker.bootstrap_servers) as admin:
+            admin.create_topic("t", partitions=1)
+            assert [topic.name for topic in admin.list_topics()] == ["t"]
+        assert not caplog.records
+
+
+def test_a_port_that_is_not_reached_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        unreachable = taken.getsockname()[1]
+    with EmbeddedBroker(tmp_path / "data", advertised_frame_port=unreachable) as broker:
+        with Admin(broker.bootstrap_servers) as admin:
+            for _ in range(5):
+                admin.list_topics()
+        with Producer(broker.bootstrap_servers) as producer, pytest.raises(UnknownTopicOrPartitionError):
+            producer.send("nowhere", b"x").result(20)
+    lines = [record.getMessage() for record in caplog.records if "go over gRPC" in record.getMessage()]
+    assert len(lines) == 2  # one for each client
+    assert str(unreachable) in lines[0]
+
+
+def test_a_port_of_another_broker_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        EmbeddedBroker(tmp_path / "other") as other,
+        EmbeddedBroker(tmp_path / "data", advertised_frame_port=other.frame_port) as broker,
+        Admin(broker.bootstrap_servers) as admin,
+    ):
+        admin.create_topic("here", partitions=1)
+        assert [topic.name for topic in admin.list_topics()] == ["here"]
+        assert _frames(broker) == 0
+        eventually(lambda: _frames(other) == 0)
+    assert "advertised.frame.port" in caplog.text
+
+
+def test_a_port_where_nobody_speaks_frames_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with EmbeddedBroker(tmp_path / "data") as probe:
+        port = probe.port
+    with (
+        EmbeddedBroker(tmp_path / "data", port=port, advertised_frame_port=port) as broker,
+        Admin(broker.bootstrap_servers) as admin,
+    ):
+        admin.list_topics()
+    assert "go over gRPC" in caplog.text
+
+
+def test_a_broker_that_comes_back_at_another_port_is_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with EmbeddedBroker(tmp_path / "data") as first:
+        port = first.port
+    config = {"bootstrap.servers": f"127.0.0.1:{port}", "retry.backoff.ms": 10}
+    broker = EmbeddedBroker(tmp_path / "data", port=port).start()
+    with (
+        Admin(config) as admin,
+        Producer(config) as producer,
+        Consumer({**config, "auto.offset.reset": "earliest"}) as consumer,
+    ):
+        admin.create_topic("t", partitions=1)
+        consumer.assign(consumer.partitions_for("t"))
+        ports = set()
+        for number in range(3):
+            ports.add(broker.frame_port)
+            producer.send("t", str(number)).result(30)
+            assert [record.value for record in consumer.poll(30_000)] == [str(number).encode()]
+            assert _frames(broker) >= 2
+            broker.stop()
+            broker.start()
+        producer.send("t", b"last").result(30)
+        assert [topic.name for topic in admin.list_topics()] == ["t"]
+    broker.stop()
+    assert len(ports) > 1
+    assert "go over gRPC" not in caplog.text
+
+
+def test_a_process_that_was_forked_has_connections_of_its_own(module_broker: EmbeddedBroker, topic: str) -> None:
+    with Admin(module_broker.bootstrap_servers) as admin:
+        admin.create_topic(topic, partitions=1)
+        before = admin.describe_topic(topic)
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                for _ in range(20):
+                    Admin.describe_topic(admin, topic)
+                status = 0
+            finally:
+                os._exit(status)
+        for _ in range(20):
+            assert admin.describe_topic(topic) == before
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# --- kill -9 ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Any]:
+    """Starts brokers in processes of their own, on the same data and port."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    running: list[subprocess.Popen[str]] = []
+
+    def start() -> tuple[subprocess.Popen[str], str]:
+        command = [sys.executable, "-m", "millrace.cli.main", "broker", "--data-dir", str(tmp_path / "data")]
+        made = subprocess.Popen(
+            [*command, "--listen", f"127.0.0.1:{port}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        running.append(made)
+        assert made.stdout is not None
+        while "listens at" not in made.stdout.readline():
+            assert made.poll() is None
+        return made, f"127.0.0.1:{port}"
+
+    yield start
+    for each in running:
+        each.kill()
+        each.wait()
+        assert each.stdout is not None
+        each.stdout.close()
+
+
+def test_a_broker_that_is_killed_in_the_middle_of_calls(process: Any, transport: str) -> None:
+    broker, address = process()
+    config = {"bootstrap.servers": address, "transport": transport, "retry.backoff.ms": 20}
+    with (
+        Admin({**config, "socket.connection.setup.timeout.ms": 300}) as admin,
+        Producer(config) as producer,
+        Consumer({**config, "auto.offset.reset": "earliest"}) as consumer,
+    ):
+        admin.create_topic("t", partitions=1)
+        consumer.assign(consumer.partitions_for("t"))
+        producer.send("t", b"before").result(20)
+        assert [record.value for record in consumer.poll(20_000)] == [b"before"]
+        sent = [producer.send("t", str(number)) for number in range(1000)]
+        broker.send_signal(signal.SIGKILL)  # a fetch is parked there, and records are under way
+        broker.wait()
+        with pytest.raises(BrokerUnavailableError, match="no broker answers"):
+            admin.list_topics()
+        process()
+        for future in sent:
+            future.result(60)
+        received: list[Any] = []
+        while len(received) < 1000:
+            received += [record.value for record in consumer.poll(20_000)]
+        assert received == [str(number).encode() for number in range(1000)]
