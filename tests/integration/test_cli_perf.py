@@ -43,7 +43,9 @@ def test_produce_sends_what_it_says(module_broker: EmbeddedBroker, mode: str) ->
     total = _TOTAL.search(done.stdout)
     assert total is not None
     assert total[1] == "3001"
-    assert re.search(r"^records-sent +3,001$", done.stdout, re.MULTILINE)
+    assert re.search(r"^Metric Name +Value$", done.stdout, re.MULTILINE)
+    assert re.search(r"^producer-metrics:record-send-total:\{client-id=\} +: 3001\.000$", done.stdout, re.MULTILINE)
+    assert f"producer-topic-metrics:byte-total:{{client-id=, topic={topic}}}" in done.stdout
     assert _count(module_broker, topic, 2) == 3001
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,6 +12,7 @@ import typer
 
 from millrace.cli.options import BootstrapServer, ClientConfigFile, client_config, name_value
 from millrace.cli.perf.consume_statistics import DETAILED_HEADER, HEADER, ConsumeStatistics
+from millrace.cli.perf.metrics import consumer_metrics, metrics_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ def consume(
     show_detailed_stats: Detailed = False,
     hide_header: Annotated[bool, typer.Option("--hide-header", help="Leave the header out.")] = False,
     print_metrics: Annotated[
-        bool, typer.Option("--print-metrics", help="Print the consumer's counts at the end.")
+        bool, typer.Option("--print-metrics", help="Print the consumer's metrics at the end.")
     ] = False,
     consumer_props: Annotated[
         list[str] | None, typer.Option("--consumer-props", "-o", metavar="NAME=VALUE", help="Option; repeatable.")
@@ -99,9 +99,10 @@ def consume(
                 err=True,
             )
         if print_metrics:
-            typer.echo("")
-            for name, value in asdict(consumer.statistics()).items():
-                typer.echo(f"{name.replace('_', '-'):<32} {value:,}")
+            elapsed_s = time.time() - statistics.started_s
+            typer.echo(
+                metrics_text(consumer_metrics(consumer.statistics(), ConsumerConfig.of(config).client_id, elapsed_s))
+            )
 
 
 class _Run:

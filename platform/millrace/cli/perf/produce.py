@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from millrace.cli.options import BootstrapServer, ClientConfigFile, client_config, name_value
+from millrace.cli.perf.metrics import metrics_text, producer_metrics
 from millrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def produce(
         int | None, typer.Option(min=1, metavar="MS", help="Commit after so long; 3000 if an id is given.")
     ] = None,
     print_metrics: Annotated[
-        bool, typer.Option("--print-metrics", help="Print the producer's counts at the end.")
+        bool, typer.Option("--print-metrics", help="Print the producer's metrics at the end.")
     ] = False,
     bootstrap_server: BootstrapServer = None,
     client_config_file: ClientConfigFile = None,
@@ -101,9 +102,13 @@ def produce(
         if producer.describe_topic(topic).schema is not None:
             raise UsageError(f"topic {topic} is typed: this sends bytes, to an opaque topic")
         run = _Run(producer, topic, num_records, payloads, throughput, _duration_s(producer, transaction_duration_ms))
+        started_s = time.perf_counter()
         run.go(mode)
         if print_metrics:
-            _print_metrics(producer)
+            elapsed_s = time.perf_counter() - started_s
+            used = ProducerConfig.of(config)
+            metrics = producer_metrics(producer.statistics(), used.client_id, topic, elapsed_s, used.buffer_memory)
+            typer.echo(metrics_text(metrics))
 
 
 def _duration_s(producer: Producer, transaction_duration_ms: int | None) -> float | None:
@@ -246,11 +251,3 @@ class _Run:
     def _commit(self) -> None:
         if self._transaction_s is not None:
             self._producer.commit_transaction()
-
-
-def _print_metrics(producer: Producer) -> None:
-    from dataclasses import asdict
-
-    typer.echo("")
-    for name, value in asdict(producer.statistics()).items():
-        typer.echo(f"{name.replace('_', '-'):<32} {value:,}")
