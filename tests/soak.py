@@ -105,6 +105,13 @@ SUITES = (
         floor=10,
     ),
     Suite(
+        name="sink",
+        what="topic to topic with Spark, whose driver, workers and broker are killed: rounds",
+        arguments=["tests/integration/test_spark_sink_kills.py", "-k", "random_moments"],
+        dials={"SINK_KILL_ROUNDS": 60},
+        floor=3,
+    ),
+    Suite(
         name="properties",
         what="all unit tests, their examples drawn anew each time: runs",
         arguments=["tests/unit", "--hypothesis-profile=soak", "-o", "timeout=3600"],

@@ -3,6 +3,7 @@
 import time
 import uuid
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
@@ -13,6 +14,7 @@ from pyspark_millrace.spark_errors import millrace_error_in
 
 pytestmark = pytest.mark.spark
 
+ROOT = Path(__file__).parents[2]
 DEADLINE_S = 90
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 NOON_MS = int(NOON.timestamp() * 1000)
@@ -390,21 +392,34 @@ def test_complete_mode_appends_all_rows_anew_as_kafkas_sink_does(spark, make, re
     source, target = make(1), make(1)
     servers = {"kafka.bootstrap.servers": module_broker.bootstrap_servers}
 
-    def run():
+    def run(mode):
         reader = spark.readStream.format("millrace").options(**servers, subscribe=source, startingOffsets="earliest")
         counted = reader.load().groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value")
-        writer = counted.writeStream.format("millrace").outputMode("complete").trigger(availableNow=True)
-        writer = writer.options(**servers, topic=target, checkpointLocation=str(tmp_path / "complete"))
+        writer = counted.writeStream.format("millrace").outputMode(mode).trigger(availableNow=True)
+        writer = writer.options(**servers, topic=target, checkpointLocation=str(tmp_path / mode))
         assert writer.start().awaitTermination(DEADLINE_S)
 
     _send(module_broker, source, [1])
-    run()
+    run("complete")
     _send(module_broker, source, [1, 2])
-    run()
-    assert sorted((record.key, record.value) for record in records(target)) == [
-        (b"1", b"1"),
-        (b"1", b"2"),
-        (b"2", b"1"),
+    run("complete")
+    expected = [(b"1", b"1"), (b"1", b"2"), (b"2", b"1")]
+    assert sorted((record.key, record.value) for record in records(target)) == expected
+    with pytest.raises(Exception, match="does not support Update mode"):  # which Spark offers no Python sink
+        run("update")
+
+
+def test_the_example_of_the_documents(spark, admin, module_broker, records, tmp_path, monkeypatch):
+    for topic in ("orders_raw", "orders_loud"):
+        admin.create_topic(topic, partitions=2)
+    text = (ROOT / "docs" / "spark.md").read_text()
+    example = text.partition("## Writing to topics\n\n```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    example = example.replace("localhost:9092", module_broker.bootstrap_servers)
+    exec(example.replace('"checkpoints/', f'"{tmp_path}/'), {"spark": spark})
+    assert sorted((record.key, record.value) for record in records("orders_loud")) == [
+        (b"1", b"TWELVE"),
+        (b"2", b"SEVEN"),
     ]
 
 

@@ -7,5 +7,5 @@
 * ``clients``   the connections that the tasks of a process share, and those of the driver
 * ``writer``    Spark's writer interfaces over these
 
-How a write is one transaction, whatever dies on the way: docs/design/0016-spark-sink.md.
+How a write is one transaction, whatever dies on the way: docs/design/0017-spark-sink.md.
 """
