@@ -29,7 +29,8 @@ _NO_LIMIT = 2**63 - 1
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 SchemaFile = Annotated[
-    Path | None, typer.Option("--schema", metavar="FILE", help="Schema file: .ddl, .sql, .json, .parquet or .arrow.")
+    Path | None,
+    typer.Option("--schema", metavar="FILE", help="Schema file: .ddl, .sql, .json, .avsc, .proto, .parquet or .arrow."),
 ]
 SchemaDdl = Annotated[
     str | None, typer.Option("--ddl", metavar="TEXT", help="Schema as DDL: 'id BIGINT NOT NULL, name STRING'.")
@@ -119,7 +120,7 @@ def create(
                 name,
                 partitions=partitions,
                 replication_factor=replication_factor,
-                schema=_schema(schema, ddl),
+                schema=schema_of_options(schema, ddl),
                 key_columns=key or (),
                 configs=dict(name_value(text, "--config") for text in config or ()),
             )
@@ -131,7 +132,8 @@ def create(
     typer.echo(f"created topic {name}: {topic.num_partitions} partitions, {_kind(topic)}")
 
 
-def _schema(file: Path | None, ddl: str | None) -> pa.Schema | None:
+def schema_of_options(file: Path | None, ddl: str | None) -> pa.Schema | None:
+    """The schema that ``--schema`` or ``--ddl`` gives, if one of them does; raises ``UsageError``, ``SchemaError``."""
     from millrace.schemas import parse_ddl, parse_schema
 
     if file is not None and ddl is not None:
@@ -326,7 +328,9 @@ def evolve(
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Add nullable columns to a typed topic's schema; older records have nulls in them.
+    """Make a new version of a typed topic's schema, as far as its option schema.compatibility allows.
+
+    By default that is: nullable columns added or dropped. Older records have nulls in new columns.
 
     Examples:
 
@@ -337,7 +341,7 @@ def evolve(
     if sum(source is not None for source in (schema, ddl, add)) != 1:
         raise UsageError("give one of --add, --ddl and --schema")
     with admin_client(bootstrap_server, client_config) as admin:
-        new = _schema(schema, ddl)
+        new = schema_of_options(schema, ddl)
         if add is not None:
             now = admin.describe_topic(name).schema
             if now is None:

@@ -35,6 +35,7 @@ from millrace.clients.model import (
     TopicPartition,
     TopicSchema,
 )
+from millrace.clients.payload_schemas import PayloadRegistry, RegisteredSchema, SchemaReference
 from millrace.clients.producer import Producer
 from millrace.clients.producing.futures import SendFuture
 from millrace.clients.producing.interceptors import ProducerInterceptor
@@ -62,6 +63,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "PartitionInfo",
     "Partitioner",
+    "PayloadRegistry",
     "PreparedTransaction",
     "Producer",
     "ProducerInterceptor",
@@ -69,8 +71,10 @@ __all__ = [
     "ProducerStatistics",
     "RebalanceListener",
     "RecordMetadata",
+    "RegisteredSchema",
     "RoundRobinPartitioner",
     "SchemaCache",
+    "SchemaReference",
     "SendFuture",
     "ShareConsumer",
     "TopicDescription",

@@ -23,6 +23,7 @@ from millrace.clients.model import (
     TopicSchema,
 )
 from millrace.clients.offsets import isolation_number, list_offsets
+from millrace.clients.payload_schemas import PayloadSchemaOperations
 from millrace.clients.ranges import located_range
 from millrace.clients.record_deletion import delete_records
 from millrace.clients.transactions.operations import TransactionOperations
@@ -35,7 +36,7 @@ from millrace.schemas import deserialize_schema, parse_schema, serialize_schema,
 _RESOURCES = {"topic": pb.TOPIC, "broker": pb.BROKER, "group": pb.GROUP_RESOURCE}
 
 
-class Admin(GroupOperations, TransactionOperations):
+class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations):
     """Creates, describes, changes and deletes topics. Thread safe; close it when done, or use it in ``with``.
 
     ``config`` is ``bootstrap.servers`` or a mapping of ``ClientConfig``'s options.

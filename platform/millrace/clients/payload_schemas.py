@@ -1,0 +1,258 @@
+"""Schemas of payloads in the broker's registry: register, look up, delete, and what a registry's dump holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from millrace.clients.connections import Connections
+from millrace.errors import SchemaError, UnknownSchemaError
+from millrace.payloads import PayloadKind, PayloadSchema
+from millrace.protocol import millrace_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaReference:
+    """What a schema calls another one (an Avro name, a ``$ref``, an imported file), and where that is registered."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredSchema:
+    """A schema of payloads under the id by which they name it. ``subjects`` are (subject, version)."""
+
+    id: int
+    kind: PayloadKind
+    text: str
+    references: tuple[SchemaReference, ...] = ()
+    subjects: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadRegistry:
+    """All registered schemas, as they were at one moment."""
+
+    schemas: Mapping[int, RegisteredSchema]
+    _versions: Mapping[tuple[str, int], int] = field(repr=False)
+
+    @classmethod
+    def of(cls, schemas: Iterable[RegisteredSchema]) -> PayloadRegistry:
+        """Index schemas by their subjects."""
+        by_id = {schema.id: schema for schema in schemas}
+        return cls(by_id, {version: schema.id for schema in by_id.values() for version in schema.subjects})
+
+    def payload_schema(self, schema_id: int, message: str = "") -> PayloadSchema:
+        """A schema with all that it refers to; raises ``UnknownSchemaError`` naming what is not there."""
+        schema = self.schemas.get(schema_id)
+        if schema is None:
+            raise UnknownSchemaError(
+                f"no payload schema has id {schema_id}: register it with 'millrace schemas import --id {schema_id} "
+                "FILE'"
+            )
+        references: dict[str, str] = {}
+        self._collect(schema, references, ())
+        return PayloadSchema(kind=schema.kind, text=schema.text, references=references, message=message)
+
+    def latest(self, subject: str) -> int:
+        """The id of a subject's newest version; raises ``UnknownSchemaError``."""
+        versions = {version: schema_id for (name, version), schema_id in self._versions.items() if name == subject}
+        if not versions:
+            known = sorted({name for name, _ in self._versions})
+            raise UnknownSchemaError(
+                f"no payload schema has subject {subject}: the subjects are {', '.join(known) or 'none'}"
+            )
+        return versions[max(versions)]
+
+    def _collect(self, schema: RegisteredSchema, found: dict[str, str], within: tuple[int, ...]) -> None:
+        """What a schema refers to, what that refers to first."""
+        if schema.id in within:
+            raise SchemaError(f"payload schema {schema.id} refers to itself")
+        for reference in schema.references:
+            target = self._versions.get((reference.subject, reference.version))
+            if target is None:
+                raise UnknownSchemaError(
+                    f"payload schema {schema.id} refers to version {reference.version} of subject {reference.subject} "
+                    f"({reference.name}), which is not registered"
+                )
+            self._collect(self.schemas[target], found, (*within, schema.id))
+            found.setdefault(reference.name, self.schemas[target].text)
+
+
+class PayloadSchemaOperations:
+    """The part of ``Admin`` that is about schemas of payloads."""
+
+    _connections: Connections
+
+    def register_payload_schemas(
+        self, schemas: Sequence[RegisteredSchema], *, validate_only: bool = False
+    ) -> list[RegisteredSchema]:
+        """Register schemas, all or none; id 0 stands for that of the same schema, or the next free one.
+
+        Each is parsed first, with what it refers to. The same again changes nothing. Raises ``SchemaError`` for a text
+        that is no schema, and when an id or a subject's version has another schema already.
+        """
+        registry = PayloadRegistry.of([*self.payload_registry().schemas.values(), *schemas])
+        for position, schema in enumerate(schemas):
+            try:
+                _check(schema, registry)
+            except SchemaError as error:
+                name = f"payload schema {schema.id}" if schema.id else f"schema {position + 1}"
+                raise SchemaError(f"{name}: {error.message}") from error
+        response = self._connections.call(
+            lambda stub: stub.RegisterPayloadSchemas,
+            pb.RegisterPayloadSchemasRequest(schemas=map(_message, schemas), validate_only=validate_only),
+        )
+        return [_registered(schema) for schema in response.schemas]
+
+    def payload_registry(self) -> PayloadRegistry:
+        """All schemas of payloads."""
+        response = self._connections.call(lambda stub: stub.GetPayloadSchemas, pb.GetPayloadSchemasRequest())
+        return PayloadRegistry.of(map(_registered, response.schemas))
+
+    def delete_payload_schemas(self, ids: Iterable[int]) -> None:
+        """Forget schemas: records that name their ids can no longer be decoded. Raises ``UnknownSchemaError``."""
+        self._connections.call(
+            lambda stub: stub.DeletePayloadSchemas,
+            pb.DeletePayloadSchemasRequest(ids=ids),
+            changes="delete payload schemas",
+        )
+
+
+def _check(schema: RegisteredSchema, registry: PayloadRegistry) -> None:
+    """Parse a schema. What has no columns may be registered: others read it."""
+    references: dict[str, str] = {}
+    registry._collect(schema, references, ())
+    if schema.kind is PayloadKind.AVRO:
+        from millrace.schemas.avro import load_avro
+
+        load_avro(schema.text, references)
+    elif schema.kind is PayloadKind.PROTOBUF:
+        from millrace.schemas import compile_proto
+
+        compile_proto(schema.text, references)
+    else:
+        try:
+            json.loads(schema.text)
+        except json.JSONDecodeError as error:
+            raise SchemaError(f"it is not valid JSON: {error}") from None
+
+
+def _message(schema: RegisteredSchema) -> pb.PayloadSchema:
+    return pb.PayloadSchema(
+        id=schema.id,
+        kind=schema.kind.upper(),
+        text=schema.text,
+        references=[
+            pb.PayloadSchema.Reference(name=each.name, subject=each.subject, version=each.version)
+            for each in schema.references
+        ],
+        subjects=[
+            pb.PayloadSchema.SubjectVersion(subject=subject, version=version) for subject, version in schema.subjects
+        ],
+    )
+
+
+def _registered(schema: pb.PayloadSchema) -> RegisteredSchema:
+    return RegisteredSchema(
+        id=schema.id,
+        kind=PayloadKind(schema.kind.lower()),
+        text=schema.text,
+        references=tuple(
+            SchemaReference(name=each.name, subject=each.subject, version=each.version) for each in schema.references
+        ),
+        subjects=tuple((each.subject, each.version) for each in schema.subjects),
+    )
+
+
+# --- dumps ------------------------------------------------------------------------------------------------------
+
+_DUMP_FORM: Final = (
+    'an entry of a dump is {"subject": ..., "version": ..., "id": ..., "schema": ..., "schemaType": ...}'
+)
+
+
+def read_dump(text: str) -> list[RegisteredSchema]:
+    """Read a Confluent registry's dump: the answer of ``GET /schemas``, or the values of its topic, one a line.
+
+    Deleted schemas and entries that are none are left out. Raises ``SchemaError`` for what is no dump.
+    """
+    merged: dict[int, RegisteredSchema] = {}
+    for entry in _entries(text):
+        if not isinstance(entry, dict):
+            raise SchemaError(_DUMP_FORM)
+        value = entry.get("value", entry)
+        value = json.loads(value) if isinstance(value, str) else value
+        if not isinstance(value, dict) or value.get("deleted") or "schema" not in value:
+            continue
+        schema = _entry(value)
+        before = merged.get(schema.id)
+        if before is not None and before.text != schema.text:
+            raise SchemaError(f"the dump has two schemas of id {schema.id}: ids of several contexts cannot be together")
+        merged[schema.id] = schema if before is None else _with_subjects(before, schema.subjects)
+    return list(merged.values())
+
+
+def write_dump(schemas: Iterable[RegisteredSchema]) -> list[dict[str, Any]]:
+    """Schemas as a Confluent registry's ``GET /schemas`` answers, which ``read_dump`` takes: an entry a subject."""
+    return [
+        {
+            "subject": subject,
+            "version": version,
+            "id": schema.id,
+            "schemaType": schema.kind.upper(),
+            "references": [
+                {"name": each.name, "subject": each.subject, "version": each.version} for each in schema.references
+            ],
+            "schema": schema.text,
+        }
+        for schema in schemas
+        for subject, version in schema.subjects or (("", 0),)
+    ]
+
+
+def _entries(text: str) -> Iterator[Any]:
+    try:
+        whole = json.loads(text)
+    except json.JSONDecodeError:
+        whole = None
+    if isinstance(whole, list):
+        yield from whole
+        return
+    try:
+        for line in text.splitlines():
+            if line.strip():
+                yield json.loads(line)
+    except json.JSONDecodeError as error:
+        raise SchemaError(f"it is no dump of a registry: {error}; {_DUMP_FORM}") from None
+
+
+def _entry(value: Mapping[str, Any]) -> RegisteredSchema:
+    try:
+        subject = value.get("subject") or ""
+        return RegisteredSchema(
+            id=int(value["id"]),
+            kind=PayloadKind((value.get("schemaType") or "AVRO").lower()),
+            text=str(value["schema"]),
+            references=tuple(
+                SchemaReference(name=each["name"], subject=each["subject"], version=int(each["version"]))
+                for each in value.get("references") or ()
+            ),
+            subjects=((subject, int(value["version"])),) if subject else (),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise SchemaError(f"{_DUMP_FORM}, not {json.dumps(value)[:200]} ({error!r})") from None
+
+
+def _with_subjects(schema: RegisteredSchema, subjects: Iterable[tuple[str, int]]) -> RegisteredSchema:
+    return RegisteredSchema(
+        id=schema.id,
+        kind=schema.kind,
+        text=schema.text,
+        references=schema.references,
+        subjects=tuple(dict.fromkeys((*schema.subjects, *subjects))),
+    )
