@@ -6,6 +6,7 @@
 - ``rows``, ``varint``, ``control``: Kafka's own body record by record, and the transaction markers within it
 - ``row_columns``, ``row_columns_writing``, ``varint_arrays``: the same body from and to Arrow, all records at once
 - ``compression``, ``xxhash32``: the codecs of row batches
+- ``statistics``: what columnar batches say of their columns, so that readers may pass over them
 - ``decoding``, ``ipc_message``: both bodies to Arrow columns
 - ``committed``: which batches a reader of committed records passes over
 - ``legacy``, ``message_set``, ``entry_header``: magic 0 and 1, and logs of any magic, as they come from Kafka
@@ -35,7 +36,7 @@ from millrace.records.control import (
     read_end_marker,
 )
 from millrace.records.conversion import RecordFormat, convert
-from millrace.records.decoding import DecodedBatch, SchemaOf, decode_batch, decode_range
+from millrace.records.decoding import DecodedBatch, SchemaOf, Wanted, decode_batch, decode_range
 from millrace.records.entry_header import message_bytes, read_entry_header
 from millrace.records.header import (
     HEADER_BYTES,
@@ -67,6 +68,7 @@ from millrace.records.recompression import recompress_batch
 from millrace.records.row_columns_writing import build_rows_batch_of_columns
 from millrace.records.rows import Headers, Record, build_rows_batch, last_sequence_of, read_rows, sequence_of
 from millrace.records.scan import assign_offsets, crc_matches, scan_headers, stamp_append_time, verify_crc
+from millrace.records.statistics import BatchStatistics, ColumnStatistics, read_statistics
 from millrace.records.validation import validate_batch
 
 __all__ = [
@@ -86,7 +88,9 @@ __all__ = [
     "AbortedTransaction",
     "BatchEntry",
     "BatchHeader",
+    "BatchStatistics",
     "ColumnFlags",
+    "ColumnStatistics",
     "ColumnsHeader",
     "CommittedFilter",
     "Compression",
@@ -101,6 +105,7 @@ __all__ = [
     "RecordFormat",
     "SchemaOf",
     "TimestampType",
+    "Wanted",
     "assign_offsets",
     "attributes_of",
     "build_columnar_batch",
@@ -126,6 +131,7 @@ __all__ = [
     "read_file_entries",
     "read_header",
     "read_rows",
+    "read_statistics",
     "recompress_batch",
     "scan_headers",
     "seal",

@@ -8,9 +8,9 @@ After the 61-byte batch header (big-endian; positions from the batch start)::
                                               4 key (schema id 0 only)
           63  u8    reserved                  0
           64  i32   schema id                 0 = opaque
-          68  i32   message position          of the Arrow IPC message; a multiple of 64, normally 128
+          68  i32   message position          of the Arrow IPC message; a multiple of 64, 128 without statistics
           72  i32   message length            metadata and body
-          76  i32   statistics position       0 = none; readers skip the section
+          76  i32   statistics position       0 = none; see ``millrace.records.statistics``
           80  i32   statistics length
           84        reserved                  zero up to 128
 
@@ -125,9 +125,16 @@ def _corrupt(header: BatchHeader, problem: str) -> CorruptBatchError:
     return CorruptBatchError(f"columnar batch with base offset {header.base_offset}: {problem}")
 
 
-def write_columns_header(flags: ColumnFlags, schema_id: int, message_length: int) -> bytes:
-    """Write what lies between the batch header and the message."""
-    fields = _COLUMNS_HEADER.pack(BODY_VERSION, flags, 0, schema_id, MESSAGE_POSITION, message_length, 0, 0)
+def write_columns_header(flags: ColumnFlags, schema_id: int, message_length: int, statistics_length: int = 0) -> bytes:
+    """Write what lies between the batch header and the statistics, or the message if there are none.
+
+    The message begins at the next multiple of 64 after the statistics.
+    """
+    message_position = MESSAGE_POSITION + -(-statistics_length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    statistics_position = MESSAGE_POSITION if statistics_length else 0
+    fields = _COLUMNS_HEADER.pack(
+        BODY_VERSION, flags, 0, schema_id, message_position, message_length, statistics_position, statistics_length
+    )
     return fields + _RESERVED_TAIL
 
 

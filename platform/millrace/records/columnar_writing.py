@@ -10,15 +10,12 @@ import pyarrow.compute as pc
 from millrace.errors import InvalidRecordError, InvalidTimestampError, SchemaMismatchError, UnsupportedCompressionError
 from millrace.records.arrays import int64_scalar, repeated_int64
 from millrace.records.columnar import (
-    ALIGNMENT_BYTES,
     HEADERS_TYPE,
-    MESSAGE_POSITION,
     OPAQUE_SCHEMA_ID,
     RESERVED_PREFIX,
     ColumnFlags,
     opaque_body_schema,
     typed_body_schema,
-    write_columns_header,
 )
 from millrace.records.compression import Compression
 from millrace.records.header import (
@@ -28,11 +25,10 @@ from millrace.records.header import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
     BatchHeader,
-    ReadableBuffer,
     TimestampType,
     attributes_of,
-    seal,
 )
+from millrace.records.statistics import gather_entries, seal_columnar
 
 _ARROW_COMPRESSIONS: Final = {Compression.NONE: None, Compression.LZ4: "lz4", Compression.ZSTD: "zstd"}
 _UNASSIGNED_LEADER_EPOCH: Final = -1
@@ -81,7 +77,7 @@ def build_columnar_batch(
     reserved.add_timestamps(timestamps_ms, keep=delete_horizon_ms is not None)
     reserved.add(ColumnFlags.HEADERS, headers, HEADERS_TYPE)
     reserved.add(ColumnFlags.TOMBSTONES, tombstones, pa.bool_())
-    body = _body_parts(columns, schema_id, reserved, _ARROW_COMPRESSIONS[compression])
+    flags, message, entries = _body(columns, schema_id, reserved, _ARROW_COMPRESSIONS[compression])
     header = BatchHeader(
         base_offset=base_offset,
         batch_length=0,
@@ -103,27 +99,26 @@ def build_columnar_batch(
         base_sequence=base_sequence,
         count=columns.num_rows,
     )
-    return seal(header, *body)
+    return seal_columnar(header, flags, schema_id, message, entries)
 
 
-def _body_parts(
+def _body(
     columns: pa.RecordBatch, schema_id: int, reserved: _ReservedColumns, compression: str | None
-) -> list[ReadableBuffer]:
-    """All that follows the batch header: the columns header, the message, the padding."""
-    flags, arrays = reserved.flags, reserved.arrays
+) -> tuple[ColumnFlags, list[Any], bytes]:
+    """The columns that there are, the pieces of the message, the entries of the statistics."""
+    flags = reserved.flags
     if schema_id == OPAQUE_SCHEMA_ID:
-        opaque = _opaque_arrays(columns)
-        flags |= ColumnFlags.KEY if len(opaque) == 2 else 0
-        arrays += opaque
+        arrays = _opaque_arrays(columns)
+        flags |= ColumnFlags.KEY if len(arrays) == 2 else 0
         schema = opaque_body_schema(int(flags))
+        summed: list[pa.Array | None] = [*arrays] if len(arrays) == 2 else [None, *arrays]
     else:
         _refuse_reserved_names(columns.schema)
-        arrays += columns.columns
+        arrays = columns.columns
         schema = typed_body_schema(columns.schema, int(flags))
-    parts = _message_parts(pa.RecordBatch.from_arrays(arrays, schema=schema), compression)
-    message_length = sum(len(part) for part in parts)
-    padding = bytes(-(MESSAGE_POSITION + message_length) % ALIGNMENT_BYTES)
-    return [write_columns_header(flags, schema_id, message_length), *parts, padding]
+        summed = [*arrays]
+    message = _message_parts(pa.RecordBatch.from_arrays(reserved.arrays + arrays, schema=schema), compression)
+    return flags, message, gather_entries(summed, reserved.timestamps)
 
 
 class _ReservedColumns:
@@ -133,6 +128,8 @@ class _ReservedColumns:
         self.flags = ColumnFlags(0)
         self.arrays: list[pa.Array] = []
         self.base_timestamp = self.max_timestamp = NO_TIMESTAMP
+        self.timestamps: pa.Array | None = None
+        """What ``__timestamp`` holds, if there is that column and the records' own times count."""
         self.last_offset_delta = max(row_count - 1, 0)
         self._row_count = row_count
 
@@ -180,6 +177,7 @@ class _ReservedColumns:
             raise InvalidTimestampError(f"timestamp {low}: timestamps are milliseconds from 0, or -1 for none")
         if timestamps is not None and (low != high or keep or timestamps.null_count):
             self.add(ColumnFlags.TIMESTAMPS, timestamps, pa.int64())
+            self.timestamps = timestamps
             low = timestamps[0].as_py() if self._row_count else low
         self.base_timestamp, self.max_timestamp = low, high
 

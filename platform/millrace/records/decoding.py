@@ -40,10 +40,14 @@ from millrace.records.header import BatchHeader, TimestampType, read_header
 from millrace.records.ipc_message import inspect_message
 from millrace.records.row_columns import RowColumns, rows_to_columns, run_to_columns
 from millrace.records.scan import crc_matches, scan_headers, verify_crc
+from millrace.records.statistics import BatchStatistics, read_statistics
 from millrace.schemas.promotion import promote
 
 SchemaOf: TypeAlias = Callable[[int], pa.Schema]
 """Finds the schema of an id; asked for typed batches only. Raises ``UnknownSchemaError``."""
+
+Wanted: TypeAlias = Callable[[BatchHeader, BatchStatistics | None], bool]
+"""Whether a batch may hold records that are asked for, by its header and its statistics, if it has some."""
 
 _BUFFER_ALIGNMENT: Final = 8
 _SMALL_ROWS_MAX: Final = 2_000
@@ -230,13 +234,15 @@ def decode_range(
     verify: bool = True,
     max_bytes: int = DECOMPRESSED_BYTES_MAX,
     aborted: Iterable[AbortedTransaction] = (),
+    wanted: Wanted | None = None,
 ) -> Iterator[DecodedBatch]:
     """Read the records of [``start_offset``, ``end_offset``) from a run of whole batches, in order.
 
     Batches outside the range are passed over, control batches are left out, the first and last are cut to the
     range. ``verify=False`` leaves out the checksums, for a buffer whose checksums were verified before. For a reader of
     committed records ``aborted`` holds the aborted transactions that reach into the range: their batches are left
-    out, and the range must end before the last stable offset.
+    out, and the range must end before the last stable offset. Batches that ``wanted`` refuses are passed over, those
+    with sound statistics unread.
 
     Raises what ``decode_batch`` does, and ``CorruptBatchError`` for a wrong checksum, offsets that do not ascend from
     batch to batch, or a buffer that ends within a batch of the range.
@@ -249,12 +255,17 @@ def decode_range(
         if header.base_offset >= end_offset:
             _check_rest(buffer, position)
             return
-        # Before it is judged by its header: a bit that turned over there would have it passed over unread.
-        if verify:
+        known = _known(buffer, position, header) if wanted is not None else None
+        is_refused = wanted is not None and known is not None and not wanted(header, known)
+        # Before it is judged by its header: a bit that turned over there would have it passed over unread. Statistics
+        # have a checksum of their own, over what counts in the header as well.
+        if verify and not is_refused:
             verify_crc(buffer, position, header)
         elif position + header.size_bytes > size:
             raise CorruptBatchError(f"the buffer ends within the batch with base offset {header.base_offset}")
-        if header.next_offset > start_offset and committed.admits(header):
+        if wanted is not None and known is None:
+            is_refused = not wanted(header, None)
+        if header.next_offset > start_offset and not is_refused and committed.admits(header):
             run = _small_rows_from(buffer, position, header, end_offset, committed, verify=verify)
             for decoded in _decode_run(buffer, run, schema_of, columns, max_bytes):
                 clipped = decoded.slice(start_offset, end_offset)
@@ -262,6 +273,16 @@ def decode_range(
                     yield clipped
             position, header = run[-1]
         position, least_offset = position + header.size_bytes, header.next_offset
+
+
+def _known(buffer: pa.Buffer, position: int, header: BatchHeader) -> BatchStatistics | None:
+    """The statistics of a batch of which all is there; what is wrong with others is said when they are verified."""
+    if not header.is_columnar or position + header.size_bytes > len(buffer):
+        return None
+    try:
+        return read_statistics(buffer, position, header)
+    except CorruptBatchError:
+        return None
 
 
 def _check_rest(buffer: pa.Buffer, position: int) -> None:

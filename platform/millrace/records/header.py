@@ -58,7 +58,7 @@ CHECKED_FROM: Final = 21
 
 COMPRESSION_MASK: Final = 0x07
 TIMESTAMP_TYPE_BIT: Final = 0x08
-_TRANSACTIONAL_BIT: Final = 0x10
+TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
 _DELETE_HORIZON_BIT: Final = 0x40
 _UNUSED_BY_KAFKA: Final = 0xFF80
@@ -118,7 +118,7 @@ class BatchHeader:
     @property
     def is_transactional(self) -> bool:
         """Whether the batch belongs to a transaction."""
-        return bool(self.attributes & _TRANSACTIONAL_BIT)
+        return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:
@@ -149,7 +149,7 @@ def attributes_of(
     return (
         compression
         | (TIMESTAMP_TYPE_BIT if timestamp_type else 0)
-        | (_TRANSACTIONAL_BIT if is_transactional else 0)
+        | (TRANSACTIONAL_BIT if is_transactional else 0)
         | (_CONTROL_BIT if is_control else 0)
         | (_DELETE_HORIZON_BIT if has_delete_horizon else 0)
         | (_COLUMNAR_BIT if is_columnar else 0)

@@ -25,6 +25,7 @@ from millrace.records.header import (
     checksum,
     read_header,
 )
+from millrace.records.statistics import sealed_section, section_of
 
 _OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 _I64: Final = struct.Struct(">q")
@@ -94,5 +95,15 @@ def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int
     attributes = header.attributes | TIMESTAMP_TYPE_BIT
     _I16.pack_into(buffer, position + ATTRIBUTES_POSITION, attributes)
     _I64.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, now_ms)
+    _seal_statistics(buffer, position)
     checked = pa.py_buffer(buffer).slice(position + CHECKED_FROM, header.size_bytes - CHECKED_FROM)
     _U32.pack_into(buffer, position + CRC_POSITION, checksum(checked))
+
+
+def _seal_statistics(buffer: bytearray | memoryview, position: int) -> None:
+    """Bring the checksum of a batch's statistics up to its header, which that covers."""
+    header = read_header(buffer, position)
+    found = section_of(buffer, position, header) if header.is_columnar else None
+    if found is not None:
+        start, section = found
+        buffer[start : start + len(section)] = sealed_section(buffer, position, header, section)

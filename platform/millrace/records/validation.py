@@ -15,6 +15,7 @@ from millrace.records.columnar import OPAQUE_SCHEMA_ID
 from millrace.records.compression import DECOMPRESSED_BYTES_MAX
 from millrace.records.decoding import DecodedBatch, SchemaOf, decode_batch
 from millrace.records.header import NO_TIMESTAMP, BatchHeader, ReadableBuffer, TimestampType, as_arrow_buffer
+from millrace.records.statistics import covers, read_statistics, section_of
 
 
 def validate_batch(
@@ -43,6 +44,8 @@ def validate_batch(
     _check_timestamps(batch)
     if header.is_columnar and batch.schema_id != OPAQUE_SCHEMA_ID:
         _check_nulls(batch)
+    if header.is_columnar:
+        _check_statistics(batch, buffer, position)
     return batch
 
 
@@ -91,3 +94,27 @@ def _check_nulls(batch: DecodedBatch) -> None:
         if pc.any(nulls).as_py():
             row = nulls.to_pylist().index(True)
             raise SchemaMismatchError(f"row {row}, column {column.name}: null, the schema says not null")
+
+
+def _check_statistics(batch: DecodedBatch, buffer: ReadableBuffer, position: int) -> None:
+    """Raise ``InvalidRecordError`` for statistics that are not true: readers would pass over records by them."""
+    header = batch.header
+    if section_of(buffer, position, header) is None:
+        return
+    found = read_statistics(buffer, position, header)
+    where = f"batch with base offset {header.base_offset}: the statistics"
+    if found is None:
+        raise InvalidRecordError(f"{where} are damaged, or of another batch")
+    for number, stored in found.columns.items():
+        name = _column_name(batch, number)
+        if name is None or not covers(stored, batch.columns.column(name)):
+            raise InvalidRecordError(f"{where} of column {name or number} do not hold for its values")
+    if found.timestamps_ms is not None and batch.constant_timestamp_ms is None and batch.num_rows:
+        extremes = pc.min_max(batch.timestamps_ms()).as_py()
+        if found.timestamps_ms[0] > extremes["min"] or found.timestamps_ms[1] < extremes["max"]:
+            raise InvalidRecordError(f"{where} of the timestamps do not hold")
+
+
+def _column_name(batch: DecodedBatch, number: int) -> str | None:
+    names = batch.columns.schema.names
+    return names[number] if number < len(names) else None

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from millrace.errors import CorruptBatchError
 from millrace.records import (
+    BatchHeader,
+    BatchStatistics,
     Compression,
     ControlType,
     DecodedBatch,
@@ -149,3 +151,26 @@ def test_an_empty_batch_that_compaction_left_gives_nothing() -> None:
     log = pa.py_buffer(empty + thinned + rows(10, 1, Compression.NONE))
     assert read_header(log, len(empty)).last_offset == 9
     assert collect(decode_range(log, 0, 99, no_schema))[0] == [10]
+
+
+def test_batches_that_are_not_wanted_are_passed_over_unread_where_statistics_say_so() -> None:
+    batches = []
+    for first in (0, 300, 600):
+        columns = pa.record_batch({"value": pa.array([b"v"] * 300)})
+        batches.append(bytearray(build_columnar_batch(columns, timestamps_ms=first, base_offset=first)))
+    rows = bytearray(build_rows_batch([Record(value=b"r", timestamp_ms=7)], base_offset=900))
+    seen = []
+
+    def wanted(header: BatchHeader, statistics: BatchStatistics | None) -> bool:
+        seen.append((header.base_offset, statistics and statistics.timestamps_ms))
+        return header.base_offset == 300
+
+    batches[0][-1] ^= 1  # in its body, which is not looked at
+    log = pa.py_buffer(b"".join([*batches, rows]))
+    found = list(decode_range(log, 0, 2_000, no_schema, wanted=wanted))
+    assert [batch.header.base_offset for batch in found] == [300]
+    assert seen == [(0, (0, 0)), (300, (300, 300)), (600, (600, 600)), (900, None)]
+    rows[-1] ^= 1
+    damaged = pa.py_buffer(b"".join([*batches, rows]))
+    with pytest.raises(CorruptBatchError, match="base offset 900"):
+        list(decode_range(damaged, 0, 2_000, no_schema, wanted=wanted))

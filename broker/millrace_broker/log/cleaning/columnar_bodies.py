@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from millrace.errors import CorruptBatchError
 from millrace.records import (
-    ALIGNMENT_BYTES,
     OPAQUE_SCHEMA_ID,
     BatchHeader,
     ColumnFlags,
@@ -25,17 +24,15 @@ from millrace.records import (
     TimestampType,
     attributes_of,
     read_columns_header,
-    seal,
 )
 from millrace.records.columnar import (
-    MESSAGE_POSITION,
     OFFSET_COLUMN,
     TIMESTAMP_COLUMN,
     TOMBSTONE_COLUMN,
     opaque_body_schema,
     typed_body_schema,
-    write_columns_header,
 )
+from millrace.records.statistics import entries_of, seal_columnar
 from millrace_broker.log.cleaning.key_hashes import mask_of_bits, valid_mask
 
 Longs = npt.NDArray[np.int64]
@@ -48,12 +45,18 @@ class ColumnarBody:
     """A columnar batch's columns. ``offsets`` are absolute, ``has_value`` is false for tombstones."""
 
     def __init__(
-        self, header: BatchHeader, layout: ColumnsHeader, columns: pa.RecordBatch, schema: pa.Schema | None
+        self,
+        header: BatchHeader,
+        layout: ColumnsHeader,
+        columns: pa.RecordBatch,
+        schema: pa.Schema | None,
+        statistics: bytes,
     ) -> None:
         self._header: Final = header
         self._layout: Final = layout
         self._columns: Final = columns
         self._schema: Final = schema
+        self._statistics: Final = statistics
 
     @cached_property
     def offsets(self) -> Longs:
@@ -90,7 +93,10 @@ class ColumnarBody:
         return not self._header.compression and (delete_horizon_ms is None or has_times)
 
     def thinned(self, kept: Mask | None, delete_horizon_ms: int | None) -> bytes:
-        """The batch with the records of ``kept`` (None: all), and with a delete horizon if one is given."""
+        """The batch with the records of ``kept`` (None: all), and with a delete horizon if one is given.
+
+        Its statistics stay: what held for all records holds for those that are left.
+        """
         columns, deltas = self._columns, self.offsets - self._header.base_offset
         if kept is not None:
             rows = np.flatnonzero(kept)
@@ -105,9 +111,7 @@ class ColumnarBody:
             flags |= ColumnFlags.OFFSETS
         message = pa.RecordBatch.from_arrays(arrays, schema=_body_schema(self._schema, flags)).serialize()
         thinned = self._new_header(columns, delete_horizon_ms, len(deltas))
-        padding = bytes(-(MESSAGE_POSITION + message.size) % ALIGNMENT_BYTES)
-        columns_header = write_columns_header(ColumnFlags(flags), self._layout.schema_id, message.size)
-        return seal(thinned, columns_header, message, padding)
+        return seal_columnar(thinned, ColumnFlags(flags), self._layout.schema_id, [message], self._statistics)
 
     def _new_header(self, columns: pa.RecordBatch, delete_horizon_ms: int | None, count: int) -> BatchHeader:
         header = self._header
@@ -153,7 +157,7 @@ def read_columnar_body(buffer: pa.Buffer, position: int, header: BatchHeader, sc
             f"columnar batch with base offset {header.base_offset}: {columns.num_rows} rows, "
             f"the header counts {header.count}"
         )
-    return ColumnarBody(header, layout, columns, schema)
+    return ColumnarBody(header, layout, columns, schema, entries_of(buffer, position, header))
 
 
 def _body_schema(schema: pa.Schema | None, flags: int) -> pa.Schema:
