@@ -20,8 +20,9 @@ _RUN_SECONDS_MAX = 600
 _COLUMNS = 10
 
 
-def benchmark(name: str, *, title: str, direct: bool, target_ratio: float) -> Benchmark:
-    """Ours from segments on the same machine (``direct``) or over the network, against Kafka's over the network."""
+def benchmark(name: str, *, title: str, options: dict[str, str], target_ratio: float) -> Benchmark:
+    """Ours with these options of the consumer's beside its defaults, against Kafka's over the network."""
+    given = "".join(f", {option}={value}" for option, value in options.items())
     return Benchmark(
         name=name,
         title=title,
@@ -29,10 +30,10 @@ def benchmark(name: str, *, title: str, direct: bool, target_ratio: float) -> Be
         target_ratio=target_ratio,
         durability=Durability.NOTHING_WRITTEN,
         ours=Side(
-            what="Consumer.poll_table in a new group" + ("" if direct else ", direct.reads=never"),
+            what=f"Consumer.poll_table in a new group{given}",
             settings=ours.SETTINGS
-            + ("; consumer defaults: segments that are here are mapped" if direct else "; consumer defaults"),
-            open=lambda context: open_ours(context, direct=direct),
+            + ("; consumer defaults" if options else "; consumer defaults: segments that are here are mapped"),
+            open=lambda context: open_ours(context, options),
         ),
         peer=Side(
             what="ConsumerPerformance in a new group, nMsg.sec",
@@ -43,11 +44,11 @@ def benchmark(name: str, *, title: str, direct: bool, target_ratio: float) -> Be
 
 
 @contextlib.contextmanager
-def open_ours(context: Context, *, direct: bool) -> Iterator[Measure]:
+def open_ours(context: Context, options: dict[str, str]) -> Iterator[Measure]:
     """``poll_table`` of the whole topic, from joining a new group to the last record."""
     broker = context.millrace
     topic = broker.filled_topic(context.records, typed=False)
-    arguments = {"bootstrap": broker.bootstrap, "topic": topic, "records": context.records, "direct": direct}
+    arguments = {"bootstrap": broker.bootstrap, "topic": topic, "records": context.records, "options": options}
     with worker(context.workspace, "consumer", "benchmarks.consume:serve", arguments) as run:
 
         def measure() -> Sample:
@@ -58,7 +59,7 @@ def open_ours(context: Context, *, direct: bool) -> Iterator[Measure]:
 
 
 @contextlib.contextmanager
-def serve(*, bootstrap: str, topic: str, records: int, direct: bool) -> Iterator[Run]:
+def serve(*, bootstrap: str, topic: str, records: int, options: dict[str, str]) -> Iterator[Run]:
     """The worker's part; one whole untimed run before, so that code, broker and page cache are warm."""
 
     def read() -> dict[str, float]:
@@ -66,7 +67,7 @@ def serve(*, bootstrap: str, topic: str, records: int, direct: bool) -> Iterator
             "bootstrap.servers": bootstrap,
             "group.id": f"read-{random.getrandbits(40)}",
             "auto.offset.reset": "earliest",
-            "direct.reads": "auto" if direct else "never",
+            **options,
         }
         with Consumer(config) as consumer:
             started = time.perf_counter()

@@ -5,5 +5,8 @@ from __future__ import annotations
 from benchmarks import consume
 
 BENCHMARK = consume.benchmark(
-    "consume", title="Consume 100-byte records over the network, to Arrow", direct=False, target_ratio=2
+    "consume",
+    title="Consume 100-byte records over gRPC, to Arrow",
+    options={"direct.reads": "never", "transport": "grpc"},
+    target_ratio=2,
 )

@@ -5,5 +5,5 @@ from __future__ import annotations
 from benchmarks import consume
 
 BENCHMARK = consume.benchmark(
-    "consume_local", title="Consume 100-byte records from local segments, to Arrow", direct=True, target_ratio=10
+    "consume_local", title="Consume 100-byte records from local segments, to Arrow", options={}, target_ratio=10
 )

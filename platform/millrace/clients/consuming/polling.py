@@ -19,6 +19,7 @@ from millrace.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     NotCoordinatorError,
+    RequestTimedOutError,
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
     UsageError,
@@ -28,6 +29,7 @@ _NOT_YET: Final = (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     NotCoordinatorError,
+    RequestTimedOutError,
     UnstableOffsetCommitError,
 )
 """Why positions may not be known yet though brokers answer."""

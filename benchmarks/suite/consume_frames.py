@@ -1,0 +1,12 @@
+"""Read 100-byte records to Arrow as frames over TCP, against Kafka's ConsumerPerformance, each with its defaults."""
+
+from __future__ import annotations
+
+from benchmarks import consume
+
+BENCHMARK = consume.benchmark(
+    "consume_frames",
+    title="Consume 100-byte records as frames over TCP, to Arrow",
+    options={"direct.reads": "never"},
+    target_ratio=2,
+)
