@@ -15,7 +15,9 @@ from enum import StrEnum
 from typing import Final
 
 from millrace.errors import UsageError
+from pyspark_millrace.decoding.options import DECODE_OPTIONS, DecodeOptions, parse_decode
 from pyspark_millrace.given_options import GivenOptions
+from pyspark_millrace.limits import TriggerLimits, parse_trigger_limits
 from pyspark_millrace.positions import (
     AtTimestamp,
     Edge,
@@ -88,7 +90,7 @@ class SourceOptions:
     starting_no_match: NoMatch
     isolation_level: IsolationLevel
     fail_on_data_loss: bool
-    max_offsets_per_trigger: int | None
+    limits: TriggerLimits
     min_partitions: int
     max_records_per_partition: int | None
     split_bytes: int | None
@@ -101,6 +103,7 @@ class SourceOptions:
     transform_schema: str | None
     group_id: str | None = None
     group_id_prefix: str | None = None
+    decode: DecodeOptions | None = None
 
     def batch_range(self) -> tuple[Position, Position]:
         """Start and end of a batch read: by default everything that is retained.
@@ -137,7 +140,7 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
         starting_no_match=given.choice("startingOffsetsByTimestampStrategy", NoMatch.ERROR),
         isolation_level=_isolation_level(given),
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
-        max_offsets_per_trigger=given.whole_number("maxOffsetsPerTrigger"),
+        limits=parse_trigger_limits(given),
         min_partitions=given.whole_number("minPartitions") or 1,
         max_records_per_partition=given.whole_number("maxRecordsPerPartition"),
         split_bytes=given.whole_number("splitBytes"),
@@ -150,6 +153,7 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
         transform_schema=given.text("transformSchema"),
         group_id=_group_id(given),
         group_id_prefix=_group_id_prefix(given),
+        decode=parse_decode(given),
     )
     _check_together(options, given)
     return options
@@ -161,16 +165,14 @@ _ENDING: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"
 _OPTIONS: Final = (
     "bootstrap.servers", "kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign",
     *_STARTING, *_ENDING, "startingOffsetsByTimestampStrategy", "failOnDataLoss", "maxOffsetsPerTrigger",
-    "minPartitions", "maxRecordsPerPartition", "splitBytes", "columns", "includeHeaders", "includeMetadata",
-    "directReads", "maxRecordsPerBatch", "transform", "transformSchema", "isolation.level", "kafka.isolation.level",
-    "group.id", "kafka.group.id", "groupIdPrefix",
+    "maxBytesPerTrigger", "minOffsetsPerTrigger", "minBytesPerTrigger", "maxTriggerDelay", "minPartitions",
+    "maxRecordsPerPartition", "splitBytes", "columns", "includeHeaders", "includeMetadata", "directReads",
+    "maxRecordsPerBatch", "transform", "transformSchema", "isolation.level", "kafka.isolation.level",
+    "group.id", "kafka.group.id", "groupIdPrefix", *DECODE_OPTIONS,
 )  # fmt: skip
 """Every supported option by its name as documented; client settings come as ``kafka.<name>`` besides."""
 
 _NOT_SUPPORTED: Final = {
-    "minOffsetsPerTrigger": "a batch starts as soon as there are records; use a trigger interval",
-    "maxTriggerDelay": "it belongs to minOffsetsPerTrigger, which is not supported",
-    "maxBytesPerTrigger": "limit by records, with maxOffsetsPerTrigger",
     "kafkaConsumer.pollTimeoutMs": "tasks do not poll; kafka.request.timeout.ms limits a request",
     "fetchOffset.numRetries": "requests are repeated until kafka.request.timeout.ms",
     "fetchOffset.retryIntervalMs": "kafka.retry.backoff.ms is the pause between two tries",

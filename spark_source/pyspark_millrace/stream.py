@@ -3,8 +3,9 @@
 One instance lives in a process beside the driver for as long as the query runs; Spark asks it for each trigger's end
 and tasks. Another instance is pickled to the tasks and only reads.
 
-Invariants: the state kept here (``_cluster``, ``_initial``, ``_newest``, ``_target``) only saves calls: what decides
-what is read is in the offsets, which Spark logs before it reads. A planned range, read again, gives the same records.
+Invariants: the state kept here (``_cluster``, ``_initial``, ``_newest``, ``_target``) only saves calls, or says when a
+batch is due (``_last_batch_s``): what decides what is read is in the offsets, which Spark logs before it reads. A
+planned range, read again, gives the same records.
 """
 
 from __future__ import annotations
@@ -12,15 +13,23 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 
 from millrace.errors import MillraceError
-from pyspark_millrace.admission import admit
+from pyspark_millrace.backlog import Backlog
 from pyspark_millrace.offsets import LossReport, StreamOffsets, gone, ranges_between, recreated, truncated
 from pyspark_millrace.origin import Origin, with_origin
 from pyspark_millrace.planning import STREAM_SIZING
@@ -51,6 +60,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._initial: StreamOffsets | None = None
         self._newest: StreamOffsets | None = None
         self._target: StreamOffsets | None = None
+        self._clock = time.monotonic
+        self._last_batch_s: float | None = None
 
     # --- planning: in the process beside the driver --------------------------------------------------------------
 
@@ -67,9 +78,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
-        """The limit of a micro-batch, by ``maxOffsetsPerTrigger``."""
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """That micro-batches are limited, by one of the options that limit them.
+
+        ``latestOffset`` applies them all. Spark has no limit made of several for Python sources, and only ever hands
+        this one on, or ``ReadAllAvailable`` where the trigger knows no limits.
+        """
+        limits = self._options.limits
+        if limits.max_records is not None:
+            return ReadMaxRows(limits.max_records)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        return ReadMinRows(limits.min_records or 1) if limits.has_minimum else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         """Fix the end of the query at what is there now."""
@@ -86,17 +105,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         begin = self._begin(since, newest, report)
         for loss in report.losses:
             _log.warning("%s; going on without them, for failOnDataLoss is false", loss.what)
-        backlog = {key: max(0, newest.next_offsets[key] - offset) for key, offset in begin.items()}
-        if isinstance(limit, ReadMaxRows):
-            backlog = admit(backlog, limit.max_rows, turn=sum(begin.values()))
+        backlog = Backlog(begin, newest.next_offsets, newest.topic_ids)
+        if not isinstance(limit, ReadAllAvailable):
+            backlog = self._limited(backlog, limit)
         # A partition without records is left out until it has some: naming it would be an empty micro-batch.
         ends = {
-            key: min(offset + backlog.get(key, 0), newest.next_offsets[key])
+            key: backlog.end.get(key, offset)
             for key, offset in begin.items()
-            if key in since.next_offsets or backlog.get(key, 0)
+            if key in since.next_offsets or backlog.end.get(key, offset) != offset
         }
         topic_ids = {key.topic: newest.topic_ids[key.topic] for key in ends}
         return since.advanced_to(ends, topic_ids).to_json()
+
+    def _limited(self, backlog: Backlog, limit: ReadLimit) -> Backlog:
+        """What of the backlog the limits let into the next batch: nothing while it is not due."""
+        limits = self._options.limits
+        if isinstance(limit, ReadMaxRows):
+            limits = replace(limits, max_records=limit.max_rows)
+        # Of what is there "now" everything is read: there is no more to wait for.
+        if self._target is None and limits.has_minimum:
+            now_s = self._clock()
+            waited_ms = None if self._last_batch_s is None else (now_s - self._last_batch_s) * 1000
+            waiting_bytes = 0 if limits.min_bytes is None else backlog.measure(self._connected())
+            if not limits.is_due(backlog.records, waiting_bytes, waited_ms):
+                return backlog.nothing()
+            self._last_batch_s = now_s
+        if limits.max_records is not None:
+            backlog = backlog.limited_to_records(limits.max_records)
+        if limits.max_bytes is not None:
+            backlog = backlog.limited_to_bytes(limits.max_bytes, self._connected())
+        return backlog
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
         """The newest offsets known, for progress reports; they are those of the trigger being planned.

@@ -194,6 +194,90 @@ def test_a_small_partition_is_not_starved_by_a_large_one(new_model):
     assert sum(end[model.name].values()) == 50
 
 
+def batches(reader, start, limit=None):
+    """All micro-batches until nothing is new, as Spark makes them with the limit that the reader asks for."""
+    limit = limit or reader.getDefaultReadLimit()
+    found = []
+    while (end := checkpointed(reader.latestOffset(start, limit))) != start:
+        found.append(rows_of(reader, reader.partitions(start, end)))
+        start = end
+    return found
+
+
+@pytest.mark.parametrize("limit", [2_000, 15_000, 60_000])
+def test_a_limit_in_bytes_cuts_batches_of_about_that_size(filled, limit):
+    reader = stream(filled, {"startingOffsets": "earliest", "maxBytesPerTrigger": str(limit)})
+    found = batches(reader, checkpointed(reader.initialOffset()))
+    everything = {partition: (0, len(values)) for partition, values in filled.rows.items()}
+    assert sorted(row for rows in found for row in rows) == sorted(filled.expected(everything))
+    sizes = [sum(len(value) for value, *_ in rows) for rows in found]
+    # In the log a record takes more than its value, and a batch of the log (1,500 bytes and more) is never cut.
+    assert max(sizes) <= limit + 3 * 5_000
+    assert len(found) <= 3 + 3 * sum(sizes) // limit
+    reader.stop()
+
+
+def test_a_limit_in_bytes_is_shared_by_what_waits(filled):
+    reader = stream(filled, {"startingOffsets": "earliest", "maxBytesPerTrigger": "30000"})
+    end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())[filled.name]
+    reader.stop()
+    assert end["0"] > end["1"] > end["2"] > 0
+
+
+def test_with_two_limits_the_smaller_one_counts(filled):
+    for options, most in [
+        ({"maxOffsetsPerTrigger": "20", "maxBytesPerTrigger": "1000000"}, 20),
+        ({"maxOffsetsPerTrigger": "100000", "maxBytesPerTrigger": "100"}, 300),
+    ]:
+        reader = stream(filled, {"startingOffsets": "earliest", **options})
+        end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())[filled.name]
+        reader.stop()
+        assert 0 < sum(end.values()) <= most
+
+
+@pytest.mark.parametrize(
+    ("least", "is_enough"), [({"minOffsetsPerTrigger": "10"}, 10), ({"minBytesPerTrigger": "600"}, 10)]
+)
+def test_a_batch_waits_for_its_minimum(new_model, least, is_enough):
+    model = new_model(1)
+    model.append(0, 1)
+    reader = stream(model, {"startingOffsets": "earliest", "maxTriggerDelay": "1m", **least})
+    now_s = 1000.0
+    reader._clock = lambda: now_s
+    limit = reader.getDefaultReadLimit()
+    first = reader.latestOffset(reader.initialOffset(), limit)
+    # The first batch of a run does not wait, as in Kafka's connector.
+    assert first[model.name] == {"0": 1}
+    model.append(0, 1)
+    assert reader.latestOffset(first, limit) == first
+    model.append(0, is_enough)
+    second = reader.latestOffset(first, limit)
+    assert second[model.name] == {"0": 2 + is_enough}
+    model.append(0, 1)
+    assert reader.latestOffset(second, limit) == second
+    now_s += 61
+    assert reader.latestOffset(second, limit)[model.name] == {"0": 3 + is_enough}
+    reader.stop()
+
+
+def test_what_is_there_now_is_read_without_waiting_for_a_minimum(new_model):
+    model = new_model(1)
+    model.append(0, 25)
+    options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "10"}
+    reader = stream(model, options)
+    reader.prepareForTriggerAvailableNow()
+    assert [len(rows) for rows in batches(reader, checkpointed(reader.initialOffset()))] == [10, 10, 5]
+    reader.stop()
+
+
+def test_the_trigger_once_knows_no_limits(new_model):
+    model = new_model(1)
+    model.append(0, 25)
+    reader = stream(model, {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "10", "maxBytesPerTrigger": "10"})
+    assert [len(rows) for rows in batches(reader, checkpointed(reader.initialOffset()), ReadAllAvailable())] == [25]
+    reader.stop()
+
+
 def test_the_end_of_an_available_now_query_stays_where_it_was(new_model):
     model = new_model(1)
     model.append(0, 10)

@@ -3,6 +3,7 @@
 import pytest
 
 from millrace.errors import UsageError
+from pyspark_millrace.limits import TriggerLimits
 from pyspark_millrace.options import (
     AssignedPartitions,
     DirectReads,
@@ -30,7 +31,7 @@ def test_defaults():
     assert options.stream_start() is Edge.LATEST
     assert options.fail_on_data_loss
     assert options.direct_reads is DirectReads.AUTO
-    assert options.max_offsets_per_trigger is None
+    assert options.limits == TriggerLimits()
     assert options.starting_no_match is NoMatch.ERROR
     assert options.isolation_level is IsolationLevel.READ_COMMITTED
 
@@ -84,6 +85,11 @@ def test_a_timestamp_wins_over_timestamps_and_these_over_offsets():
         ("failOnDataLoss", "yes", "true or false"),
         ("maxOffsetsPerTrigger", "0", "a whole number from 1"),
         ("maxOffsetsPerTrigger", "1e6", "a whole number from 1"),
+        ("maxBytesPerTrigger", "64m", "a whole number from 1"),
+        ("minOffsetsPerTrigger", "-1", "a whole number from 1"),
+        ("minBytesPerTrigger", "0", "a whole number from 1"),
+        ("maxTriggerDelay", "soon", "a duration as Spark writes it"),
+        ("maxTriggerDelay", "5 weeks", "a duration as Spark writes it"),
         ("minPartitions", "-4", "a whole number from 1"),
         ("splitBytes", "8m", "a whole number from 1"),
         ("directReads", "sometimes", "auto, always, never"),
@@ -127,7 +133,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_names():
 
 @pytest.mark.parametrize(
     "option",
-    ["minOffsetsPerTrigger", "maxTriggerDelay", "path", "kafka.auto.offset.reset"],
+    ["path", "topic", "kafka.auto.offset.reset"],
 )
 def test_what_is_not_supported_says_why(option):
     message = refusal(**{option: "1"})
