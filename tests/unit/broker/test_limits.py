@@ -170,3 +170,37 @@ def test_everything_taken_is_given_back_in_the_end(takers: list[tuple[int, bool]
         assert budget.in_use_bytes == 0
 
     _run(work())
+
+
+def test_connections_that_are_known_count_until_they_are_closed() -> None:
+    time = _Time()
+    limits = RequestLimits(requests_max=9, connections_max=2, monotonic=time)
+    limits.connected("a")
+    with limits.request("b"):
+        assert limits.is_full
+        with pytest.raises(ThrottledError, match=r"max\.connections"):
+            limits.connected("c")
+        limits.begin("a")  # those that are counted go on
+        limits.end("a")
+    limits.disconnected("a")
+    limits.connected("c")
+    assert (limits.connections, limits.requests, limits.refused) == (2, 0, 1)
+    limits.disconnected("c")
+    assert limits.connections == 1
+
+
+def test_what_is_left_is_taken_at_once_unless_somebody_waits() -> None:
+    async def run() -> None:
+        budget = ByteBudget(10)
+        first, second = Lease(budget), Lease(budget)
+        assert first.take_now(8)
+        assert not second.take_now(3)
+        waiting = asyncio.create_task(second.take(3))
+        await asyncio.sleep(0)
+        assert budget.take_now(1) is None  # it would overtake
+        first.release()
+        await waiting
+        assert budget.in_use_bytes == 3
+        assert budget.take_now(1) == 1
+
+    asyncio.run(run())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millrace_broker.small_work import SLOW_FOR_S, SLOW_S, SMALL_BYTES, SmallWork, begun
+from millrace_broker.small_work import SLOW_FOR_S, SLOW_S, SMALL_BYTES, SmallWork, StandIn, begun, first_step, rest
 
 
 class _Clock:
@@ -98,5 +98,77 @@ def test_the_rest_goes_on_when_the_caller_is_cancelled_and_can_be_cancelled_itse
         with pytest.raises(asyncio.CancelledError):
             await caller
         assert started[1].cancelled()
+
+    asyncio.run(run())
+
+
+async def _impatient(seconds: float) -> str:
+    try:
+        async with asyncio.timeout(seconds):
+            await asyncio.Event().wait()
+    except TimeoutError:
+        return "too late"
+    return "in time"
+
+
+async def _divided() -> list[int]:
+    async def part(number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+    async with asyncio.TaskGroup() as group:
+        parts = [group.create_task(part(number)) for number in range(3)]
+    return [each.result() for each in parts]
+
+
+def test_what_needs_a_current_task_works_in_the_first_step() -> None:
+    async def run() -> None:
+        started: list[asyncio.Task[Any]] = []
+        assert await begun(_impatient(0.01), _starting(started)) == "too late"
+        assert await begun(_divided(), _starting(started)) == [0, 1, 2]
+        assert len(started) == 2
+        async with asyncio.timeout(10):  # the caller's own is none the wiser
+            assert await begun(_impatient(0.01), _starting(started)) == "too late"
+
+    asyncio.run(run())
+
+
+def test_work_is_begun_where_there_is_no_task_at_all() -> None:
+    """As in a protocol's callback: the current task is the stand-in meanwhile, and none afterwards."""
+    outcomes: list[Any] = []
+
+    def callback(done: asyncio.Event) -> None:
+        assert asyncio.current_task() is None
+        work = _impatient(0.01)
+        stand_in, waits_for = first_step(work)
+        assert asyncio.current_task() is None
+        stand_in.task = asyncio.get_running_loop().create_task(rest(work, waits_for))
+
+        def note(task: asyncio.Task[str]) -> None:
+            outcomes.append(task.result())
+            done.set()
+
+        stand_in.task.add_done_callback(note)
+
+    async def run() -> None:
+        done = asyncio.Event()
+        asyncio.get_running_loop().call_soon(callback, done)
+        await done.wait()
+
+    asyncio.run(run())
+    assert outcomes == ["too late"]
+
+
+def test_a_stand_in_answers_for_the_task_once_there_is_one() -> None:
+    stand_in = StandIn()
+    assert not stand_in.cancel()
+    assert (stand_in.cancelling(), stand_in.uncancel()) == (0, 0)
+
+    async def run() -> None:
+        stand_in.task = asyncio.create_task(asyncio.sleep(60))
+        assert stand_in.cancel()
+        assert (stand_in.cancelling(), stand_in.uncancel()) == (1, 0)
+        with pytest.raises(asyncio.CancelledError):
+            await stand_in.task
 
     asyncio.run(run())
