@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
+    from pyspark_millrace.filters import RowFilter
+
+    from pyspark_millrace.decoding.plan import DecodePlan
+
 
 class Metadata(Enum):
     """What a record has beside its fields; the value is the metadata column's name."""
@@ -62,10 +66,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns a query reads, in order. Small and picklable: it travels to every task."""
+    """The columns a query reads, in order, and of which rows. Small and picklable: it travels to every task."""
 
     columns: tuple[Column, ...]
     is_opaque: bool
+    row_filter: RowFilter | None = None
+    """Which rows are read; it may be about other columns than those."""
+    decoding: DecodePlan | None = None
+    """How an opaque topic's payloads become columns, with the option ``decode``."""
 
     def spark_schema(self) -> StructType:
         """The schema that Spark plans with."""
@@ -82,7 +90,8 @@ class Layout:
     @property
     def topic_columns(self) -> list[str]:
         """Names of the columns to decode, each once."""
-        sources = [column.source for column in self.columns]
+        filtered = () if self.row_filter is None else self.row_filter.columns
+        sources = [column.source for column in (*self.columns, *filtered)]
         names = [source for source in sources if isinstance(source, str)]
         if self.is_opaque and Metadata.TOMBSTONE in sources:
             # A record without a value is what deletes there; typed topics have a mark of their own.
@@ -90,43 +99,56 @@ class Layout:
         return list(dict.fromkeys(names))
 
 
-def available_columns(schema: pa.Schema | None) -> dict[str, Column]:
-    """Every column that a topic offers, by name; ``schema`` is a typed topic's, None stands for an opaque one."""
+def available_columns(schema: pa.Schema | None, decoding: DecodePlan | None = None) -> dict[str, Column]:
+    """Every column that a topic offers, by name; ``schema`` is a typed topic's, None stands for an opaque one.
+
+    Decoded, an opaque topic has the columns of its values' schema, and ``__key`` and ``__value`` beside them.
+    """
     columns = [Column(kind.value, kind, _metadata_types()[kind]) for kind in Metadata]
-    if schema is None:
+    if decoding is not None:
+        columns += [*raw_columns().values(), *_decoded_columns(decoding)]
+    elif schema is None:
         columns += _opaque_columns()
     else:
         columns += _typed_columns(schema)
     return {column.name: column for column in columns}
 
 
-def default_layout(schema: pa.Schema | None, *, include_headers: bool, include_metadata: bool) -> Layout:
+def default_layout(
+    schema: pa.Schema | None, *, include_headers: bool, include_metadata: bool, decoding: DecodePlan | None = None
+) -> Layout:
     """The columns of a topic when none are named."""
-    if schema is None:
+    if schema is None and decoding is None:
         columns = [column for column in _opaque_columns() if include_headers or column.name != "headers"]
     else:
-        columns = _typed_columns(schema)
+        columns = _typed_columns(schema) if schema is not None else []
+        if decoding is not None:
+            columns = [each for each in _decoded_columns(decoding) if decoding.key or each.name != "__key"]
         wanted = list(_INCLUDED_METADATA) if include_metadata else [Metadata.HEADERS] if include_headers else []
         columns += [Column(kind.value, kind, _metadata_types()[kind]) for kind in wanted]
-    return Layout(tuple(columns), is_opaque=schema is None)
+    return Layout(tuple(columns), is_opaque=schema is None, decoding=decoding)
 
 
-def named_layout(schema: pa.Schema | None, names: Sequence[str], *, topics: str) -> Layout:
+def named_layout(
+    schema: pa.Schema | None, names: Sequence[str], *, topics: str, decoding: DecodePlan | None = None
+) -> Layout:
     """The columns named in the option ``columns``.
 
     Raises ``UsageError`` naming the first column that ``topics`` (for the message) do not have.
     """
-    available = available_columns(schema)
+    available = available_columns(schema, decoding)
     columns = tuple(_find(available, name, "columns", topics) for name in names)
-    return Layout(columns, is_opaque=schema is None)
+    return Layout(columns, is_opaque=schema is None, decoding=decoding)
 
 
-def layout_of_user_schema(schema: pa.Schema | None, asked: StructType, *, topics: str) -> Layout:
+def layout_of_user_schema(
+    schema: pa.Schema | None, asked: StructType, *, topics: str, decoding: DecodePlan | None = None
+) -> Layout:
     """The columns of a schema given by ``.schema(...)``, which thereby chooses columns as well.
 
     Raises ``UsageError`` for a column that the topics do not have, or have with another type.
     """
-    available = available_columns(schema)
+    available = available_columns(schema, decoding)
     columns = []
     for field in asked.fields:
         column = _find(available, field.name, "schema", topics)
@@ -138,12 +160,12 @@ def layout_of_user_schema(schema: pa.Schema | None, asked: StructType, *, topics
         if column.nullable and not field.nullable:
             raise UsageError(f"schema: column {field.name} of {topics} may be null: leave NOT NULL out")
         columns.append(Column(column.name, column.source, column.type, field.nullable))
-    return Layout(tuple(columns), is_opaque=schema is None)
+    return Layout(tuple(columns), is_opaque=schema is None, decoding=decoding)
 
 
 def check_layout(layout: Layout, schema: pa.Schema | None, *, topics: str) -> None:
     """Check that topics found while a query runs have the columns that it reads; raises ``UsageError``."""
-    available = available_columns(schema)
+    available = available_columns(schema, layout.decoding)
     same_kind = layout.is_opaque == (schema is None)
     for column in layout.columns:
         found = available.get(column.name)
@@ -169,6 +191,32 @@ def _typed_columns(schema: pa.Schema) -> list[Column]:
         Column(field.name, field.name, from_arrow_type(field.type, prefer_timestamp_ntz=True), field.nullable)
         for field in schema
     ]
+
+
+def raw_columns() -> dict[str, Column]:
+    """What a record of an opaque topic is made of, by the names that decoded columns leave free."""
+    from pyspark.sql.types import BinaryType
+
+    types = _metadata_types()
+    parts = [Column(f"__{part}", part, BinaryType()) for part in ("key", "value")]
+    return {column.name: column for column in [*parts, *(Column(kind.value, kind, types[kind]) for kind in Metadata)]}
+
+
+def _decoded_columns(decoding: DecodePlan) -> list[Column]:
+    """The decoded key as a struct, and the columns of decoded values; each is null where there is nothing to decode."""
+    import pyarrow as pa
+
+    columns = []
+    if (key := decoding.key_columns()) is not None:
+        struct = pa.struct([field.with_nullable(True) for field in key])
+        columns += _typed_columns(pa.schema([pa.field("__key", struct)]))
+    value = decoding.value_columns()
+    if value is None:
+        return [*columns, raw_columns()["__value"]]
+    reserved = [name for name in value.names if name in raw_columns()]
+    if reserved:
+        raise UsageError(f"decode: column {reserved[0]} of the payloads has a metadata column's name: rename it")
+    return columns + _typed_columns(pa.schema([field.with_nullable(True) for field in value]))
 
 
 def _opaque_columns() -> list[Column]:

@@ -60,6 +60,13 @@ class Topics:
 
     names: tuple[str, ...]
 
+    def covers(self, key: PartitionKey) -> bool:
+        """Whether a partition would be read if it was there."""
+        return key.topic in self.names
+
+    def __str__(self) -> str:
+        return f"subscribe={','.join(self.names)}"
+
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
@@ -67,12 +74,26 @@ class TopicPattern:
 
     pattern: str
 
+    def covers(self, key: PartitionKey) -> bool:
+        """Whether a partition would be read if it was there."""
+        return re.fullmatch(self.pattern, key.topic) is not None
+
+    def __str__(self) -> str:
+        return f"subscribePattern={self.pattern}"
+
 
 @dataclass(frozen=True, slots=True)
 class AssignedPartitions:
     """Chosen partitions and no others."""
 
     partitions: tuple[PartitionKey, ...]
+
+    def covers(self, key: PartitionKey) -> bool:
+        """Whether a partition would be read if it was there."""
+        return key in self.partitions
+
+    def __str__(self) -> str:
+        return f"assign={', '.join(map(str, self.partitions))}"
 
 
 Subscription = Topics | TopicPattern | AssignedPartitions
@@ -95,6 +116,7 @@ class SourceOptions:
     max_records_per_partition: int | None
     split_bytes: int | None
     columns: tuple[str, ...]
+    filter: str | None
     include_headers: bool
     include_metadata: bool
     direct_reads: DirectReads
@@ -145,6 +167,7 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
         max_records_per_partition=given.whole_number("maxRecordsPerPartition"),
         split_bytes=given.whole_number("splitBytes"),
         columns=_columns(given),
+        filter=_filter(given),
         include_headers=given.flag("includeHeaders", default=False),
         include_metadata=given.flag("includeMetadata", default=False),
         direct_reads=given.choice("directReads", DirectReads.AUTO),
@@ -166,7 +189,7 @@ _OPTIONS: Final = (
     "bootstrap.servers", "kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign",
     *_STARTING, *_ENDING, "startingOffsetsByTimestampStrategy", "failOnDataLoss", "maxOffsetsPerTrigger",
     "maxBytesPerTrigger", "minOffsetsPerTrigger", "minBytesPerTrigger", "maxTriggerDelay", "minPartitions",
-    "maxRecordsPerPartition", "splitBytes", "columns", "includeHeaders", "includeMetadata", "directReads",
+    "maxRecordsPerPartition", "splitBytes", "columns", "filter", "includeHeaders", "includeMetadata", "directReads",
     "maxRecordsPerBatch", "transform", "transformSchema", "isolation.level", "kafka.isolation.level",
     "group.id", "kafka.group.id", "groupIdPrefix", *DECODE_OPTIONS,
 )  # fmt: skip
@@ -247,6 +270,16 @@ def _columns(given: GivenOptions) -> tuple[str, ...]:
     if not all(names) or len(set(names)) != len(names):
         raise UsageError(f"columns={text!r}: expected names separated by commas, each once")
     return names
+
+
+def _filter(given: GivenOptions) -> str | None:
+    """A condition; its columns are checked when the topics are known."""
+    text = given.text("filter")
+    if text is not None:
+        from pyspark_millrace.filters import parse_filter
+
+        parse_filter(text)
+    return text
 
 
 def _check_together(options: SourceOptions, given: GivenOptions) -> None:

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
     from pyspark_millrace.batch import BatchReader
     from pyspark_millrace.columns import Layout
+    from pyspark_millrace.decoding.options import DecodeOptions
+    from pyspark_millrace.decoding.plan import DecodePlan
     from pyspark_millrace.options import SourceOptions
     from pyspark_millrace.sink.writer import BatchWriter, StreamWriter
     from pyspark_millrace.stream import StreamReader
-    from pyspark_millrace.topics import TopicSet
+    from pyspark_millrace.topics import Cluster, TopicSet
 
 _SAYS_WHAT_TO_READ = frozenset(("subscribe", "subscribepattern", "assign"))
 
@@ -38,6 +40,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         self._values = dict(options)
         self._parsed: SourceOptions | None = None
         self._topics: TopicSet | None = None
+        self._decoding: DecodePlan | None = None
         if any(name.lower() in _SAYS_WHAT_TO_READ for name in options):
             self._parsed = self._options  # wrong ones are told now, not when rows are asked for
 
@@ -62,16 +65,18 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         return self._layout().spark_schema()
 
     def reader(self, schema: StructType) -> BatchReader:
-        """The batch reader. It offers no filter pushdown: in a session where that is off, offering it is an error."""
-        from pyspark_millrace.batch import BatchReader
+        """The batch reader. It takes filters only where Spark offers them: where it does not, taking them is an error."""
+        from pyspark_millrace.batch import BatchReader, FilteringBatchReader, spark_offers_filters
 
-        return BatchReader(self._options, self._resolved(), self._layout(schema))
+        layout = self._filtered(self._layout(schema))
+        kind = FilteringBatchReader if spark_offers_filters() else BatchReader
+        return kind(self._options, self._resolved(), layout)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802  Spark's name
         """The micro-batch reader."""
         from pyspark_millrace.stream import StreamReader
 
-        return StreamReader(self._options, self._resolved(), self._layout(schema))
+        return StreamReader(self._options, self._resolved(), self._filtered(self._layout(schema)))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """The writer of a batch. Topics are only ever appended to."""
@@ -99,8 +104,32 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
             from pyspark_millrace.topics import Cluster
 
             with Cluster.connect(self._options) as cluster:
-                self._topics = cluster.resolve(self._options.subscription)
+                topics = cluster.resolve(self._options.subscription)
+                if self._options.decode is not None:
+                    self._decoding = self._planned_decoding(self._options.decode, topics, cluster)
+                self._topics = topics
         return self._topics
+
+    @staticmethod
+    def _planned_decoding(options: DecodeOptions, topics: TopicSet, cluster: Cluster) -> DecodePlan:
+        from millrace.errors import UsageError
+        from pyspark_millrace.decoding.plan import plan_decoding
+
+        if topics.schema is not None:
+            raise UsageError(f"decode: {topics.description} is typed and has columns already: leave decode out")
+        return plan_decoding(options, cluster, frozenset(topics.topic_ids))
+
+    def _filtered(self, layout: Layout) -> Layout:
+        """The layout with the rows that the option ``filter`` leaves."""
+        if self._options.filter is None:
+            return layout
+        from dataclasses import replace
+
+        from pyspark_millrace.filters.row_filter import option_filter
+
+        topics = self._resolved()
+        found = option_filter(self._options.filter, topics.schema, layout, topics=topics.description)
+        return replace(layout, row_filter=found)
 
     def _layout(self, asked: StructType | None = None) -> Layout:
         """The columns to read: named by the option, by the schema that the user or Spark gives, or all of them."""
@@ -110,12 +139,15 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         topics = self._resolved()
         options = self._options
         if asked is not None and options.transform_schema is None and not options.columns:
-            return layout_of_user_schema(topics.schema, asked, topics=topics.description)
+            return layout_of_user_schema(topics.schema, asked, topics=topics.description, decoding=self._decoding)
         if not options.columns:
             return default_layout(
-                topics.schema, include_headers=options.include_headers, include_metadata=options.include_metadata
+                topics.schema,
+                include_headers=options.include_headers,
+                include_metadata=options.include_metadata,
+                decoding=self._decoding,
             )
-        layout = named_layout(topics.schema, options.columns, topics=topics.description)
+        layout = named_layout(topics.schema, options.columns, topics=topics.description, decoding=self._decoding)
         if asked is not None and options.transform_schema is None and asked != layout.spark_schema():
             raise UsageError(
                 f"schema {asked.simpleString()} and columns={','.join(options.columns)} contradict each other: give one"

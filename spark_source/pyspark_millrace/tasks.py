@@ -85,7 +85,19 @@ def read_task(task: InputPartition, layout: Layout, options: SourceOptions) -> I
         schema_of=lambda schema_id: task.schemas.get(schema_id) or cluster().schema_of(schema_id),
     )
     counters = ReadCounters()
-    batches = timed(read_split(task.split, layout, options, sources, counters), counters)
+    raw = _raw(layout)
+    batches = timed(read_split(task.split, raw, options, sources, counters), counters)
+    if layout.decoding is not None:
+        from pyspark_millrace.decoding.rows import decoded
+
+        key = task.split.range.key
+        batches = decoded(
+            batches,
+            layout,
+            (key.topic, key.partition),
+            options,
+            lambda schema_id: cluster().payload_registry().payload_schema(schema_id),
+        )
     if options.transform is not None:
         from pyspark_millrace.transform import decode_transform
 
@@ -96,6 +108,15 @@ def read_task(task: InputPartition, layout: Layout, options: SourceOptions) -> I
             yield batch
     finally:
         send_report(task.split.range.key.topic, counters)
+
+
+def _raw(layout: Layout) -> Layout:
+    """What is read of the log: the layout itself, unless its columns are decoded."""
+    if layout.decoding is None:
+        return layout
+    from pyspark_millrace.decoding.rows import raw_layout
+
+    return raw_layout(layout.decoding, layout)
 
 
 @cache

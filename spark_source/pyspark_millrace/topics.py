@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -20,7 +20,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
     UsageError,
 )
-from pyspark_millrace.offsets import LossReport, OffsetRange, clip_to_log, gone, recreated, truncated
+from pyspark_millrace.offsets import LossReport, OffsetRange, clip_to_log, gone, recreated, truncated, why_removed
 from pyspark_millrace.options import (
     AssignedPartitions,
     IsolationLevel,
@@ -35,7 +35,7 @@ from pyspark_millrace.positions import AtTimestamp, Edge, ExactOffsets, Partitio
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from millrace.clients import TopicDescription
+    from millrace.clients import PayloadRegistry, TopicDescription
     from millrace.clients.model import LocatedExtent
     from millrace.records import AbortedTransaction
 
@@ -111,6 +111,11 @@ class Cluster:
             group_id, {TopicPartition(key.topic, key.partition): offset for key, offset in next_offsets.items()}
         )
 
+    @cached_property
+    def cluster_id(self) -> str:
+        """The id of the brokers' cluster."""
+        return self._admin.describe_cluster().cluster_id
+
     # --- topics ----------------------------------------------------------------------------------------------
 
     def resolve(self, subscription: Subscription) -> TopicSet:
@@ -163,6 +168,14 @@ class Cluster:
                 self._schemas.update((version.id, version.schema) for version in self._admin.topic_schemas(name))
         return dict(self._schemas)
 
+    def describe(self, topic: str) -> TopicDescription:
+        """One topic; raises ``UnknownTopicOrPartitionError``."""
+        return self._admin.describe_topic(topic)
+
+    def payload_registry(self) -> PayloadRegistry:
+        """The schemas of payloads, as they are now."""
+        return self._admin.payload_registry()
+
     def schema_of(self, schema_id: int) -> pa.Schema:
         """The schema of an id that was not known when the query was planned."""
         return self._schema_cache.schema_of(schema_id)
@@ -173,6 +186,11 @@ class Cluster:
         """The earliest or latest offsets of partitions."""
         wanted = {TopicPartition(*key): _EDGE_WORDS[edge] for key in partitions}
         found = self._admin.list_offsets(wanted, isolation_level=self._isolation_level)
+        return {PartitionKey(*partition): at.offset for partition, at in found.items()}
+
+    def log_ends(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
+        """The ends of logs (high watermarks), whatever the isolation level."""
+        found = self._admin.list_offsets(dict.fromkeys((TopicPartition(*key) for key in partitions), "latest"))
         return {PartitionKey(*partition): at.offset for partition, at in found.items()}
 
     def offsets_at(
@@ -191,10 +209,21 @@ class Cluster:
         if not isinstance(position, ExactOffsets):
             return self._offsets_at_times(position.by_partition, option, no_match)
         offsets = dict(position.by_partition)
+        if option == "startingOffsets":
+            self._check_not_beyond(offsets, option)
         for edge in Edge:
             at_edge = [key for key, offset in offsets.items() if offset == edge]
             offsets |= self.edge(at_edge, edge) if at_edge else {}
         return offsets
+
+    def _check_not_beyond(self, offsets: Mapping[PartitionKey, int], option: str) -> None:
+        ends = self.log_ends(offsets)
+        if beyond := [
+            f"{key} {offset} (the end is {ends[key]})" for key, offset in offsets.items() if offset > ends[key]
+        ]:
+            raise UsageError(
+                f"{option}: beyond the end of the log are {', '.join(beyond)}: give at most the end, or -1 for latest"
+            )
 
     def _offsets_at_times(
         self, times: Mapping[PartitionKey, int], option: str, no_match: NoMatch | None
@@ -269,22 +298,26 @@ class Cluster:
         try:
             topic = self._admin.describe_topic(wanted.key.topic)
         except UnknownTopicOrPartitionError:
-            report.add(gone([f"topic {wanted.key.topic}"]))
+            lost = f"offsets {wanted.start}..{wanted.end - 1} of {wanted.key} are gone"
+            report.add(gone([f"topic {wanted.key.topic}"], lost))
             return nothing
         if topic.topic_id != wanted.topic_id:
-            report.add(recreated(topic.name, wanted.topic_id, topic.topic_id))
+            lost = f"offsets {wanted.start}..{wanted.end - 1} of {wanted.key}"
+            report.add(recreated(topic.name, wanted.topic_id, topic.topic_id, lost))
             return nothing
         first, last = self.edge([wanted.key], Edge.EARLIEST), self.edge([wanted.key], Edge.LATEST)
         self._check_decided(wanted, last[wanted.key])
-        return clip_to_log(wanted, first[wanted.key], last[wanted.key], report)
+        why = ""
+        if wanted.start < first[wanted.key]:
+            configs = self._admin.describe_configs(topic.name)
+            why = why_removed({name: config.value for name, config in configs.items()})
+        return clip_to_log(wanted, first[wanted.key], last[wanted.key], report, why=why)
 
     def _check_decided(self, wanted: OffsetRange, stable_offset: int) -> None:
         """Raise ``UsageError`` when a range is there, but reaches beyond the first open transaction."""
         if self._isolation_level is IsolationLevel.READ_UNCOMMITTED or wanted.end <= stable_offset:
             return
-        partition = TopicPartition(*wanted.key)
-        end = self._admin.list_offsets({partition: _EDGE_WORDS[Edge.LATEST]})[partition].offset
-        if wanted.end <= end:
+        if wanted.end <= self.log_ends([wanted.key])[wanted.key]:
             raise UsageError(
                 f"offset {stable_offset} of {wanted.key} belongs to a transaction that is still open, so that "
                 f"{wanted.end - 1} cannot be read: end at {stable_offset}, wait until it has been ended, or set "

@@ -1,0 +1,134 @@
+"""The schemas by which payloads are decoded, found once on the driver's side: small, frozen, and sent to every task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from millrace.clients import PayloadRegistry
+from millrace.errors import SchemaError, UnknownSchemaError, UsageError
+from millrace.payloads import Framing, PayloadKind, PayloadSchema
+from pyspark_millrace.decoding.options import BadRecords, DecodeOptions, PartOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_millrace.topics import Cluster
+
+RAW_KEY: Final = "__key"
+RAW_VALUE: Final = "__value"
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """How keys, or values, are decoded: the schema wanted, and those by whose ids payloads may name their writer's."""
+
+    wanted: PayloadSchema
+    framing: Framing
+    known: Mapping[int, PayloadSchema]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """What the tasks of a query decode."""
+
+    value: PartPlan | None
+    key: PartPlan | None
+    bad_records: BadRecords
+    dead_letter_topic: str | None
+
+    def value_columns(self) -> pa.Schema | None:
+        """The columns that values become, None when they stay as they are."""
+        return None if self.value is None else self.value.wanted.columns()
+
+    def key_columns(self) -> pa.Schema | None:
+        """The fields of the struct that keys become, None when they stay as they are."""
+        return None if self.key is None else self.key.wanted.columns()
+
+
+def plan_decoding(options: DecodeOptions, cluster: Cluster, topics: frozenset[str]) -> DecodePlan:
+    """Find the schemas, and check the topic for bad records.
+
+    Raises ``UsageError`` naming the option for a schema that is not there or has no columns, and for a topic that
+    cannot take bad records; ``topics`` are those that are read.
+    """
+    registry: PayloadRegistry | None = None
+    parts: list[PartPlan | None] = []
+    for part in (options.value, options.key):
+        if part is not None and registry is None and (part.is_framed or part.schema_id or part.subject):
+            registry = cluster.payload_registry()
+        parts.append(None if part is None else _plan_part(part, registry))
+    if options.dead_letter_topic is not None:
+        if options.dead_letter_topic in topics:
+            raise UsageError(
+                f"badRecords=deadletter:{options.dead_letter_topic} is read itself: bad records would come back"
+            )
+        if cluster.describe(options.dead_letter_topic).schema is not None:
+            raise UsageError(
+                f"badRecords=deadletter:{options.dead_letter_topic} is a typed topic, and bad records are bytes: "
+                "create an opaque one"
+            )
+    value, key = parts
+    return DecodePlan(value, key, options.bad_records, options.dead_letter_topic)
+
+
+def _plan_part(part: PartOptions, registry: PayloadRegistry | None) -> PartPlan:
+    try:
+        wanted = _wanted(part, registry).prepared()
+        wanted.columns()
+    except (SchemaError, UnknownSchemaError) as error:
+        raise UsageError(f"{part.prefix}={part.kind}: {error.message}") from error
+    known: dict[int, PayloadSchema] = {}
+    if part.is_framed and registry is not None:
+        for schema_id, schema in registry.schemas.items():
+            if schema.kind == part.kind:
+                known[schema_id] = registry.payload_schema(schema_id)
+    if known and part.kind == PayloadKind.PROTOBUF:
+        known = _compiled(known, wanted)
+    return PartPlan(wanted, Framing.CONFLUENT if part.is_framed else Framing.NONE, known)
+
+
+def _compiled(known: Mapping[int, PayloadSchema], wanted: PayloadSchema) -> dict[int, PayloadSchema]:
+    """Compile for tasks, which may have no compiler: a file once, however many ids it has."""
+    by_text = {(wanted.text, tuple(wanted.references.items())): wanted.compiled}
+    compiled = {}
+    for schema_id, schema in known.items():
+        key = (schema.text, tuple(schema.references.items()))
+        if key not in by_text:
+            by_text[key] = schema.prepared().compiled
+        compiled[schema_id] = PayloadSchema(kind=schema.kind, compiled=by_text[key])
+    return compiled
+
+
+def _wanted(part: PartOptions, registry: PayloadRegistry | None) -> PayloadSchema:
+    if part.schema_id is not None or part.subject is not None:
+        assert registry is not None
+        schema_id = part.schema_id if part.schema_id is not None else registry.latest(part.subject or "")
+        found = registry.payload_schema(schema_id, part.message)
+        if found.kind != part.kind:
+            raise SchemaError(f"payload schema {schema_id} is of {found.kind} payloads")
+        return found
+    kind, text, imports = PayloadKind(part.kind), part.schema or "", {}
+    if part.schema_file is not None:
+        path = Path(part.schema_file)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{part.prefix}.schemaFile={part.schema_file!r} cannot be read: {error}") from None
+        if kind is PayloadKind.PROTOBUF:
+            from millrace.schemas.proto_files import proto_imports
+
+            imports = proto_imports(path, text)
+    if kind is PayloadKind.JSON and not text.lstrip().startswith("{"):
+        text = _json_schema_of_ddl(text)
+    return PayloadSchema(kind=kind, text=text, references=imports, message=part.message)
+
+
+def _json_schema_of_ddl(text: str) -> str:
+    import json
+
+    from millrace.schemas import parse_ddl, to_json_schema
+
+    return json.dumps(to_json_schema(parse_ddl(text)))
