@@ -104,7 +104,7 @@ def read_task(task: InputPartition, layout: Layout, options: SourceOptions) -> I
         batches = decode_transform(options.transform)(batches)
     try:
         for batch in batches:
-            _settle_worker()
+            settle_worker()
             yield batch
     finally:
         send_report(task.split.range.key.topic, counters)
@@ -120,7 +120,7 @@ def _raw(layout: Layout) -> Layout:
 
 
 @cache
-def _settle_worker() -> None:
+def settle_worker() -> None:
     """Spare this worker process a search for garbage in everything it has imported.
 
     Spark's daemon collects garbage after every task, and walks through the objects of a thousand modules each time:

@@ -23,8 +23,13 @@ from typing import Final
 
 from pyspark import daemon
 
-LOADED_BEFOREHAND: Final = ("pyspark.worker", "pyspark.sql.conversion", "pyspark_millrace.batch")
-"""What every worker that reads needs, and starts no thread."""
+LOADED_BEFOREHAND: Final = (
+    "pyspark.worker",
+    "pyspark.sql.conversion",
+    "pyspark_millrace.batch",
+    "pyspark_millrace.sink.writer",
+)
+"""What every worker that reads or writes needs, and starts no thread."""
 
 _pyspark_worker = daemon.worker
 

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from millrace.errors import InvalidTxnStateError, MillraceError, ProducerFencedError, UsageError
 from pyspark_millrace.sink.identity import WriteIdentity, identity_of_batch, identity_of_stream
+from pyspark_millrace.tasks import settle_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,13 +61,19 @@ class _Writer:
         if first is None:
             return TaskMessage(0)
         batches = chain([first], iterator)
-        if not self._options.is_exactly_once:
-            return self._send_at_least_once(batches)
+        if self._options.is_exactly_once:
+            message = self._send_once(batches, self._identity())
+        else:
+            message = self._send_at_least_once(batches)
+        settle_worker()
+        return message
+
+    def _identity(self) -> WriteIdentity:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None, "a task has one"
-        return self._send_once(batches, type(self)._identify(self._options, self._attempt, context.getLocalProperty))
+        return type(self)._identify(self._options, self._attempt, context.getLocalProperty)
 
     def _send_at_least_once(self, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
         from pyspark_millrace.sink.clients import PRODUCERS
