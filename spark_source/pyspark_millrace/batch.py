@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from millrace.errors import UsageError
 from pyspark_millrace.offsets import OffsetRange
 from pyspark_millrace.planning import BATCH_SIZING
+from pyspark_millrace.positions import Edge, PartitionKey
 from pyspark_millrace.tasks import plan_tasks, read_task
 
 if TYPE_CHECKING:
@@ -42,12 +44,27 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typ
             # The end first: what is appended meanwhile is left out, and never does a range end before it starts.
             ends = cluster.offsets_at(end, keys, option="endingOffsets", no_match=None)
             starts = cluster.offsets_at(start, keys, option="startingOffsets", no_match=self._options.starting_no_match)
+            self._check_order(starts, ends)
             ranges = [
                 OffsetRange(key, self._topics.topic_ids[key.topic], starts[key], ends[key])
                 for key in keys
-                if starts[key] != ends[key]
+                if starts[key] < ends[key]
             ]
             return plan_tasks(cluster, ranges, cluster.schemas(self._topics), self._options, BATCH_SIZING)
+
+    def _check_order(self, starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]) -> None:
+        """Raise ``UsageError`` for a start after the end, where both were given.
+
+        A start that was looked up may be after the end because records have come since then: there is nothing to read.
+        """
+        if any(isinstance(position, Edge) for position in self._range):
+            return
+        for key, start in starts.items():
+            if start > ends[key]:
+                raise UsageError(
+                    f"{key} starts at {start} and ends at {ends[key]}: the starting offset or time must not be after "
+                    "the ending one"
+                )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task."""

@@ -4,6 +4,7 @@ The JSON is the Kafka connector's, ``{"orders": {"0": 12, "1": 7}}`` (the next o
 names that no topic can have beside the topics:
 
 * ``@topic-ids``  the id of each topic, by which one that was deleted and made anew is recognised (KIP-516);
+* ``@cluster``    the id of the cluster, by which brokers of another one are told from topics that were made anew;
 * ``@initial``    true in the offsets that a new query starts with;
 * ``@from``       in the end of the first batch: the offsets that it starts with;
 * ``@reset``      true in offsets that ``millrace offsets reset`` has put into the checkpoint. They are the end of a
@@ -21,18 +22,27 @@ next offset never goes back from one batch to the next unless its topic's id cha
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from millrace.errors import OffsetsLostError, UsageError
 from millrace.ids import id_text, parse_id
 from pyspark_millrace.positions import PartitionKey
 
 _TOPIC_IDS: Final = "@topic-ids"
+_CLUSTER: Final = "@cluster"
 _INITIAL: Final = "@initial"
 _FROM: Final = "@from"
 _RESET: Final = "@reset"
+_LISTED_MAX: Final = 10
+
+
+class Subscription(Protocol):
+    """What a query reads; its text says so in an option's words."""
+
+    def covers(self, key: PartitionKey) -> bool:
+        """Whether a partition would be read if it was there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +54,14 @@ class StreamOffsets:
     is_initial: bool = False
     started_from: Mapping[PartitionKey, int] | None = None
     is_reset: bool = False
+    cluster_id: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The form that Spark writes to the checkpoint and shows in progress reports."""
         value: dict[str, Any] = _nested(self.next_offsets)
         value[_TOPIC_IDS] = {topic: id_text(self.topic_ids[topic]) for topic in sorted(self.topic_ids)}
+        if self.cluster_id is not None:
+            value[_CLUSTER] = self.cluster_id
         if self.is_initial:
             value[_INITIAL] = True
         if self.started_from is not None:
@@ -67,6 +80,7 @@ class StreamOffsets:
                 is_initial=bool(value.get(_INITIAL, False)),
                 started_from=_flat(value[_FROM]) if _FROM in value else None,
                 is_reset=bool(value.get(_RESET, False)),
+                cluster_id=value.get(_CLUSTER),
             )
         except (KeyError, ValueError, AttributeError, TypeError):
             raise UsageError(
@@ -75,12 +89,20 @@ class StreamOffsets:
             ) from None
 
     def advanced_to(
-        self, next_offsets: Mapping[PartitionKey, int], topic_ids: Mapping[str, uuid.UUID]
+        self,
+        next_offsets: Mapping[PartitionKey, int],
+        topic_ids: Mapping[str, uuid.UUID],
+        cluster_id: str | None = None,
     ) -> StreamOffsets:
         """The end of a batch that begins here; these very offsets when there is nothing to read."""
         if dict(next_offsets) == dict(self.next_offsets) and dict(topic_ids) == dict(self.topic_ids):
             return self
-        return StreamOffsets(next_offsets, topic_ids, started_from=self.next_offsets if self.is_initial else None)
+        return StreamOffsets(
+            next_offsets,
+            topic_ids,
+            started_from=self.next_offsets if self.is_initial else None,
+            cluster_id=cluster_id or self.cluster_id,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +166,13 @@ class LossReport:
         self.losses.append(loss)
 
 
-def clip_to_log(wanted: OffsetRange, log_start: int, log_end: int, report: LossReport) -> OffsetRange:
+def clip_to_log(
+    wanted: OffsetRange, log_start: int, log_end: int, report: LossReport, *, why: str = "by retention or deletion"
+) -> OffsetRange:
     """What of a range is still in the log, which holds ``log_start`` to ``log_end`` (the high watermark, exclusive).
 
-    Reports offsets below the log's start and past its end; gaps inside the log are compaction's and no loss.
+    Reports offsets below the log's start, which ``why`` says who removed, and past its end; gaps inside the log are
+    compaction's and no loss.
     """
     if wanted.start > wanted.end:
         report.add(truncated(wanted.key, wanted.start, wanted.end))
@@ -159,8 +184,8 @@ def clip_to_log(wanted: OffsetRange, log_start: int, log_end: int, report: LossR
     if wanted.start < start:
         report.add(
             Loss(
-                f"offsets {wanted.start}..{start - 1} of {wanted.key} are gone "
-                f"(by retention or deletion; the log now starts at {log_start})",
+                f"offsets {wanted.start}..{start - 1} of {wanted.key} are gone ({why}; the log now starts at "
+                f"{log_start})",
                 f"start at {log_start}",
             )
         )
@@ -174,6 +199,44 @@ def clip_to_log(wanted: OffsetRange, log_start: int, log_end: int, report: LossR
     return replace(wanted, start=start, end=end)
 
 
+def why_removed(configs: Mapping[str, str]) -> str:
+    """What removes the oldest records of a topic with these settings, for the sentence of a loss."""
+    kept = {name: configs.get(name, "-1") for name in ("retention.ms", "retention.bytes")}
+    if "delete" in configs.get("cleanup.policy", "delete") and any(value != "-1" for value in kept.values()):
+        return f"by retention, {', '.join(f'{name}={value}' for name, value in kept.items())}, or DeleteRecords"
+    return "by DeleteRecords, for the topic has no retention"
+
+
+def losses_between(since: StreamOffsets, newest: StreamOffsets, subscription: Subscription) -> list[Loss]:
+    """What a query loses that goes on from ``since`` when its topics are as ``newest`` says."""
+    if since.cluster_id and newest.cluster_id and since.cluster_id != newest.cluster_id:
+        return [
+            Loss(
+                f"the checkpoint is of cluster {since.cluster_id}, and these brokers are cluster {newest.cluster_id}: "
+                "its offsets mean nothing there",
+                "correct kafka.bootstrap.servers, or start with another checkpoint",
+            )
+        ]
+    anew = {
+        topic: was
+        for topic, topic_id in newest.topic_ids.items()
+        if (was := since.topic_ids.get(topic, topic_id)) != topic_id
+    }
+    losses = [recreated(topic, was, newest.topic_ids[topic], _unread(since, topic)) for topic, was in anew.items()]
+    absent = sorted(key for key in since.next_offsets.keys() - newest.next_offsets.keys() if key.topic not in anew)
+    if other := [key for key in absent if not subscription.covers(key)]:
+        losses.append(
+            Loss(
+                f"the checkpoint has offsets of {_listed(other)}, which this query does not read: {subscription}",
+                "give each query a checkpoint of its own",
+            )
+        )
+    if deleted := [key for key in absent if subscription.covers(key)]:
+        what = ", ".join(f"{key} from offset {since.next_offsets[key]}" for key in deleted)
+        losses.append(gone(map(str, deleted), f"records of {what} on are gone"))
+    return losses
+
+
 def truncated(key: PartitionKey, read_up_to: int, log_end: int) -> Loss:
     """The loss of a log that ends before what was read of it already."""
     return Loss(
@@ -183,18 +246,28 @@ def truncated(key: PartitionKey, read_up_to: int, log_end: int) -> Loss:
     )
 
 
-def recreated(topic: str, was: uuid.UUID, now: uuid.UUID) -> Loss:
-    """The loss of a topic that has another id than it had."""
+def recreated(topic: str, was: uuid.UUID, now: uuid.UUID, lost: str) -> Loss:
+    """The loss of a topic that has another id than it had; ``lost`` names what was not read of it."""
     return Loss(
         f"topic {topic} is not the one that was read: its id is {id_text(now)} and was {id_text(was)} "
-        "(deleted and made anew, or a checkpoint of another cluster)",
+        f"(deleted and made anew); {lost} of the old one are gone",
         "start anew with another checkpoint",
     )
 
 
-def gone(topics: Iterable[str]) -> Loss:
+def gone(what: Iterable[str], lost: str = "its remaining records are gone") -> Loss:
     """The loss of topics or partitions that were deleted while a query read them."""
-    return Loss(f"{', '.join(topics)} no longer exists: its remaining records are gone", "stop reading it")
+    return Loss(f"{', '.join(what)} no longer exists: {lost}", "stop reading it")
+
+
+def _unread(since: StreamOffsets, topic: str) -> str:
+    left = [f"{key} from {offset} on" for key, offset in sorted(since.next_offsets.items()) if key.topic == topic]
+    return "offsets of " + ", ".join(left)
+
+
+def _listed(keys: Sequence[PartitionKey]) -> str:
+    shown = ", ".join(map(str, keys[:_LISTED_MAX]))
+    return shown if len(keys) <= _LISTED_MAX else f"{shown} and {len(keys) - _LISTED_MAX} more"
 
 
 def _nested(offsets: Mapping[PartitionKey, int]) -> dict[str, Any]:

@@ -30,7 +30,8 @@ from pyspark.sql.streaming.datasource import (
 
 from millrace.errors import MillraceError
 from pyspark_millrace.backlog import Backlog
-from pyspark_millrace.offsets import LossReport, StreamOffsets, gone, ranges_between, recreated, truncated
+from pyspark_millrace.offsets import LossReport, StreamOffsets, losses_between, ranges_between, truncated
+from pyspark_millrace.options import IsolationLevel
 from pyspark_millrace.origin import Origin, with_origin
 from pyspark_millrace.planning import STREAM_SIZING
 from pyspark_millrace.positions import Edge, PartitionKey
@@ -74,7 +75,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 option="startingOffsets",
                 no_match=self._options.starting_no_match,
             )
-            self._initial = StreamOffsets(offsets, self._topics.topic_ids, is_initial=True)
+            self._initial = StreamOffsets(
+                offsets, self._topics.topic_ids, is_initial=True, cluster_id=self._connected().cluster_id
+            )
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
@@ -115,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             if key in since.next_offsets or backlog.end.get(key, offset) != offset
         }
         topic_ids = {key.topic: newest.topic_ids[key.topic] for key in ends}
-        return since.advanced_to(ends, topic_ids).to_json()
+        return since.advanced_to(ends, topic_ids, newest.cluster_id).to_json()
 
     def _limited(self, backlog: Backlog, limit: ReadLimit) -> Backlog:
         """What of the backlog the limits let into the next batch: nothing while it is not due."""
@@ -190,7 +193,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         found, _ = cluster.find(self._options.subscription)
         if found.topic_ids:
             self._topics = self._checked(found)
-        return StreamOffsets(cluster.edge(found.partitions, Edge.LATEST), found.topic_ids)
+        latest = cluster.edge(found.partitions, Edge.LATEST)
+        return StreamOffsets(latest, found.topic_ids, cluster_id=cluster.cluster_id)
 
     def _checked(self, found: TopicSet) -> TopicSet:
         """A running query reads one schema: newer versions pass, other topics must fit."""
@@ -201,19 +205,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _begin(self, since: StreamOffsets, newest: StreamOffsets, report: LossReport) -> Mapping[PartitionKey, int]:
         """Where each partition of ``newest`` goes on."""
-        absent = sorted(since.next_offsets.keys() - newest.next_offsets.keys())
-        if absent:
-            report.add(gone(map(str, absent)))
-        for topic, topic_id in newest.topic_ids.items():
-            if (before := since.topic_ids.get(topic, topic_id)) != topic_id:
-                report.add(recreated(topic, before, topic_id))
+        for loss in losses_between(since, newest, self._options.subscription):
+            report.add(loss)
         begin = {}
         for key, latest in newest.next_offsets.items():
             same_topic = since.topic_ids.get(key.topic) == newest.topic_ids[key.topic]
             begin[key] = since.next_offsets.get(key, 0) if same_topic else 0
             if begin[key] > latest:
-                report.add(truncated(key, begin[key], latest))
+                self._check_not_truncated(key, begin[key], latest, report)
         return begin
+
+    def _check_not_truncated(self, key: PartitionKey, offset: int, latest: int, report: LossReport) -> None:
+        """A query that read uncommitted records before may be past the first open transaction, and is not set back."""
+        if self._options.isolation_level is IsolationLevel.READ_COMMITTED:
+            latest = self._connected().log_ends([key])[key]
+        if offset > latest:
+            report.add(truncated(key, offset, latest))
 
     # --- reading: in the tasks -----------------------------------------------------------------------------------
 

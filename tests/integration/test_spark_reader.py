@@ -5,10 +5,7 @@ has to be shown to call the readers (``test_spark_batch``, ``test_spark_streamin
 """
 
 import json
-import pickle
-import uuid
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,81 +13,27 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from millrace.clients import Producer
 from millrace.errors import OffsetsLostError
-from pyspark_millrace import DefaultSource
 
-START_MS = 1_700_000_000_000
+from .reader_model import ModelFactory, batches, checkpointed, rows_of, source, stream
+
 PARTITIONS = 3
 
 many = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-class Model:
-    """A topic, and what it must hold: values of each partition, in order."""
-
-    def __init__(self, servers, name, partitions):
-        self.servers, self.name = servers, name
-        self.rows = {partition: [] for partition in range(partitions)}
-        self.producer = Producer({"bootstrap.servers": servers, "batch.size": 1500, "linger.ms": 0})
-
-    def append(self, partition, count):
-        first = len(self.rows[partition])
-        values = [b"%d:%d" % (partition, first + number) + b"." * ((first + number) % 90) for number in range(count)]
-        self.rows[partition] += values
-        if count:
-            table = pa.table({"value": pa.array(values, pa.binary())})
-            self.producer.send_table(self.name, table, partition=partition, timestamps=START_MS + first)
-            self.producer.flush()
-
-    def expected(self, ranges):
-        return [
-            (value, partition, offset)
-            for partition, (start, end) in sorted(ranges.items())
-            for offset, value in enumerate(self.rows[partition][start:end], start)
-        ]
-
-
 @pytest.fixture(scope="module")
 def new_model(module_broker, admin):
-    models = []
-
-    def create(partitions=PARTITIONS):
-        name = f"model-{uuid.uuid4().hex[:8]}"
-        # Small segments and index steps, so that extents are cut within and across files.
-        configs = {"retention.ms": "-1", "segment.bytes": "20000", "index.interval.bytes": "1000"}
-        admin.create_topic(name, partitions=partitions, configs=configs)
-        models.append(Model(module_broker.bootstrap_servers, name, partitions))
-        return models[-1]
-
-    yield create
-    for model in models:
-        model.producer.close()
+    with ModelFactory(module_broker.bootstrap_servers, admin) as create:
+        yield create
 
 
 @pytest.fixture(scope="module")
 def filled(new_model):
-    model = new_model()
+    model = new_model(PARTITIONS)
     for _ in range(8):
         for partition, count in [(0, 150), (1, 30), (2, 7)]:
             model.append(partition, count)
     return model
-
-
-def source(model, **options):
-    """The source as Spark makes it, after the journey to another process."""
-    made = DefaultSource({"kafka.bootstrap.servers": model.servers, "subscribe": model.name, **options})
-    return pickle.loads(pickle.dumps(made)), made.schema()
-
-
-def rows_of(reader, tasks):
-    """What the tasks read, each in a process of its own as far as it can tell."""
-    rows = []
-    # The reader that plans stays in its process; tasks have one that never planned.
-    unused = pickle.dumps(type(reader)(reader._options, reader._topics, reader._layout))
-    for task in tasks:
-        for batch in pickle.loads(unused).read(pickle.loads(pickle.dumps(task))):
-            columns = [batch.column(name).to_pylist() for name in ("value", "partition", "offset")]
-            rows += zip(*columns, strict=True)
-    return rows
 
 
 reading = st.fixed_dictionaries(
@@ -167,16 +110,6 @@ def test_a_stream_of_any_limits_restarts_and_appends_gives_every_row_once(new_mo
     assert by_partition == [sorted(offsets) for offsets in by_partition]
 
 
-def stream(model, options):
-    found, schema = source(model, **options)
-    return found.streamReader(schema)
-
-
-def checkpointed(offset):
-    """Offsets as they come back from the checkpoint."""
-    return json.loads(json.dumps(offset))
-
-
 def grow(model, data):
     for partition in model.rows:
         model.append(partition, data.draw(st.integers(0, 40), f"more rows of {partition}"))
@@ -192,16 +125,6 @@ def test_a_small_partition_is_not_starved_by_a_large_one(new_model):
     reader.stop()
     assert end[model.name]["1"] >= 1
     assert sum(end[model.name].values()) == 50
-
-
-def batches(reader, start, limit=None):
-    """All micro-batches until nothing is new, as Spark makes them with the limit that the reader asks for."""
-    limit = limit or reader.getDefaultReadLimit()
-    found = []
-    while (end := checkpointed(reader.latestOffset(start, limit))) != start:
-        found.append(rows_of(reader, reader.partitions(start, end)))
-        start = end
-    return found
 
 
 @pytest.mark.parametrize("limit", [2_000, 15_000, 60_000])

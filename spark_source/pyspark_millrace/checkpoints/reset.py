@@ -153,7 +153,7 @@ def _new_sources(plan: ResetPlan) -> dict[int, StreamOffsets]:
                 key = PartitionKey(*partition)
                 offsets[key] = source.next_offsets.get(key, new) if is_same else new
         topic_ids = {key.topic: plan.topic_ids[key.topic] for key in offsets}
-        changed[index] = StreamOffsets(offsets, topic_ids, is_reset=True)
+        changed[index] = StreamOffsets(offsets, topic_ids, is_reset=True, cluster_id=source.cluster_id)
     return changed
 
 

@@ -15,12 +15,16 @@ from pyspark_millrace.offsets import (
     OffsetRange,
     StreamOffsets,
     clip_to_log,
+    losses_between,
     ranges_between,
+    why_removed,
 )
+from pyspark_millrace.options import AssignedPartitions, TopicPattern, Topics
 from pyspark_millrace.positions import PartitionKey
 
 ID = uuid.UUID(int=7)
 OTHER_ID = uuid.UUID(int=8)
+SUBSCRIPTION = Topics(("t",))
 
 keys = st.builds(PartitionKey, st.sampled_from(["a", "b.c", "d-1"]), st.integers(0, 12))
 positions = st.dictionaries(keys, st.integers(0, 2**62), min_size=1)
@@ -38,7 +42,12 @@ def at(initial=False, **partitions):
     return StreamOffsets(found, {"t": ID}, is_initial=initial)
 
 
-@given(offsets() | offsets(is_initial=True) | offsets(started_from={PartitionKey("a", 0): 3}) | offsets(is_reset=True))
+@given(
+    offsets()
+    | offsets(is_initial=True, cluster_id="c-1")
+    | offsets(started_from={PartitionKey("a", 0): 3})
+    | offsets(is_reset=True)
+)
 def test_json_and_back(found):
     text = json.dumps(found.to_json())
     again = StreamOffsets.from_json(json.loads(text))
@@ -130,3 +139,69 @@ def test_what_is_left_is_exactly_what_is_in_the_log(start, end, log_start, lengt
     left = clip_to_log(wanted(start, end), log_start, log_end, report)
     assert set(range(left.start, left.end)) == set(range(start, end)) & set(range(log_start, log_end))
     assert bool(report.losses) == (start > end or bool(set(range(start, end)) - set(range(log_start, log_end))))
+
+
+def test_the_cluster_is_kept_and_taken_up_by_older_checkpoints():
+    old = at(p0=3)
+    newer = old.advanced_to(at(p0=5).next_offsets, {"t": ID}, "c-1")
+    assert "@cluster" not in old.to_json()
+    assert newer.to_json()["@cluster"] == "c-1"
+    assert newer.advanced_to(at(p0=6).next_offsets, {"t": ID}).cluster_id == "c-1"
+
+
+def test_what_may_have_removed_records():
+    assert why_removed({"retention.ms": "1000", "retention.bytes": "-1"}) == (
+        "by retention, retention.ms=1000, retention.bytes=-1, or DeleteRecords"
+    )
+    assert "no retention" in why_removed({"retention.ms": "-1", "retention.bytes": "-1"})
+    assert "no retention" in why_removed({"cleanup.policy": "compact", "retention.ms": "1000"})
+
+
+def lost(since, newest, subscription=SUBSCRIPTION):
+    return [str(loss) for loss in losses_between(since, newest, subscription)]
+
+
+def test_nothing_is_lost_while_topics_only_grow():
+    assert lost(at(p0=3), at(p0=5, p1=2)) == []
+
+
+def test_a_cluster_that_is_another_is_told_from_a_topic_that_is():
+    since = replace(at(p0=3), cluster_id="here")
+    newest = StreamOffsets({PartitionKey("t", 0): 9}, {"t": OTHER_ID}, cluster_id="there")
+    [sentence] = lost(since, newest)
+    assert sentence.startswith("the checkpoint is of cluster here, and these brokers are cluster there")
+    assert "correct kafka.bootstrap.servers" in sentence
+    [sentence] = lost(since, replace(newest, cluster_id="here"))
+    assert "deleted and made anew" in sentence
+    # A checkpoint of an earlier version does not say of which cluster it is.
+    [sentence] = lost(at(p0=3), newest)
+    assert "deleted and made anew" in sentence
+
+
+def test_what_was_left_of_a_topic_made_anew_is_named_and_its_partitions_are_not_named_again():
+    newest = StreamOffsets({PartitionKey("t", 0): 9}, {"t": OTHER_ID})
+    [sentence] = lost(at(p0=3, p1=7), newest)
+    assert "offsets of t-0 from 3 on, t-1 from 7 on of the old one are gone" in sentence
+
+
+@pytest.mark.parametrize(
+    ("subscription", "words"),
+    [
+        (Topics(("t",)), "t-1 no longer exists: records of t-1 from offset 7 on are gone"),
+        (TopicPattern("t.*"), "t-1 no longer exists"),
+        (AssignedPartitions((PartitionKey("t", 0),)), "offsets of t-1, which this query does not read: assign=t-0"),
+        (Topics(("other",)), "offsets of t-1, which this query does not read: subscribe=other"),
+        (TopicPattern("o.*"), "which this query does not read: subscribePattern=o.*"),
+    ],
+)
+def test_a_partition_that_is_gone_is_told_from_one_that_is_not_asked_for(subscription, words):
+    [sentence] = lost(at(p0=3, p1=7), at(p0=3), subscription)
+    assert words in sentence
+    assert "failOnDataLoss=false" in sentence
+
+
+def test_a_checkpoint_of_many_other_partitions_is_told_briefly():
+    since = at(**{f"p{number}": 1 for number in range(300)})
+    newest = StreamOffsets({PartitionKey("other", 0): 9}, {"other": OTHER_ID})
+    [sentence] = lost(since, newest, Topics(("other",)))
+    assert "t-9 and 290 more" in sentence

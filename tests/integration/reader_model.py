@@ -1,0 +1,97 @@
+"""A list model of a topic, and the source's readers on that topic, called as Spark calls them."""
+
+import json
+import pickle
+import uuid
+
+import pyarrow as pa
+
+from millrace.clients import Producer
+from pyspark_millrace import DefaultSource
+
+START_MS = 1_700_000_000_000
+
+
+class Model:
+    """A topic, and what it must hold: values of each partition, in order."""
+
+    def __init__(self, servers, name, partitions):
+        self.servers, self.name = servers, name
+        self.rows = {partition: [] for partition in range(partitions)}
+        self.producer = Producer({"bootstrap.servers": servers, "batch.size": 1500, "linger.ms": 0})
+
+    def append(self, partition, count):
+        first = len(self.rows[partition])
+        values = [b"%d:%d" % (partition, first + number) + b"." * ((first + number) % 90) for number in range(count)]
+        self.rows[partition] += values
+        if count:
+            table = pa.table({"value": pa.array(values, pa.binary())})
+            self.producer.send_table(self.name, table, partition=partition, timestamps=START_MS + first)
+            self.producer.flush()
+
+    def expected(self, ranges):
+        return [
+            (value, partition, offset)
+            for partition, (start, end) in sorted(ranges.items())
+            for offset, value in enumerate(self.rows[partition][start:end], start)
+        ]
+
+
+class ModelFactory:
+    """Makes topics with models; small segments and index steps let extents be cut within and across files."""
+
+    def __init__(self, servers, admin):
+        self._servers, self._admin = servers, admin
+        self._models = []
+
+    def __call__(self, partitions, **configs):
+        name = f"model-{uuid.uuid4().hex[:8]}"
+        small = {"retention.ms": "-1", "segment.bytes": "20000", "index.interval.bytes": "1000"}
+        self._admin.create_topic(name, partitions=partitions, configs=small | configs)
+        self._models.append(Model(self._servers, name, partitions))
+        return self._models[-1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for model in self._models:
+            model.producer.close()
+
+
+def source(model, **options):
+    """The source as Spark makes it, after the journey to another process."""
+    made = DefaultSource({"kafka.bootstrap.servers": model.servers, "subscribe": model.name, **options})
+    return pickle.loads(pickle.dumps(made)), made.schema()
+
+
+def rows_of(reader, tasks):
+    """What the tasks read, each in a process of its own as far as it can tell."""
+    rows = []
+    # The reader that plans stays in its process; tasks have one that never planned.
+    unused = pickle.dumps(type(reader)(reader._options, reader._topics, reader._layout))
+    for task in tasks:
+        for batch in pickle.loads(unused).read(pickle.loads(pickle.dumps(task))):
+            columns = [batch.column(name).to_pylist() for name in ("value", "partition", "offset")]
+            rows += zip(*columns, strict=True)
+    return rows
+
+
+def stream(model, options):
+    found, schema = source(model, **options)
+    return found.streamReader(schema)
+
+
+def checkpointed(offset):
+    """Offsets as they come back from the checkpoint."""
+    return json.loads(json.dumps(offset))
+
+
+def batches(reader, start, limit=None):
+    """All micro-batches until nothing is new, as Spark makes them with the limit that the reader asks for."""
+    limit = limit or reader.getDefaultReadLimit()
+    found = []
+    while (end := checkpointed(reader.latestOffset(start, limit))) != start:
+        found.append(rows_of(reader, reader.partitions(start, end)))
+        start = end
+    return found

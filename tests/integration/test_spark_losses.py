@@ -1,0 +1,149 @@
+"""Records that a query should have read and cannot are never passed over: exact offsets, why, and what to do.
+
+The readers are called as Spark calls them; ``test_spark_streaming`` has the same through Spark.
+"""
+
+import json
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from millrace.clients import Admin, Producer, TopicPartition
+from millrace.errors import OffsetsLostError, UsageError
+from millrace_broker.embedded import EmbeddedBroker
+
+from .reader_model import START_MS, Model, ModelFactory, checkpointed, rows_of, source, stream
+
+
+@pytest.fixture(scope="module")
+def new_model(module_broker, admin):
+    with ModelFactory(module_broker.bootstrap_servers, admin) as create:
+        yield create
+
+
+@pytest.fixture(scope="module")
+def filled(new_model):
+    model = new_model(3)
+    for _ in range(8):
+        model.append(0, 150)
+        model.append(1, 30)
+        model.append(2, 7)
+    return model
+
+
+def losing(reader, start):
+    """The sentence that the next batch from ``start`` fails with, when it is planned at the latest."""
+    with pytest.raises(OffsetsLostError) as caught:
+        reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    reader.stop()
+    return caught.value.message
+
+
+def batch_loss(model, **options):
+    found, schema = source(model, **options)
+    with pytest.raises(OffsetsLostError) as caught:
+        found.reader(schema).partitions()
+    return caught.value.message
+
+
+def test_what_delete_records_took_is_told_from_retention(new_model, admin, caplog):
+    model = new_model(1)
+    model.append(0, 30)
+    options = {"startingOffsets": json.dumps({model.name: {"0": 4}})}
+    reader = stream(model, options)
+    start = checkpointed(reader.initialOffset())
+    admin.delete_records({TopicPartition(model.name, 0): 11})
+    sentence = f"offsets 4..10 of {model.name}-0 are gone (by DeleteRecords, for the topic has no retention"
+    assert sentence in losing(reader, start)
+    assert sentence in batch_loss(model, **options)
+    admin.alter_configs(model.name, {"retention.ms": "86400000"})
+    assert "by retention, retention.ms=86400000, retention.bytes=-1, or DeleteRecords" in losing(
+        stream(model, options), start
+    )
+    # Told all the same, and with the same words, where the query is to go on.
+    accepting = stream(model, {**options, "failOnDataLoss": "false"})
+    end = accepting.latestOffset(start, ReadAllAvailable())
+    assert [row[2] for row in rows_of(accepting, accepting.partitions(start, end))] == list(range(11, 30))
+    accepting.stop()
+    [warning] = [record.getMessage() for record in caplog.records if "are gone" in record.getMessage()]
+    assert f"offsets 4..10 of {model.name}-0 are gone" in warning
+    assert "failOnDataLoss is false" in warning
+
+
+def test_offsets_beyond_the_end_are_refused(filled):
+    beyond = json.dumps({filled.name: {"0": 1201, "1": -2, "2": -2}})
+    with pytest.raises(UsageError, match=rf"beyond the end of the log are {filled.name}-0 1201 \(the end is 1200\)"):
+        stream(filled, {"startingOffsets": beyond}).initialOffset()
+    found, schema = source(filled, startingOffsets=beyond)
+    with pytest.raises(UsageError, match="beyond the end of the log"):
+        found.reader(schema).partitions()
+    assert f"offsets 1200..1200 of {filled.name}-0 are not in the log, which ends at 1200: end at 1200" in batch_loss(
+        filled, endingOffsets=json.dumps({filled.name: {"0": 1201, "1": -1, "2": -1}})
+    )
+
+
+def test_a_start_after_the_end_is_refused(filled):
+    at = [json.dumps({filled.name: {"0": offset, "1": 1, "2": 1}}) for offset in (10, 5)]
+    found, schema = source(filled, startingOffsets=at[0], endingOffsets=at[1])
+    with pytest.raises(UsageError, match=f"{filled.name}-0 starts at 10 and ends at 5"):
+        found.reader(schema).partitions()
+    found, schema = source(filled, startingTimestamp=str(START_MS + 150), endingTimestamp=str(START_MS))
+    with pytest.raises(UsageError, match=f"{filled.name}-0 starts at .* and ends at 0"):
+        found.reader(schema).partitions()
+
+
+def test_the_checkpoint_of_another_cluster_is_recognised(new_model, tmp_path):
+    model = new_model(1)
+    model.append(0, 5)
+    reader = stream(model, {"startingOffsets": "earliest"})
+    start = checkpointed(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
+    reader.stop()
+    with EmbeddedBroker(tmp_path / "other") as other, Admin(other.bootstrap_servers) as admin:
+        admin.create_topic(model.name, partitions=1)
+        elsewhere = Model(other.bootstrap_servers, model.name, 1)
+        sentence = losing(stream(elsewhere, {}), start)
+        elsewhere.producer.close()
+    assert f"the checkpoint is of cluster {start['@cluster']}, and these brokers are cluster " in sentence
+
+
+def test_the_checkpoint_of_another_topic_is_recognised(new_model):
+    model, other = new_model(1), new_model(2)
+    reader = stream(model, {"startingOffsets": "earliest"})
+    start = checkpointed(reader.initialOffset())
+    reader.stop()
+    assert (
+        f"the checkpoint has offsets of {model.name}-0, which this query does not read: subscribe={other.name}"
+        in losing(stream(other, {}), start)
+    )
+
+
+def test_a_topic_made_anew_with_fewer_partitions_is_one_loss(new_model, admin):
+    model = new_model(3)
+    model.append(1, 5)
+    reader = stream(model, {"startingOffsets": "earliest"})
+    start = checkpointed(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
+    admin.delete_topic(model.name)
+    admin.create_topic(model.name, partitions=1, configs={"retention.ms": "-1"})
+    sentence = losing(reader, start)
+    assert f"topic {model.name} is not the one that was read" in sentence
+    assert f"{model.name}-1 from 5 on" in sentence
+
+
+def test_a_query_that_read_uncommitted_records_is_not_set_back(new_model, module_broker):
+    model = new_model(1)
+    model.append(0, 3)
+    with Producer(
+        {"bootstrap.servers": module_broker.bootstrap_servers, "transactional.id": f"open-{model.name}"}
+    ) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(model.name, b"open", partition=0)
+        producer.flush()
+        dirty = stream(model, {"startingOffsets": "earliest", "isolation.level": "read_uncommitted"})
+        start = checkpointed(dirty.latestOffset(dirty.initialOffset(), ReadAllAvailable()))
+        dirty.stop()
+        assert start[model.name] == {"0": 4}
+        clean = stream(model, {})
+        assert clean.latestOffset(start, ReadAllAvailable()) == start
+        clean.stop()
+        producer.abort_transaction()
