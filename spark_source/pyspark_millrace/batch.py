@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from millrace.errors import UsageError
 from pyspark_millrace.offsets import OffsetRange
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
     from pyspark_millrace.topics import TopicSet
 
 
+_PUSHING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
 class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typed here
     """Reads a range of offsets that is fixed when the query is planned.
 
     ``pushFilters`` is not overridden on purpose: where ``spark.sql.python.filterPushdown.enabled`` is off, as it is by
-    default, a reader that has it makes every read fail.
+    default, a reader that has it makes every read fail (``FilteringBatchReader``).
     """
 
     def __init__(self, options: SourceOptions, topics: TopicSet, layout: Layout) -> None:
@@ -50,7 +54,9 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typ
                 for key in keys
                 if starts[key] < ends[key]
             ]
-            return plan_tasks(cluster, ranges, cluster.schemas(self._topics), self._options, BATCH_SIZING)
+            return plan_tasks(
+                cluster, ranges, cluster.schemas(self._topics), self._options, BATCH_SIZING, self._layout.row_filter
+            )
 
     def _check_order(self, starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]) -> None:
         """Raise ``UsageError`` for a start after the end, where both were given.
@@ -69,3 +75,26 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typ
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task."""
         return read_task(partition, self._layout, self._options)
+
+
+class FilteringBatchReader(BatchReader):
+    """The reader for Spark's worker that pushes filters down."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
+        """Take the filters that mean the same here; those given back are Spark's to apply."""
+        if self._options.transform is not None:
+            return filters  # they are about what the transformation yields
+        from pyspark_millrace.filters.row_filter import and_pushed
+
+        self._layout, left = and_pushed(filters, self._layout)
+        return left
+
+
+def spark_offers_filters() -> bool:
+    """Whether this process is Spark's worker that pushes filters down, which there is only where that is switched on.
+
+    A source is told nothing of the session's settings; but the worker that plans a read without filters is another
+    program than the one that plans it with them.
+    """
+    modules = (sys.modules.get(name) for name in (_PUSHING_WORKER, "__main__"))
+    return any(getattr(getattr(module, "__spec__", None), "name", None) == _PUSHING_WORKER for module in modules)

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-    from pyspark_millrace.filters import RowFilter
-
     from pyspark_millrace.decoding.plan import DecodePlan
+    from pyspark_millrace.filters import RowFilter
 
 
 class Metadata(Enum):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from millrace.records import DecodedBatch
+    from millrace.records import BatchHeader, DecodedBatch
 
 ADDRESS_PROPERTY: Final = "millrace.monitor.address"
 """Local property: ``host:port:token`` of the driver's monitor."""
@@ -35,11 +35,16 @@ class ReadCounters:
     decoded_bytes: int = 0
     located_bytes: int = 0
     seconds: float = 0.0
+    skipped_batches: int = 0
 
     @property
     def skipped_bytes(self) -> int:
         """Batches that were not decoded: markers, aborted ones, those outside of what was asked for."""
         return max(0, self.located_bytes - self.decoded_bytes)
+
+    def skip(self, header: BatchHeader) -> None:
+        """Take a batch into account that a filter ruled out."""
+        self.skipped_batches += 1
 
     def count(self, decoded: DecodedBatch) -> None:
         """Take a batch of the log into account."""
@@ -59,6 +64,7 @@ class ReadReport:
     read_bytes: int
     skipped_bytes: int
     seconds: float
+    skipped_batches: int = 0
 
 
 def timed(batches: Iterator[pa.RecordBatch], counters: ReadCounters) -> Iterator[pa.RecordBatch]:
@@ -88,6 +94,7 @@ def send_report(topic: str, counters: ReadCounters) -> None:
         read_bytes=counters.decoded_bytes,
         skipped_bytes=counters.skipped_bytes,
         seconds=counters.seconds,
+        skipped_batches=counters.skipped_batches,
     )
     send_datagram(address, report)
 

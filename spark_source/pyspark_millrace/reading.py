@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -55,7 +55,7 @@ def read_split(
     what the client raises when the broker does not answer.
     """
     assembler = Assembler(layout, split.range.key.topic, split.range.key.partition, options.rows_per_batch)
-    for decoded in _decoded(split, layout.topic_columns, options, sources, counters or ReadCounters()):
+    for decoded in _decoded(split, layout, options, sources, counters or ReadCounters()):
         yield from assembler.add(decoded)
     yield from assembler.flush()
 
@@ -74,8 +74,11 @@ class Sources:
 
 
 def _decoded(
-    split: PlannedSplit, columns: Sequence[str], options: SourceOptions, sources: Sources, counters: ReadCounters
+    split: PlannedSplit, layout: Layout, options: SourceOptions, sources: Sources, counters: ReadCounters
 ) -> Iterator[DecodedBatch]:
+    columns, wanted = layout.topic_columns, None
+    if layout.row_filter is not None:
+        wanted = layout.row_filter.wanted(split.range.key, sources.schema_of, counters.skip)
     for extent in split.extents:
         position = extent.start_offset
         while position < extent.end_offset:
@@ -84,7 +87,13 @@ def _decoded(
                 for buffer in _buffers(split, rest, options.direct_reads, sources):
                     counters.located_bytes += len(buffer)
                     for decoded in decode_range(
-                        buffer, position, rest.end_offset, sources.schema_of, columns, aborted=rest.aborted
+                        buffer,
+                        position,
+                        rest.end_offset,
+                        sources.schema_of,
+                        columns,
+                        aborted=rest.aborted,
+                        wanted=wanted,
                     ):
                         counters.count(decoded)
                         yield decoded
@@ -177,6 +186,7 @@ class Assembler:
     def __init__(self, layout: Layout, topic: str, partition: int, rows_per_batch: int) -> None:
         self._layout = layout
         self._schema = layout.arrow_schema()
+        self._compared_types = () if layout.row_filter is None else layout.row_filter.arrow_types()
         self._rows = rows_per_batch
         self._where = f"{topic}-{partition}"
         self._constants: Mapping[Metadata, pa.Scalar] = {
@@ -190,8 +200,10 @@ class Assembler:
 
     def add(self, decoded: DecodedBatch) -> Iterator[pa.RecordBatch]:
         """Take a batch; yield what is ready."""
-        arrays = self._arrays(decoded)
-        rows, size_bytes = decoded.num_rows, sum(array.nbytes for array in arrays)
+        arrays, rows = self._matching(decoded)
+        if not rows:
+            return
+        size_bytes = sum(array.nbytes for array in arrays)
         if self._pending_rows + rows > self._rows or self._pending_bytes + size_bytes > _COALESCED_BYTES_MAX:
             yield from self.flush()
         if rows > self._rows:
@@ -226,21 +238,38 @@ class Assembler:
         # A batch without columns would forget its rows, and count() has no columns.
         return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
 
+    def _matching(self, decoded: DecodedBatch) -> tuple[list[pa.Array], int]:
+        """The columns of the rows that the layout's filter leaves, and how many these are."""
+        row_filter, rows = self._layout.row_filter, decoded.num_rows
+        if row_filter is None:
+            return self._arrays(decoded), rows
+        compared = {
+            column.name: self._array(decoded, column, data_type)
+            for column, data_type in zip(row_filter.columns, self._compared_types, strict=True)
+        }
+        matching = row_filter.rows_matching(compared, rows)
+        left = matching.true_count
+        if not left:
+            return [], 0
+        arrays = self._arrays(decoded)
+        return (arrays if left == rows else [array.filter(matching) for array in arrays]), left
+
     def _arrays(self, decoded: DecodedBatch) -> list[pa.Array]:
-        present = set(decoded.columns.schema.names)
         arrays = []
         for column, field in zip(self._layout.columns, self._schema, strict=True):
-            if isinstance(column.source, Metadata):
-                array = self._metadata(column.source, decoded)
-            elif column.source in present:
-                array = self._promoted(decoded, column, field.type)
-            else:
-                # The batch is older than the column, or newer than its end.
-                array = self._repeat(pa.scalar(None, field.type), decoded.num_rows)
+            array = self._array(decoded, column, field.type)
             if not column.nullable and array.null_count:
                 raise self._misfit(decoded, column, "has nulls")
             arrays.append(array)
         return arrays
+
+    def _array(self, decoded: DecodedBatch, column: Column, data_type: pa.DataType) -> pa.Array:
+        if isinstance(column.source, Metadata):
+            return self._metadata(column.source, decoded)
+        if column.source in decoded.columns.schema.names:
+            return self._promoted(decoded, column, data_type)
+        # The batch is older than the column, or newer than its end.
+        return self._repeat(pa.scalar(None, data_type), decoded.num_rows)
 
     def _promoted(self, decoded: DecodedBatch, column: Column, data_type: pa.DataType) -> pa.Array:
         array = decoded.columns.column(column.source)

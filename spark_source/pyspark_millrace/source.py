@@ -65,7 +65,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         return self._layout().spark_schema()
 
     def reader(self, schema: StructType) -> BatchReader:
-        """The batch reader. It takes filters only where Spark offers them: where it does not, taking them is an error."""
+        """The batch reader. It takes filters only where Spark offers them: elsewhere to have them is an error."""
         from pyspark_millrace.batch import BatchReader, FilteringBatchReader, spark_offers_filters
 
         layout = self._filtered(self._layout(schema))

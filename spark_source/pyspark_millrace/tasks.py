@@ -6,11 +6,13 @@ import gc
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_millrace.narrowing import within_offsets, within_times
 from pyspark_millrace.offsets import LossReport, OffsetRange
 from pyspark_millrace.planning import PlannedSplit, Sizing, even_bytes, plan_splits, split_bytes, total_bytes
 from pyspark_millrace.read_reports import ReadCounters, send_report, timed
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_millrace.columns import Layout
+    from pyspark_millrace.filters import RowFilter
     from pyspark_millrace.options import SourceOptions
     from pyspark_millrace.topics import Cluster
 
@@ -43,13 +46,20 @@ def plan_tasks(
     schemas: Mapping[int, pa.Schema],
     options: SourceOptions,
     sizing: Sizing,
+    row_filter: RowFilter | None = None,
 ) -> list[SplitTask]:
-    """Locate ranges and cut them into tasks.
+    """Locate ranges and cut them into tasks; what the filter rules out is left out.
 
     Raises ``OffsetsLostError`` for records that are gone, unless losses are accepted: then they are logged.
     """
     report = LossReport(fail=options.fail_on_data_loss)
+    ranges = within_offsets(ranges, row_filter)
     located = cluster.locate([(wanted, 0) for wanted in ranges], report)
+    before = total_bytes([extent for _, extents in located for extent in extents])
+    # After they have been located: that some of these records are gone must not go unnoticed.
+    timely = within_times([wanted for wanted, _ in located], row_filter, cluster.first_offsets_from)
+    if timely != [wanted for wanted, _ in located]:
+        located = cluster.locate([(wanted, 0) for wanted in timely], report)
     everything = total_bytes([extent for _, extents in located for extent in extents])
     size = split_bytes(
         everything, cores=_cores(), sizing=sizing, min_splits=options.min_partitions, asked=options.split_bytes
@@ -62,7 +72,10 @@ def plan_tasks(
     splits = plan_splits(
         located, size, min_splits=options.min_partitions, max_records=options.max_records_per_partition
     )
-    _log.info("%d splits of up to %d bytes for %d bytes in %d ranges", len(splits), size, everything, len(ranges))
+    _log.info(
+        "%d splits of up to %d bytes for %d bytes in %d ranges; %d bytes left out by the filter",
+        len(splits), size, everything, len(located), before - everything,
+    )  # fmt: skip
     return [SplitTask(split, schemas) for split in splits]
 
 
@@ -116,7 +129,7 @@ def _raw(layout: Layout) -> Layout:
         return layout
     from pyspark_millrace.decoding.rows import raw_layout
 
-    return raw_layout(layout.decoding, layout)
+    return replace(raw_layout(layout.decoding, layout), row_filter=layout.row_filter)
 
 
 @cache

@@ -225,6 +225,12 @@ class Cluster:
                 f"{option}: beyond the end of the log are {', '.join(beyond)}: give at most the end, or -1 for latest"
             )
 
+    def first_offsets_from(self, times_ms: Mapping[PartitionKey, int]) -> dict[PartitionKey, int | None]:
+        """The first record at or after a time in each partition; None where there is none."""
+        wanted = {TopicPartition(*key): time for key, time in times_ms.items()}
+        found = self._admin.list_offsets(wanted, isolation_level=self._isolation_level) if wanted else {}
+        return {PartitionKey(*partition): at.offset if at.offset >= 0 else None for partition, at in found.items()}
+
     def _offsets_at_times(
         self, times: Mapping[PartitionKey, int], option: str, no_match: NoMatch | None
     ) -> dict[PartitionKey, int]:

@@ -1,0 +1,71 @@
+"""Conditions on the columns of topics: names found, values in the columns' types."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from millrace.errors import UsageError
+from pyspark_millrace.columns import Column, Metadata
+from pyspark_millrace.filters.expression import (
+    Comparison,
+    Conjunction,
+    Disjunction,
+    Expression,
+    Leaf,
+    Membership,
+    NullCheck,
+    TextMatch,
+)
+from pyspark_millrace.filters.literals import UnfitLiteralError, literal_of
+
+
+def bind(expression: Expression, columns: Mapping[str, Column]) -> Expression:
+    """The condition with each value as ``Literal``. Raises ``UnfitLiteralError`` for what cannot be compared."""
+    if isinstance(expression, Conjunction | Disjunction):
+        return replace(expression, terms=tuple(bind(term, columns) for term in expression.terms))
+    return _bound_leaf(expression, columns)
+
+
+def bind_option(text: str, expression: Expression, columns: Mapping[str, Column], *, topics: str) -> Expression:
+    """The same for the option ``filter``; raises ``UsageError`` naming column and value."""
+    try:
+        return bind(expression, columns)
+    except UnfitLiteralError as error:
+        raise UsageError(f"filter={text!r}: {topics}: {error}") from None
+
+
+def _bound_leaf(leaf: Leaf, columns: Mapping[str, Column]) -> Expression:
+    column = _find(leaf.column, columns)
+
+    def literal(value: Any) -> Any:
+        try:
+            return literal_of(value, column.type)
+        except UnfitLiteralError as error:
+            raise UnfitLiteralError(f"column {column.name}: {error}") from None
+
+    if column.source is Metadata.HEADERS and not isinstance(leaf, NullCheck):
+        raise UnfitLiteralError(f"column {column.name} can only be compared by IS NULL and IS NOT NULL")
+    if isinstance(leaf, Comparison):
+        return replace(leaf, column=column.name, value=literal(leaf.value))
+    if isinstance(leaf, Membership):
+        return replace(leaf, column=column.name, values=tuple(map(literal, leaf.values)))
+    if isinstance(leaf, TextMatch):
+        if column.type.typeName() != "string":
+            raise UnfitLiteralError(f"column {column.name}: {leaf.matching} is for STRING")
+        literal(leaf.text)
+    return replace(leaf, column=column.name)
+
+
+def _find(name: str, columns: Mapping[str, Column]) -> Column:
+    """A column by its name; capitals do not matter where there is just one such."""
+    if (column := columns.get(name)) is not None:
+        return column
+    same = [column for other, column in columns.items() if other.lower() == name.lower()]
+    if len(same) == 1:
+        return same[0]
+    near = difflib.get_close_matches(name, columns, n=2)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"the columns are {', '.join(columns)}"
+    raise UnfitLiteralError(f"no column {name!r}: {hint}")

@@ -1,0 +1,155 @@
+"""Whether a condition can be true for some row whose columns lie within bounds, and within which offsets or times.
+
+Invariant: never is something ruled out that could be true. What is not known counts as possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_millrace.filters.expression import (
+    Comparison,
+    Conjunction,
+    Disjunction,
+    Expression,
+    Leaf,
+    Matching,
+    Membership,
+    NullCheck,
+    Operator,
+    TextMatch,
+)
+
+if TYPE_CHECKING:
+    from millrace.records.statistics import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is known of a column: its values, both ends included (None: no end is known), and its nulls.
+
+    With ``is_prefix`` the upper end is the beginning of the largest value.
+    """
+
+    low: Value | None
+    high: Value | None
+    may_be_null: bool = True
+    may_have_values: bool = True
+    is_prefix: bool = False
+
+
+BoundsOf = Callable[[str], Bounds | None]
+"""What is known of a column; None: nothing."""
+
+
+def exactly(value: Value) -> Bounds:
+    """A column that has one value everywhere."""
+    return Bounds(value, value, may_be_null=False)
+
+
+def can_match(expression: Expression, bounds_of: BoundsOf) -> bool:
+    """Whether a bound condition may be true for a row within the bounds."""
+    if isinstance(expression, Conjunction):
+        return all(can_match(term, bounds_of) for term in expression.terms)
+    if isinstance(expression, Disjunction):
+        return any(can_match(term, bounds_of) for term in expression.terms)
+    bounds = bounds_of(expression.column)
+    return bounds is None or _leaf_can_match(expression, bounds)
+
+
+def _leaf_can_match(leaf: Leaf, bounds: Bounds) -> bool:
+    if isinstance(leaf, NullCheck):
+        return bounds.may_be_null if leaf.is_null else bounds.may_have_values
+    if isinstance(leaf, Comparison) and leaf.operator is Operator.NOT_SAME and bounds.may_be_null:
+        return True
+    if not bounds.may_have_values:
+        return False
+    if isinstance(leaf, Membership):
+        return leaf.negated or any(_reaches(bounds, Operator.EQUAL, each.stored) for each in leaf.values)
+    if isinstance(leaf, TextMatch):
+        return leaf.negated or _may_begin(bounds, _beginning(leaf).encode())
+    return _reaches(bounds, leaf.operator, leaf.value.stored)
+
+
+def _reaches(bounds: Bounds, operator: Operator, value: Any) -> bool:
+    low: Any = bounds.low
+    high: Any = bounds.high
+    if operator in (Operator.UNEQUAL, Operator.NOT_SAME):
+        return bounds.is_prefix or low is None or high is None or not low == high == value
+    if operator is Operator.LESS:
+        return low is None or low < value
+    if operator is Operator.LESS_OR_EQUAL:
+        return low is None or low <= value
+    if operator is Operator.GREATER and not bounds.is_prefix:
+        return high is None or high > value
+    reached = high is None or high >= (value[: len(high)] if bounds.is_prefix else value)
+    if operator in (Operator.EQUAL, Operator.SAME):
+        return reached and (low is None or low <= value)
+    return reached
+
+
+def _beginning(leaf: TextMatch) -> str:
+    """What a text must begin with to match."""
+    if leaf.matching is Matching.STARTS:
+        return leaf.text
+    if leaf.matching is not Matching.LIKE:
+        return ""
+    ends = [place for sign in "%_\\" if (place := leaf.text.find(sign)) >= 0]
+    return leaf.text[: min(ends, default=len(leaf.text))]
+
+
+def _may_begin(bounds: Bounds, beginning: bytes) -> bool:
+    low: Any = bounds.low
+    return (low is None or low[: len(beginning)] <= beginning) and _reaches(
+        bounds, Operator.GREATER_OR_EQUAL, beginning
+    )
+
+
+# --- limits of one column ------------------------------------------------------------------------------------------
+
+Limits = tuple[int | None, int | None]
+"""The least and the greatest whole number that a condition admits, both included; None: no limit."""
+
+NO_LIMITS: Final[Limits] = (None, None)
+
+
+def limits_of(expression: Expression, column: str, bounds_of: BoundsOf) -> Limits:
+    """Within which values of a column of whole numbers a condition can be true, other columns being within bounds."""
+    if isinstance(expression, Conjunction):
+        return _intersection([limits_of(term, column, bounds_of) for term in expression.terms])
+    if isinstance(expression, Disjunction):
+        return _hull([limits_of(term, column, bounds_of) for term in expression.terms if can_match(term, bounds_of)])
+    if expression.column != column:
+        return NO_LIMITS
+    if isinstance(expression, Membership) and not expression.negated and expression.values:
+        stored = [each.stored for each in expression.values]
+        return min(stored), max(stored)
+    return _compared_limits(expression) if isinstance(expression, Comparison) else NO_LIMITS
+
+
+def _compared_limits(leaf: Comparison) -> Limits:
+    value = leaf.value.stored
+    return {
+        Operator.EQUAL: (value, value),
+        Operator.SAME: (value, value),
+        Operator.LESS: (None, value - 1),
+        Operator.LESS_OR_EQUAL: (None, value),
+        Operator.GREATER: (value + 1, None),
+        Operator.GREATER_OR_EQUAL: (value, None),
+    }.get(leaf.operator, NO_LIMITS)
+
+
+def _intersection(found: Sequence[Limits]) -> Limits:
+    lows = [low for low, _ in found if low is not None]
+    highs = [high for _, high in found if high is not None]
+    return max(lows, default=None), min(highs, default=None)
+
+
+def _hull(found: Sequence[Limits]) -> Limits:
+    lows = [low for low, _ in found]
+    highs = [high for _, high in found]
+    low = None if None in lows else min((each for each in lows if each is not None), default=None)
+    high = None if None in highs else max((each for each in highs if each is not None), default=None)
+    return low, high

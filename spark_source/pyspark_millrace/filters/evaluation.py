@@ -1,0 +1,99 @@
+"""Which rows a condition is true for, column by column in Arrow, as Spark's own filter would say.
+
+Where Arrow's idea of order differs from Spark's it is brought in line: NaN equals itself and is larger than all other
+numbers. Texts and bytes are compared by their unsigned bytes in both, -0.0 equals 0.0 in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_millrace.filters.expression import (
+    Comparison,
+    Conjunction,
+    Disjunction,
+    Expression,
+    Leaf,
+    Matching,
+    Membership,
+    NullCheck,
+    Operator,
+    TextMatch,
+)
+
+ColumnOf = Callable[[str], pa.Array]
+
+_COMPARED: Final[dict[Operator, Callable[[Any, Any], pa.Array]]] = {
+    Operator.EQUAL: pc.equal,
+    Operator.UNEQUAL: pc.not_equal,
+    Operator.LESS: pc.less,
+    Operator.LESS_OR_EQUAL: pc.less_equal,
+    Operator.GREATER: pc.greater,
+    Operator.GREATER_OR_EQUAL: pc.greater_equal,
+    Operator.SAME: pc.equal,
+    Operator.NOT_SAME: pc.not_equal,
+}
+_NAN_COUNTS: Final = (Operator.GREATER, Operator.GREATER_OR_EQUAL)
+_MATCHED: Final[dict[Matching, Callable[[Any, str], pa.Array]]] = {
+    Matching.STARTS: pc.starts_with,
+    Matching.ENDS: pc.ends_with,
+    Matching.CONTAINS: pc.match_substring,
+    Matching.LIKE: pc.match_like,
+}
+
+
+def rows_matching(expression: Expression, column_of: ColumnOf, rows: int) -> pa.BooleanArray:
+    """True for the rows for which a bound condition is true; null where it is unknown."""
+    if isinstance(expression, Conjunction | Disjunction):
+        is_all = isinstance(expression, Conjunction)
+        terms = [rows_matching(term, column_of, rows) for term in expression.terms]
+        join = pc.and_kleene if is_all else pc.or_kleene
+        return reduce(join, terms) if terms else pa.repeat(pa.scalar(is_all), rows)
+    return _leaf(expression, column_of(expression.column))
+
+
+def _leaf(leaf: Leaf, column: pa.Array) -> pa.BooleanArray:
+    if isinstance(leaf, NullCheck):
+        return column.is_null() if leaf.is_null else column.is_valid()
+    if isinstance(leaf, TextMatch):
+        found = _MATCHED[leaf.matching](column, leaf.text)
+        return pc.invert(found) if leaf.negated else found
+    if isinstance(leaf, Membership):
+        return _membership(leaf, column)
+    return _comparison(leaf, column)
+
+
+def _comparison(leaf: Comparison, column: pa.Array) -> pa.BooleanArray:
+    column = _comparable(column)
+    found = _COMPARED[leaf.operator](column, _scalar(leaf.value.value, column.type))
+    if pa.types.is_floating(column.type) and leaf.operator in _NAN_COUNTS:
+        found = pc.or_(found, pc.is_nan(column))
+    if leaf.operator in (Operator.SAME, Operator.NOT_SAME):
+        found = found.fill_null(leaf.operator is Operator.NOT_SAME)
+    return found
+
+
+def _membership(leaf: Membership, column: pa.Array) -> pa.BooleanArray:
+    column = _comparable(column)
+    values = pa.array([each.value for each in leaf.values], column.type)
+    found = pc.is_in(column, values)
+    # Unknown for nulls, and for what was not found if null is among the values.
+    known = pc.and_(column.is_valid(), found) if leaf.has_null else column.is_valid()
+    found = pc.if_else(known, found, pa.scalar(None, pa.bool_()))
+    return pc.invert(found) if leaf.negated else found
+
+
+def _comparable(column: pa.Array) -> pa.Array:
+    """Narrow numbers as wide ones, which hold every value that they are compared with."""
+    if pa.types.is_integer(column.type) and column.type != pa.int64():
+        return column.cast(pa.int64())
+    return column.cast(pa.float64()) if pa.types.is_float32(column.type) else column
+
+
+def _scalar(value: Any, type_: pa.DataType) -> pa.Scalar:
+    return pa.scalar(value, type_)

@@ -1,0 +1,138 @@
+"""Conditions on columns as data: small, frozen, picklable; they travel to every task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+
+class Operator(StrEnum):
+    """How two values are compared. ``SAME`` is ``<=>``: true for two nulls, and never null itself."""
+
+    EQUAL = "="
+    UNEQUAL = "!="
+    LESS = "<"
+    LESS_OR_EQUAL = "<="
+    GREATER = ">"
+    GREATER_OR_EQUAL = ">="
+    SAME = "<=>"
+    NOT_SAME = "NOT <=>"
+
+
+class Matching(StrEnum):
+    """How a text is matched."""
+
+    STARTS = "starts with"
+    ENDS = "ends with"
+    CONTAINS = "contains"
+    LIKE = "LIKE"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``column operator value``; the value is never None."""
+
+    column: str
+    operator: Operator
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """``column [NOT] IN (values)``; ``has_null``: null was among the values, so that what is not found is unknown."""
+
+    column: str
+    values: tuple[Any, ...]
+    has_null: bool = False
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NullCheck:
+    """``column IS [NOT] NULL``."""
+
+    column: str
+    is_null: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TextMatch:
+    """A text that begins, ends, ... so. ``LIKE`` knows ``%``, ``_`` and the backslash."""
+
+    column: str
+    matching: Matching
+    text: str
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Conjunction:
+    """All of them; true if there are none."""
+
+    terms: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Disjunction:
+    """One of them; false if there are none."""
+
+    terms: tuple[Expression, ...]
+
+
+Leaf: TypeAlias = Comparison | Membership | NullCheck | TextMatch
+Expression: TypeAlias = Leaf | Conjunction | Disjunction
+
+NEVER: Final = Disjunction(())
+"""True for no row: what a comparison with null comes to."""
+
+_NEGATED: Final = {
+    Operator.EQUAL: Operator.UNEQUAL,
+    Operator.LESS: Operator.GREATER_OR_EQUAL,
+    Operator.GREATER: Operator.LESS_OR_EQUAL,
+    Operator.SAME: Operator.NOT_SAME,
+}
+_OPPOSITE: Final = _NEGATED | {after: before for before, after in _NEGATED.items()}
+
+
+def compare(column: str, operator: Operator, value: Any) -> Expression:
+    """A comparison; with null it is true for no row, and neither is its negation, but for ``<=>``."""
+    if value is not None:
+        return Comparison(column, operator, value)
+    if operator in (Operator.SAME, Operator.NOT_SAME):
+        return NullCheck(column, is_null=operator is Operator.SAME)
+    # Unknown, whether negated or not: IN of nothing but a null says just that.
+    return Membership(column, (), has_null=True)
+
+
+def negate(expression: Expression) -> Expression:
+    """The condition that is true where this one is false; null stays null."""
+    match expression:
+        case Comparison(column, operator, value):
+            return Comparison(column, _OPPOSITE[operator], value)
+        case Membership(column, values, has_null, negated):
+            return Membership(column, values, has_null, not negated)
+        case NullCheck(column, is_null):
+            return NullCheck(column, not is_null)
+        case TextMatch(column, matching, text, negated):
+            return TextMatch(column, matching, text, not negated)
+        case Conjunction(terms):
+            return Disjunction(tuple(map(negate, terms)))
+        case Disjunction(terms):
+            return Conjunction(tuple(map(negate, terms)))
+
+
+def conjunction(*expressions: Expression | None) -> Expression | None:
+    """All that are there; None if none is."""
+    terms = tuple(expression for expression in expressions if expression is not None)
+    return Conjunction(terms) if len(terms) > 1 else next(iter(terms), None)
+
+
+def leaves(expression: Expression) -> Iterator[Leaf]:
+    """The conditions on single columns within."""
+    if isinstance(expression, Conjunction | Disjunction):
+        for term in expression.terms:
+            yield from leaves(term)
+    else:
+        yield expression

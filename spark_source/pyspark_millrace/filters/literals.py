@@ -1,0 +1,135 @@
+"""Values of conditions in the types of their columns, exactly or not at all."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from dataclasses import dataclass
+from decimal import Context, Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+    from millrace.records.statistics import Value
+
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_EPOCH_DAY: Final = datetime.date(1970, 1, 1)
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
+_EXACT: Final = Context(prec=100)
+
+
+class UnfitLiteralError(ValueError):
+    """A value that a column cannot be compared with; the text says what it can be compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A value twice: as ``pyarrow.scalar`` takes it with the column's type, and as statistics store it."""
+
+    value: Any
+    stored: Value
+
+
+def parse_date(text: str) -> datetime.date:
+    """Read an ISO date. Raises ``UnfitLiteralError``."""
+    try:
+        return datetime.date.fromisoformat(text.strip())
+    except ValueError:
+        raise UnfitLiteralError(f"{text!r} is no date such as 2024-05-17") from None
+
+
+def parse_timestamp(text: str) -> datetime.datetime:
+    """Read an ISO time. Raises ``UnfitLiteralError``."""
+    try:
+        return datetime.datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise UnfitLiteralError(f"{text!r} is no time such as 2024-05-17T10:00:00Z") from None
+
+
+def literal_of(value: Any, data_type: DataType) -> Literal:
+    """The value in a column's type.
+
+    Whole numbers fit decimals and floats, numbers with a point fit whole numbers only if nothing is behind it; texts
+    fit dates and times in ISO form, and bytes in UTF-8; times without a zone are UTC. Raises ``UnfitLiteralError``.
+    """
+    from pyspark.sql import types
+
+    if isinstance(value, bool) or isinstance(data_type, types.BooleanType):
+        if isinstance(value, bool) and isinstance(data_type, types.BooleanType):
+            return Literal(value, int(value))
+        raise _unfit(value, data_type, "TRUE or FALSE" if not isinstance(value, bool) else "no truth value")
+    if isinstance(data_type, types.IntegralType):
+        return _whole(value, data_type)
+    if isinstance(data_type, types.FloatType | types.DoubleType):
+        return _float(value, data_type)
+    if isinstance(data_type, types.DecimalType):
+        return _decimal(value, data_type)
+    if isinstance(data_type, types.StringType):
+        if isinstance(value, str) and _is_binary_collation(data_type):
+            return Literal(value, value.encode())
+        raise _unfit(value, data_type, "a 'text'")
+    if isinstance(data_type, types.BinaryType):
+        data = value.encode() if isinstance(value, str) else value
+        if isinstance(data, bytes | bytearray):
+            return Literal(bytes(data), bytes(data))
+        raise _unfit(value, data_type, "a 'text' or X'hex'")
+    if isinstance(data_type, types.DateType):
+        return _date(value, data_type)
+    if isinstance(data_type, types.TimestampType | types.TimestampNTZType):
+        return _timestamp(value, data_type)
+    raise UnfitLiteralError(f"{data_type.simpleString().upper()} cannot be compared: only IS NULL and IS NOT NULL")
+
+
+def _unfit(value: Any, data_type: DataType, expected: str) -> UnfitLiteralError:
+    return UnfitLiteralError(f"{data_type.simpleString().upper()} is compared with {expected}, not {value!r}")
+
+
+def _is_binary_collation(data_type: Any) -> bool:
+    return bool(getattr(data_type, "collation", "UTF8_BINARY") == "UTF8_BINARY")
+
+
+def _whole(value: Any, data_type: DataType) -> Literal:
+    if isinstance(value, Decimal) and value == value.to_integral_value():
+        value = int(value)
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return Literal(value, value)
+    raise _unfit(value, data_type, "a whole number")
+
+
+def _float(value: Any, data_type: DataType) -> Literal:
+    if isinstance(value, int | float | Decimal) and not math.isnan(value):
+        return Literal(float(value), float(value))
+    raise _unfit(value, data_type, "a number")
+
+
+def _decimal(value: Any, data_type: Any) -> Literal:
+    if isinstance(value, int | Decimal):
+        try:
+            unscaled = _EXACT.scaleb(Decimal(value), data_type.scale)
+        except InvalidOperation:
+            raise _unfit(value, data_type, "a number") from None
+        if unscaled == unscaled.to_integral_value() and abs(unscaled) < Decimal(10) ** data_type.precision:
+            whole = int(unscaled)
+            digits = tuple(map(int, str(abs(whole))))
+            return Literal(Decimal((int(whole < 0), digits, -data_type.scale)), whole)
+    raise _unfit(value, data_type, "a number of its digits")
+
+
+def _date(value: Any, data_type: DataType) -> Literal:
+    day = parse_date(value) if isinstance(value, str) else value
+    if isinstance(day, datetime.date) and not isinstance(day, datetime.datetime):
+        return Literal(day, (day - _EPOCH_DAY).days)
+    raise _unfit(value, data_type, "DATE '2024-05-17'")
+
+
+def _timestamp(value: Any, data_type: DataType) -> Literal:
+    from pyspark.sql.types import TimestampNTZType
+
+    moment = parse_timestamp(value) if isinstance(value, str) else value
+    has_no_zone = isinstance(data_type, TimestampNTZType)
+    if not isinstance(moment, datetime.datetime) or (has_no_zone and moment.tzinfo is not None):
+        raise _unfit(value, data_type, f"TIMESTAMP '2024-05-17T10:00:00{'' if has_no_zone else 'Z'}'")
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
+    microseconds = (aware - _EPOCH) // _MICROSECOND
+    return Literal(microseconds, microseconds)

@@ -1,0 +1,183 @@
+"""The filter of a query as tasks and planning use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_millrace.columns import Column, Layout, Metadata, available_columns, raw_columns
+from pyspark_millrace.filters.binding import bind_option
+from pyspark_millrace.filters.bounds import NO_LIMITS, Bounds, Limits, can_match, exactly, limits_of
+from pyspark_millrace.filters.expression import Expression, conjunction, leaves
+from pyspark_millrace.filters.parsing import parse_filter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+    from millrace.records import BatchHeader, BatchStatistics, ColumnStatistics, Wanted
+    from pyspark_millrace.positions import PartitionKey
+
+_MICROSECONDS_PER_MS: Final = 1000
+_OPAQUE_COLUMNS: Final = ("key", "value")
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """A bound condition and the columns that it is about; picklable."""
+
+    expression: Expression
+    columns: tuple[Column, ...]
+
+    def arrow_types(self) -> tuple[pa.DataType, ...]:
+        """The types that the columns are compared in."""
+        from pyspark.sql.pandas.types import to_arrow_type
+
+        return tuple(to_arrow_type(column.type, timezone="UTC") for column in self.columns)
+
+    def rows_matching(self, columns: Mapping[str, pa.Array], rows: int) -> pa.BooleanArray:
+        """Which rows match; null where that is unknown, which does not count as matching."""
+        from pyspark_millrace.filters.evaluation import rows_matching
+
+        return rows_matching(self.expression, columns.__getitem__, rows)
+
+    def covers(self, key: PartitionKey, start: int, end: int) -> bool:
+        """Whether a record of these offsets of a partition may match."""
+        return can_match(self.expression, self._known(key, Bounds(start, end - 1, may_be_null=False)))
+
+    def offset_limits(self, key: PartitionKey) -> Limits:
+        """Within which offsets of a partition records may match."""
+        return self._limits(Metadata.OFFSET, key)
+
+    def time_limits_ms(self, key: PartitionKey) -> Limits:
+        """Within which times, in ms, records of a partition may match."""
+        low, high = self._limits(Metadata.TIMESTAMP, key)
+        return (
+            None if low is None else -(-low // _MICROSECONDS_PER_MS),
+            None if high is None else high // _MICROSECONDS_PER_MS,
+        )
+
+    def _limits(self, kind: Metadata, key: PartitionKey) -> Limits:
+        # An opaque topic has its metadata under two names.
+        found = [
+            limits_of(self.expression, column.name, self._known(key))
+            for column in self.columns
+            if column.source is kind
+        ]
+        lows = [low for low, _ in found if low is not None]
+        highs = [high for _, high in found if high is not None]
+        return (max(lows, default=None), min(highs, default=None)) if found else NO_LIMITS
+
+    def _known(self, key: PartitionKey, offsets: Bounds | None = None) -> Callable[[str], Bounds | None]:
+        metadata: dict[Metadata, Bounds | None] = {
+            Metadata.TOPIC: exactly(key.topic.encode()),
+            Metadata.PARTITION: exactly(key.partition),
+            Metadata.OFFSET: offsets,
+        }
+        known = {
+            column.name: metadata.get(column.source) for column in self.columns if isinstance(column.source, Metadata)
+        }
+        return known.get
+
+    def wanted(
+        self, key: PartitionKey, schema_of: Callable[[int], pa.Schema], skipped: Callable[[BatchHeader], None]
+    ) -> Wanted:
+        """Which batches of a partition may hold matching records; ``skipped`` is told of each other one."""
+        places: dict[int, Mapping[str, int]] = {}
+
+        def wanted(header: BatchHeader, statistics: BatchStatistics | None) -> bool:
+            known = self._known(key, Bounds(header.base_offset, header.last_offset, may_be_null=False))
+            times = Bounds(*_times_us(header, statistics), may_be_null=False)
+            if statistics is not None and statistics.schema_id not in places:
+                places[statistics.schema_id] = self._places(statistics.schema_id, schema_of)
+
+            def bounds_of(name: str) -> Bounds | None:
+                if name in time_columns:
+                    return times
+                place = None if statistics is None else places[statistics.schema_id].get(name)
+                column = None if place is None or statistics is None else statistics.columns.get(place)
+                return known(name) if column is None else _bounds(column)
+
+            if can_match(self.expression, bounds_of):
+                return True
+            skipped(header)
+            return False
+
+        time_columns = {column.name for column in self.columns if column.source is Metadata.TIMESTAMP}
+        return wanted
+
+    def _places(self, schema_id: int, schema_of: Callable[[int], pa.Schema]) -> Mapping[str, int]:
+        """Where the columns stand in a version of the schema, if their statistics mean there what they mean now."""
+        types = dict(zip((column.name for column in self.columns), self.arrow_types(), strict=True))
+        sources = [column for column in self.columns if isinstance(column.source, str)]
+        if schema_id == 0:
+            return {column.name: _OPAQUE_COLUMNS.index(str(column.source)) for column in sources}
+        schema = schema_of(schema_id)
+        return {
+            column.name: place
+            for column in sources
+            if (place := schema.get_field_index(str(column.source))) >= 0
+            and _is_comparable(schema.field(place).type, types[column.name])
+        }
+
+
+def row_filter_of(expression: Expression | None, available: Mapping[str, Column]) -> RowFilter | None:
+    """The filter of a bound condition."""
+    if expression is None:
+        return None
+    names = dict.fromkeys(leaf.column for leaf in leaves(expression))
+    return RowFilter(expression, tuple(available[name] for name in names))
+
+
+def option_filter(text: str, schema: pa.Schema | None, layout: Layout, *, topics: str) -> RowFilter | None:
+    """The option ``filter`` over the columns of topics. Raises ``UsageError`` naming column and value.
+
+    Of payloads that are decoded it sees what they were, and what stands beside them: ``__key``, ``__value``,
+    ``__offset``.
+    """
+    available = _filterable(schema, layout)
+    return row_filter_of(bind_option(text, parse_filter(text), available, topics=topics), available)
+
+
+def and_pushed(filters: Sequence[Filter], layout: Layout) -> tuple[Layout, list[Filter]]:
+    """A layout with those of Spark's filters that it can take beside its own, and the others."""
+    from pyspark_millrace.filters.pushed import split_pushed
+
+    raw = _filterable(None, layout) if layout.decoding is not None else None
+    available = {column.name: column for column in layout.columns if raw is None or raw.get(column.name) == column}
+    taken, left = split_pushed(filters, available)
+    if taken is None:
+        return layout, left
+    own = layout.row_filter
+    columns = {column.name: column for column in own.columns} if own is not None else {}
+    together = conjunction(None if own is None else own.expression, taken)
+    return replace(layout, row_filter=row_filter_of(together, columns | available)), left
+
+
+def _filterable(schema: pa.Schema | None, layout: Layout) -> Mapping[str, Column]:
+    return available_columns(schema) if layout.decoding is None else raw_columns()
+
+
+def _bounds(column: ColumnStatistics) -> Bounds:
+    low, high = column.bounds or (None, None)
+    return Bounds(low, high, column.nulls_max > 0, not column.only_nulls, column.is_prefix)
+
+
+def _times_us(header: BatchHeader, statistics: BatchStatistics | None) -> tuple[int | None, int | None]:
+    """Times of a batch in microseconds. Without statistics its header says the greatest, with append time the only."""
+    if statistics is not None and statistics.timestamps_ms is not None:
+        low, high = statistics.timestamps_ms
+        return low * _MICROSECONDS_PER_MS, high * _MICROSECONDS_PER_MS
+    greatest = header.max_timestamp * _MICROSECONDS_PER_MS
+    return (greatest if header.timestamp_type else None), greatest
+
+
+def _is_comparable(stored: Any, now: Any) -> bool:
+    import pyarrow.types as pat
+
+    return bool(
+        stored == now
+        or (pat.is_signed_integer(stored) and pat.is_signed_integer(now))
+        or (pat.is_floating(stored) and pat.is_floating(now))
+    )
