@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -105,17 +105,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         since = StreamOffsets.from_json(start)
         newest = self._newest = self._target or self._fetch_newest()
         report = LossReport(fail=self._options.fail_on_data_loss)
-        begin = self._begin(since, newest, report)
+        backlog = self._backlog(since, newest, report)
         for loss in report.losses:
             _log.warning("%s; going on without them, for failOnDataLoss is false", loss.what)
-        backlog = Backlog(begin, newest.next_offsets, newest.topic_ids)
-        if not isinstance(limit, ReadAllAvailable):
-            backlog = self._limited(backlog, limit)
-        # A partition without records is left out until it has some: naming it would be an empty micro-batch.
+        admitted = backlog if isinstance(limit, ReadAllAvailable) else self._limited(backlog, limit)
+        # A log that went back is read on from its end. A partition without records is left out until it has some:
+        # naming it would be an empty micro-batch.
         ends = {
-            key: backlog.end.get(key, offset)
-            for key, offset in begin.items()
-            if key in since.next_offsets or backlog.end.get(key, offset) != offset
+            key: end
+            for key, offset in backlog.begin.items()
+            if (end := min(admitted.end.get(key, offset), backlog.end[key])) != offset or key in since.next_offsets
         }
         topic_ids = {key.topic: newest.topic_ids[key.topic] for key in ends}
         return since.advanced_to(ends, topic_ids, newest.cluster_id).to_json()
@@ -156,7 +155,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """Cut a micro-batch into tasks, the same records whenever it is planned."""
         ranges = ranges_between(StreamOffsets.from_json(start), StreamOffsets.from_json(end))
         cluster = self._connected()
-        return plan_tasks(cluster, ranges, cluster.schemas(self._topics), self._options, STREAM_SIZING)
+        return plan_tasks(
+            cluster, ranges, cluster.schemas(self._topics), self._options, STREAM_SIZING, self._layout.row_filter
+        )
 
     def commit(self, end: dict[str, Any]) -> None:
         """Tell the group of ``group.id`` how far the query is, for its lag to be seen.
@@ -203,24 +204,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         check_layout(self._layout, found.schema, topics=found.description)
         return found
 
-    def _begin(self, since: StreamOffsets, newest: StreamOffsets, report: LossReport) -> Mapping[PartitionKey, int]:
-        """Where each partition of ``newest`` goes on."""
+    def _backlog(self, since: StreamOffsets, newest: StreamOffsets, report: LossReport) -> Backlog:
+        """What each partition of ``newest`` has that was not read; what is lost of it is reported."""
         for loss in losses_between(since, newest, self._options.subscription):
             report.add(loss)
-        begin = {}
+        begin, end = {}, dict(newest.next_offsets)
         for key, latest in newest.next_offsets.items():
             same_topic = since.topic_ids.get(key.topic) == newest.topic_ids[key.topic]
             begin[key] = since.next_offsets.get(key, 0) if same_topic else 0
             if begin[key] > latest:
-                self._check_not_truncated(key, begin[key], latest, report)
-        return begin
+                if self._is_undecided(key, begin[key]):
+                    end[key] = begin[key]
+                else:
+                    report.add(truncated(key, begin[key], latest))
+        return Backlog(begin, end, newest.topic_ids)
 
-    def _check_not_truncated(self, key: PartitionKey, offset: int, latest: int, report: LossReport) -> None:
-        """A query that read uncommitted records before may be past the first open transaction, and is not set back."""
-        if self._options.isolation_level is IsolationLevel.READ_COMMITTED:
-            latest = self._connected().log_ends([key])[key]
-        if offset > latest:
-            report.add(truncated(key, offset, latest))
+    def _is_undecided(self, key: PartitionKey, offset: int) -> bool:
+        """Whether a query that read uncommitted records before is past the first transaction that is open now."""
+        if self._options.isolation_level is IsolationLevel.READ_UNCOMMITTED:
+            return False
+        return offset <= self._connected().log_ends([key])[key]
 
     # --- reading: in the tasks -----------------------------------------------------------------------------------
 
