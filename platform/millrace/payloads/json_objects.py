@@ -1,12 +1,14 @@
 """JSON objects to columns, all of a batch by Arrow's reader.
 
 Each payload becomes ``{"v":<payload>}``, so that one that is no whole value breaks there and cannot swallow the next.
-Where the reader refuses, or takes what JSON does not have (NaN), halves are tried; what is left of a few rows is read
-one by one, which decides and says what is wrong. Maps, which the reader has not, are read one by one always.
+Where the reader refuses, or takes what JSON does not have (NaN), fewer are tried; the row that it names, or what is
+left of a few rows, is read one by one, which decides and says what is wrong. Maps, which the reader has not, are read
+one by one always.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,8 +22,9 @@ from millrace.payloads.json_values import NotAValueError, parse_json, struct_of,
 from millrace.schemas.types import DURATION
 
 _ONE_BY_ONE: Final = 16
-"""Rows that are not halved any more: reading them costs what an attempt does."""
+"""Rows that are not tried at once: reading them costs what an attempt does."""
 
+_ROW: Final = re.compile(r"in row (\d+)\s*$")
 _PREFIX: Final = pa.scalar(b'{"v":')
 _SUFFIX: Final = pa.scalar(b"}\n")
 _NOTHING: Final = pa.scalar(b"")
@@ -36,24 +39,32 @@ class JsonReader:
     def read(self, payloads: pa.Array, add_fault: Callable[[int, str], None]) -> pa.RecordBatch:
         """Read an object of each payload; rows with a fault are null."""
         has_maps = any(_has_map(field.type) for field in self.schema)
-        pieces = self._pieces(payloads, 0, add_fault, is_fast=not has_maps)
+        pieces = [self._one_by_one(payloads, 0, add_fault)] if has_maps else self._pieces(payloads, add_fault)
         struct = pa.concat_arrays(pieces) if pieces else pa.array([], pa.struct(list(self.schema)))
         return pa.RecordBatch.from_arrays(struct.flatten(), names=self.schema.names)
 
-    def _pieces(
-        self, payloads: pa.Array, first: int, add_fault: Callable[[int, str], None], *, is_fast: bool
-    ) -> list[pa.Array]:
-        if not len(payloads):
-            return []
-        if not is_fast or len(payloads) <= _ONE_BY_ONE:
-            return [self._one_by_one(payloads, first, add_fault)]
-        read = _read(payloads, self.schema)
-        if read is not None:
-            return [read]
-        half = len(payloads) // 2
-        return self._pieces(payloads.slice(0, half), first, add_fault, is_fast=True) + self._pieces(
-            payloads.slice(half), first + half, add_fault, is_fast=True
-        )
+    def _pieces(self, payloads: pa.Array, add_fault: Callable[[int, str], None]) -> list[pa.Array]:
+        """Read as many as go at once: fewer after one that did not, more after those that did."""
+        pieces: list[pa.Array] = []
+        first, size = 0, len(payloads)
+        while first < len(payloads):
+            part = payloads.slice(first, size)
+            read, bad = _read(part, self.schema) if len(part) > _ONE_BY_ONE else (None, None)
+            if read is not None:
+                size *= 4
+            elif bad and (before := _read(part.slice(0, bad), self.schema)[0]) is not None:
+                # Arrow told the row: those before it are good.
+                pieces.append(before)
+                read = self._one_by_one(part.slice(bad, 1), first + bad, add_fault)
+                first, size = first + bad, max(size // 4, 4 * _ONE_BY_ONE)
+            elif len(part) <= _ONE_BY_ONE:
+                read, size = self._one_by_one(part, first, add_fault), 4 * _ONE_BY_ONE
+            else:
+                size = len(part) // 2
+                continue
+            pieces.append(read)
+            first += len(read)
+        return pieces
 
     def _one_by_one(self, payloads: pa.Array, first: int, add_fault: Callable[[int, str], None]) -> pa.Array:
         values: list[Any] = []
@@ -70,8 +81,8 @@ class JsonReader:
         return pa.array(values, pa.struct(_nullable(fields)))
 
 
-def _read(payloads: pa.Array, schema: pa.Schema) -> pa.Array | None:
-    """All payloads at once; None where one of them is not what it should be."""
+def _read(payloads: pa.Array, schema: pa.Schema) -> tuple[pa.Array | None, int | None]:
+    """All payloads at once; None where one of them is not what it should be, and which, where Arrow says that."""
     physical = pa.struct([_physical(field) for field in schema])
     try:
         payloads.cast(pa.string())
@@ -87,15 +98,16 @@ def _read(payloads: pa.Array, schema: pa.Schema) -> pa.Array | None:
             ),
         )
         if table.num_rows != len(payloads):
-            return None
+            return None, None
         column = table.column(0)
         array = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
         if array.null_count:
-            return None
+            return None, None
         fields = [_converted(part, field) for part, field in zip(array.flatten(), schema, strict=True)]
-        return pa.StructArray.from_arrays(fields, fields=_nullable(list(schema)))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, _GiveUpError):
-        return None
+        return pa.StructArray.from_arrays(fields, fields=_nullable(list(schema))), None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, _GiveUpError) as error:
+        found = _ROW.search(str(error))
+        return None, int(found[1]) if found is not None and int(found[1]) < len(payloads) else None
 
 
 class _GiveUpError(Exception):
