@@ -1,0 +1,303 @@
+"""The audit of one query and one table: all evidence together, a verdict on each batch, and what else was found.
+
+Where rows say whence they are, the rows decide on each batch, for they are what a reader of the table gets; otherwise
+commits and their numbers of rows do.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, Protocol
+
+from millrace.errors import UsageError
+from millrace.ids import id_text
+from pyspark_millrace.audit.changes import Finding, Severity, find_changes
+from pyspark_millrace.audit.delta_history import TableHistory
+from pyspark_millrace.audit.intervals import Interval, intersection, text
+from pyspark_millrace.audit.rows import Discrepancies, compare, find_offset_columns, obstacle, offsets_in_table
+from pyspark_millrace.audit.topic_log import Holding
+from pyspark_millrace.audit.transactions import (
+    BatchResult,
+    Evidence,
+    Landing,
+    Verdict,
+    history_floor,
+    judge,
+    landings_of,
+)
+from pyspark_millrace.checkpoints.query_log import Checkpoint, LoggedBatch
+from pyspark_millrace.offsets import OffsetRange
+from pyspark_millrace.positions import PartitionKey
+
+EXIT_PROVED: Final = 0
+EXIT_UNVERIFIABLE: Final = 3
+EXIT_FAULTS: Final = 4
+
+
+class Topics(Protocol):
+    """What is asked about topics: see ``TopicLog``."""
+
+    def topic_id(self, topic: str) -> uuid.UUID | None:
+        """The id of the topic that has the name now."""
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether compaction takes records out."""
+
+    def holding(self, wanted: OffsetRange) -> Holding:
+        """What there is of a range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditOptions:
+    """What the auditor knows of the query.
+
+    ``application``: what stands for the query in the table's transactions, its id by default. ``offset_columns``: see
+    ``find_offset_columns``. ``rows_differ``: a row is not a record (filters, joins): rows are not counted, and those
+    that lack are no fault. ``others_allowed``: others write into the table as well. ``topics``: those that go into this
+    table; all that the query reads by default.
+    """
+
+    application: str | None = None
+    offset_columns: str | None = None
+    rows_differ: bool = False
+    others_allowed: bool = False
+    topics: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """The outcome. ``by_rows``: rows have been looked at; if not, ``why_not_by_rows`` says why."""
+
+    query_id: str
+    table: str
+    table_versions: tuple[int, int]
+    why_not_by_rows: str | None
+    batches: tuple[BatchResult, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether each row's offset has been looked at."""
+        return self.why_not_by_rows is None
+
+    @property
+    def exit_code(self) -> int:
+        """0: each range landed once; 4: faults; 3: no fault, and something that cannot be proved."""
+        severities = {finding.severity for finding in self.findings}
+        verdicts = {batch.verdict for batch in self.batches}
+        if Severity.FAULT in severities or any(verdict.is_fault for verdict in verdicts):
+            return EXIT_FAULTS
+        if Severity.UNVERIFIABLE in severities or Verdict.UNVERIFIABLE in verdicts:
+            return EXIT_UNVERIFIABLE
+        return EXIT_PROVED
+
+
+def audit(checkpoint: Checkpoint, history: TableHistory, topics: Topics, options: AuditOptions) -> AuditReport:
+    """Join what checkpoint, table and topics say. The table's history must have been read before the checkpoint."""
+    case = _Case(checkpoint, history, topics, options)
+    results = [judge(batch, case.evidence) for batch in case.batches]
+    findings = case.of_the_checkpoint() + case.of_topics() + case.of_the_tables_log()
+    why_not = case.why_not_by_rows
+    if why_not is None:
+        found, unreadable = case.discrepancies()
+        by_id = {batch.batch_id: batch for batch in case.batches}
+        results = [_by_rows(result, by_id[result.batch_id].ranges, found, options) for result in results]
+        findings += _of_rows(found, unreadable)
+    return AuditReport(
+        checkpoint.query_id,
+        str(history.directory),
+        (history.commits[0].version, history.commits[-1].version),
+        why_not,
+        tuple(results),
+        tuple(findings),
+    )
+
+
+class _Case:
+    """The evidence, and what follows from each part of it."""
+
+    def __init__(self, checkpoint: Checkpoint, history: TableHistory, topics: Topics, options: AuditOptions) -> None:
+        self._checkpoint = checkpoint
+        self._history = history
+        self._topics = topics
+        self._options = options
+        self._application = options.application or checkpoint.query_id
+        self.batches = [self._of_topics(batch) for batch in checkpoint.batches()]
+        self._held: dict[OffsetRange, Holding] = {}
+
+    @cached_property
+    def landings(self) -> Mapping[int, Sequence[Landing]]:
+        return landings_of(self._history, self._application)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        return Evidence(
+            self.landings,
+            history_floor(self._history, self._application, self.landings),
+            counts_rows=not self._options.rows_differ and all(map(self._is_ours_alone, self._checkpoint.entries)),
+            holding=self._holding,
+            is_compacted=self._topics.is_compacted,
+        )
+
+    @cached_property
+    def why_not_by_rows(self) -> str | None:
+        if any(landing.is_merge for found in self.landings.values() for landing in found):
+            return "the query merges: rows replace others"
+        columns = find_offset_columns(self._history.columns, self._options.offset_columns)
+        return obstacle(self._history, self._topic_names, columns)
+
+    @property
+    def _topic_names(self) -> list[str]:
+        return sorted(self._topic_ids)
+
+    @cached_property
+    def _topic_ids(self) -> dict[str, uuid.UUID]:
+        """The topics that go into the table, as the query knows them."""
+        found = {topic: id_ for batch in self.batches for end in batch.end for topic, id_ in end.topic_ids.items()}
+        wanted = self._options.topics
+        if foreign := sorted(wanted - found.keys()):
+            raise UsageError(f"the query does not read {', '.join(foreign)}: it reads {', '.join(sorted(found))}")
+        return {topic: id_ for topic, id_ in found.items() if not wanted or topic in wanted}
+
+    def _of_topics(self, batch: LoggedBatch) -> LoggedBatch:
+        wanted = self._options.topics
+        if not wanted or batch.ranges is None:
+            return batch
+        return replace(batch, ranges=tuple(each for each in batch.ranges if each.key.topic in wanted))
+
+    def discrepancies(self) -> tuple[Discrepancies, list[str]]:
+        columns = find_offset_columns(self._history.columns, self._options.offset_columns)
+        assert columns is not None, "why_not_by_rows has said so"
+        table, unreadable = offsets_in_table(self._history, columns, self._topic_names)
+        landed = [batch for batch in self.batches if batch.is_done or batch.batch_id in self.landings]
+        ranges = [wanted for batch in landed for wanted in batch.ranges or ()]
+        return compare(ranges, table, self._holding, self._known_from), unreadable
+
+    def of_the_checkpoint(self) -> list[Finding]:
+        findings = [
+            Finding(Severity.FAULT, f"the checkpoint has no entry of batch {number}, and entries before and after it")
+            for number in self._checkpoint.missing()
+        ]
+        first, last = self.batches[0].batch_id, self.batches[-1].batch_id
+        if first > 0:
+            findings.append(
+                Finding(
+                    Severity.UNVERIFIABLE,
+                    f"the checkpoint has no entries of batches 0 to {first - 1} any more "
+                    "(spark.sql.streaming.minBatchesToRetain): what they read is not known",
+                )
+            )
+        if beyond := sorted(number for number in self.landings if number > last):
+            findings.append(
+                Finding(
+                    Severity.FAULT,
+                    f"the table has batches up to {beyond[-1]} of the query, and the checkpoint ends with {last}: "
+                    "an older state of it was put back",
+                )
+            )
+        findings += [
+            Finding(Severity.FAULT, f"versions {', '.join(str(each.version) for each in found)} hold batch {number}")
+            for number, found in sorted(self.landings.items())
+            if number < first and len(found) > 1
+        ]
+        resets = [batch.batch_id for batch in self.batches if batch.is_reset]
+        findings += [Finding(Severity.NOTE, f"batch {number} is a reset (millrace offsets reset)") for number in resets]
+        return findings
+
+    def of_topics(self) -> list[Finding]:
+        findings = []
+        for topic, found in sorted(self._topic_ids.items()):
+            now = self._topics.topic_id(topic)
+            if now is None:
+                findings.append(Finding(Severity.UNVERIFIABLE, f"topic {topic} no longer exists"))
+            elif now != found:
+                findings.append(
+                    Finding(
+                        Severity.FAULT,
+                        f"topic {topic} is not the one that was read: its id is {id_text(now)} and was "
+                        f"{id_text(found)} (deleted and made anew, or the cluster is another)",
+                    )
+                )
+        return findings
+
+    def of_the_tables_log(self) -> list[Finding]:
+        history = self._history
+        findings = [
+            Finding(Severity.FAULT, f"version {version} is missing in the table's log")
+            for version in history.missing_versions
+        ]
+        if not history.is_complete:
+            findings.append(Finding(Severity.NOTE, f"the table's log begins with version {history.commits[0].version}"))
+        if not self.landings and self._application not in history.earlier_transactions:
+            findings.append(
+                Finding(
+                    Severity.FAULT,
+                    f"the table has no transaction of {self._application}: it is the table of another query, or "
+                    "the query writes without txnAppId (see --app-id)",
+                )
+            )
+        gone = [path for path in history.live if not (history.directory / path).exists()]
+        findings += [Finding(Severity.FAULT, f"file {path} of the table does not exist") for path in gone]
+        # Where each row is looked at, rows of others that matter are found there.
+        allowed = self._options.others_allowed or self.why_not_by_rows is None
+        return findings + find_changes(history, self._application, others_allowed=allowed)
+
+    def _holding(self, wanted: OffsetRange) -> Holding:
+        if wanted not in self._held:
+            self._held[wanted] = self._topics.holding(wanted)
+        return self._held[wanted]
+
+    def _known_from(self, key: PartitionKey) -> int:
+        """From where on the checkpoint says what was read of a partition."""
+        first = self.batches[0]
+        if first.ranges is not None:
+            return 0
+        return max((end.next_offsets.get(key, 0) for end in first.end), default=0)
+
+    def _is_ours_alone(self, number: int) -> bool:
+        entry = self._checkpoint.entries[number]
+        return all(
+            source is not None or line.endswith("-") for source, line in zip(entry.sources, entry.lines, strict=True)
+        )
+
+
+def _by_rows(
+    result: BatchResult, ranges: Iterable[OffsetRange] | None, found: Discrepancies, options: AuditOptions
+) -> BatchResult:
+    """The verdict on a batch whose rows have been looked at."""
+    if ranges is None or result.verdict is Verdict.PENDING:
+        return result
+    missing, doubled, unknown = (_within(each, ranges) for each in (found.missing, found.doubled, found.unknown))
+    if doubled:
+        return replace(result, verdict=Verdict.DOUBLED, reason=f"rows of {doubled} are there more than once")
+    if missing and not options.rows_differ:
+        return replace(result, verdict=Verdict.MISSING, reason=f"rows of {missing} are not there")
+    if unknown and not options.rows_differ:
+        reason = f"rows of {unknown} are not there, and the topic no longer says whether there were records"
+        return replace(result, verdict=Verdict.UNVERIFIABLE, reason=reason)
+    if result.verdict is Verdict.ONCE or result.verdict is Verdict.NOTHING:
+        return result
+    return replace(result, verdict=Verdict.ONCE, reason=f"by its rows, although: {result.reason}")
+
+
+def _within(found: Mapping[PartitionKey, Sequence[Interval]], ranges: Iterable[OffsetRange]) -> str:
+    parts = []
+    for wanted in ranges:
+        if spans := intersection(found.get(wanted.key, ()), [(wanted.start, wanted.end)]):
+            parts.append(f"{wanted.key} {text(spans)}")
+    return "; ".join(parts)
+
+
+def _of_rows(found: Discrepancies, unreadable: Sequence[str]) -> list[Finding]:
+    findings = [Finding(Severity.FAULT, f"file {problem}") for problem in unreadable]
+    findings += [
+        Finding(Severity.FAULT, f"offsets {text(spans)} of {key} are in the table, and no batch of the query read them")
+        for key, spans in found.foreign.items()
+    ]
+    return findings + [
+        Finding(Severity.FAULT, f"offsets {text(spans)} of {key} are in the table more than once")
+        for key, spans in found.doubled.items()
+    ]

@@ -1,0 +1,159 @@
+"""Batches against commits: each batch in one version of the table, with as many rows as its offsets have records.
+
+A commit holds the query's id and the batch's number (Delta protocol, "Transaction Identifiers"). Where it has a row for
+every offset nobody else need be asked. Where it has fewer, some offsets have no records (markers, aborted transactions,
+compaction), and the topic says how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pyspark_millrace.audit.delta_history import TableHistory, rows_of
+from pyspark_millrace.audit.intervals import size
+from pyspark_millrace.audit.topic_log import Holding
+from pyspark_millrace.checkpoints.query_log import LoggedBatch
+from pyspark_millrace.offsets import OffsetRange
+
+
+class Verdict(StrEnum):
+    """What became of a batch."""
+
+    ONCE = "once"
+    NOTHING = "nothing to land"
+    PENDING = "not landed yet"
+    UNVERIFIABLE = "unverifiable"
+    MISSING = "missing"
+    DOUBLED = "doubled"
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether it must not be."""
+        return self in (Verdict.MISSING, Verdict.DOUBLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """A commit that holds a batch; ``rows`` is None where the log does not say, and the files are gone."""
+
+    version: int
+    rows: int | None
+    is_merge: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """One batch: its offsets (None: not known), its rows in the table, the versions that hold it, and the verdict."""
+
+    batch_id: int
+    offsets: int | None
+    rows: int | None
+    versions: tuple[int, ...]
+    verdict: Verdict
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What batches are judged by. ``landings`` are by number of batch.
+
+    ``history_floor``: batches up to this number may have landed in commits that are gone (-1: none).
+    ``counts_rows`` is false where a batch's rows are not its records: filters, joins, merges.
+    """
+
+    landings: Mapping[int, Sequence[Landing]]
+    history_floor: int
+    counts_rows: bool
+    holding: Callable[[OffsetRange], Holding]
+    is_compacted: Callable[[str], bool]
+
+
+def landings_of(history: TableHistory, application: str) -> dict[int, list[Landing]]:
+    """The commits of a query, by the number of their batch."""
+    found: dict[int, list[Landing]] = {}
+    for commit in history.commits:
+        for name, number in commit.transactions:
+            if name == application:
+                rows = [rows_of(history.directory, file) for file in commit.added if file.changes_data]
+                known = [count for count in rows if count is not None]
+                landing = Landing(
+                    commit.version,
+                    sum(known) if len(known) == len(rows) else None,
+                    commit.operation == "MERGE",
+                )
+                found.setdefault(number, []).append(landing)
+    return found
+
+
+def history_floor(history: TableHistory, application: str, landings: Iterable[int]) -> int:
+    """The last batch that may have landed in a commit that is gone: batches land in the order of their numbers."""
+    if history.is_complete:
+        return -1
+    return min(landings, default=history.earlier_transactions.get(application, -1) + 1) - 1
+
+
+def judge(batch: LoggedBatch, evidence: Evidence) -> BatchResult:
+    """The verdict on one batch."""
+    landings = evidence.landings.get(batch.batch_id, ())
+    versions = tuple(landing.version for landing in landings)
+    rows = None if any(landing.rows is None for landing in landings) else sum(landing.rows or 0 for landing in landings)
+    offsets = None if batch.ranges is None else sum(wanted.count for wanted in batch.ranges)
+
+    def result(verdict: Verdict, reason: str = "") -> BatchResult:
+        return BatchResult(batch.batch_id, offsets, rows if landings else None, versions, verdict, reason)
+
+    if batch.is_reset:
+        return result(Verdict.NOTHING, "a reset: millrace offsets reset")
+    if len(landings) > 1:
+        return result(Verdict.DOUBLED, f"versions {', '.join(map(str, versions))} of the table hold it")
+    if not landings:
+        return result(*_absent(batch, evidence))
+    if batch.ranges is None:
+        return result(Verdict.UNVERIFIABLE, "its offsets are not known: the checkpoint's entry before it is gone")
+    if landings[0].is_merge:
+        return result(Verdict.ONCE, "merged: rows are not counted")
+    if not evidence.counts_rows:
+        return result(Verdict.ONCE, "rows are not counted")
+    if rows is None:
+        return result(Verdict.UNVERIFIABLE, "neither the table's log nor its files say how many rows it has")
+    if rows == offsets:
+        return result(Verdict.ONCE)
+    return result(*_by_count(batch.ranges, rows, offsets or 0, evidence))
+
+
+def _absent(batch: LoggedBatch, evidence: Evidence) -> tuple[Verdict, str]:
+    """The verdict on a batch that no commit holds."""
+    if batch.ranges is not None and not any(wanted.count for wanted in batch.ranges):
+        return Verdict.NOTHING, "no offsets"
+    if not batch.is_done:
+        return Verdict.PENDING, "planned; the next start of the query runs it"
+    if batch.batch_id <= evidence.history_floor:
+        return Verdict.UNVERIFIABLE, "the table's log does not go back so far"
+    if batch.ranges is None:
+        return Verdict.UNVERIFIABLE, "no version holds it, and its offsets are not known"
+    held = [evidence.holding(wanted) for wanted in batch.ranges]
+    readable, lost = sum(size(each.readable) for each in held), sum(size(each.lost) for each in held)
+    if readable:
+        return Verdict.MISSING, f"no version of the table holds it; the topic has {readable} records of it"
+    if lost:
+        return Verdict.UNVERIFIABLE, "no version of the table holds it, and the topic no longer says what it had"
+    return Verdict.NOTHING, "no records in these offsets"
+
+
+def _by_count(ranges: Sequence[OffsetRange], rows: int, offsets: int, evidence: Evidence) -> tuple[Verdict, str]:
+    """The verdict on a batch that has another number of rows than of offsets."""
+    if rows > offsets:
+        return Verdict.DOUBLED, f"{rows} rows of {offsets} offsets"
+    held = [evidence.holding(wanted) for wanted in ranges]
+    readable, lost = sum(size(each.readable) for each in held), sum(size(each.lost) for each in held)
+    if rows < readable:
+        return Verdict.MISSING, f"{rows} rows, where the topic has {readable} records"
+    if rows == readable and not lost:
+        return Verdict.ONCE, f"{offsets - rows} offsets have no record"
+    if lost:
+        return Verdict.UNVERIFIABLE, f"{rows} rows of {offsets} offsets, of which the topic has lost {lost}"
+    if any(evidence.is_compacted(wanted.key.topic) for wanted in ranges):
+        return Verdict.UNVERIFIABLE, f"{rows} rows; compaction has left {readable} records"
+    return Verdict.DOUBLED, f"{rows} rows, where the topic has {readable} records"

@@ -1,0 +1,102 @@
+"""What topics hold of ranges of offsets, as a reader of them finds it: gaps of every kind, lost ends, other topics."""
+
+import time
+import uuid
+
+import pytest
+
+from millrace.clients import Admin, Consumer, Producer, SchemaCache, TopicPartition
+from millrace.config.client import Isolation
+from millrace_broker.embedded import EmbeddedBroker
+from pyspark_millrace.audit.intervals import normalized
+from pyspark_millrace.audit.topic_log import TopicLog
+from pyspark_millrace.offsets import OffsetRange
+from pyspark_millrace.positions import PartitionKey
+
+DEADLINE_S = 120
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    options = {"log.cleaner.backoff.ms": "50", "log.retention.ms": "-1"}
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), options=options) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(broker):
+    with Admin(broker.bootstrap_servers) as admin:
+        yield admin
+
+
+@pytest.fixture
+def log(broker, admin):
+    schemas = SchemaCache(broker.bootstrap_servers)
+    yield TopicLog(admin, schemas, Isolation.READ_COMMITTED)
+    schemas.close()
+
+
+def offsets_read(broker, topic):
+    """What a consumer finds, independently of what is tested."""
+    with Consumer({"bootstrap.servers": broker.bootstrap_servers, "isolation.level": "read_committed"}) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek_to_beginning()
+        end = consumer.end_offsets([TopicPartition(topic, 0)])[TopicPartition(topic, 0)]
+        found = []
+        deadline = time.monotonic() + DEADLINE_S
+        while consumer.position(TopicPartition(topic, 0)) < end:
+            assert time.monotonic() < deadline
+            found += [record.offset for record in consumer.poll(0.2)]
+    return found, end
+
+
+def holding(log, admin, topic, start, end, topic_id=None):
+    wanted = topic_id or admin.describe_topic(topic).topic_id
+    return log.holding(OffsetRange(PartitionKey(topic, 0), wanted, start, end))
+
+
+def test_gaps_of_compaction_and_transactions(broker, admin, log, topic):
+    compact = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
+    admin.create_topic(topic, configs=compact)
+    with Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic}) as producer:
+        producer.init_transactions()
+        for round_number in range(12):
+            producer.begin_transaction()
+            for number in range(100):
+                producer.send(topic, value=b"x" * 100, key=b"%d" % (number * 7 % 60))
+            producer.flush()
+            producer.abort_transaction() if round_number % 3 == 1 else producer.commit_transaction()
+    deadline = time.monotonic() + DEADLINE_S
+    while len((read := offsets_read(broker, topic))[0]) >= 700:
+        assert time.monotonic() < deadline, "nothing was compacted"
+        time.sleep(0.05)
+    assert log.is_compacted(topic)
+    # The cleaner goes on meanwhile; both are asked until nothing changed between.
+    while True:
+        found, end = read
+        held = holding(log, admin, topic, 0, end)
+        read = offsets_read(broker, topic)
+        if read == (found, end):
+            break
+        assert time.monotonic() < deadline
+    assert list(held.readable) == normalized((offset, offset + 1) for offset in found)
+    assert held.lost == ()
+    middle = [offset for offset in found if 200 <= offset < 900]
+    part = holding(log, admin, topic, 200, 900)
+    assert list(part.readable) == normalized((offset, offset + 1) for offset in middle)
+
+
+def test_what_is_gone_or_not_yet_there_is_lost(broker, admin, log, topic):
+    admin.create_topic(topic)
+    with Producer(broker.bootstrap_servers) as producer:
+        for number in range(20):
+            producer.send(topic, value=b"%d" % number)
+    admin.delete_records({TopicPartition(topic, 0): 8})
+    held = holding(log, admin, topic, 5, 25)
+    assert (held.readable, held.lost) == (((8, 20),), ((5, 8), (20, 25)))
+    held = holding(log, admin, topic, 0, 8)
+    assert (held.readable, held.lost) == ((), ((0, 8),))
+    held = holding(log, admin, topic, 0, 20, topic_id=uuid.uuid4())
+    assert (held.readable, held.lost) == ((), ((0, 20),))
+    assert not log.is_compacted(topic)
+    assert log.topic_id("no-such-topic") is None
