@@ -17,4 +17,4 @@ import sys
 from millrace_streams.application import batch_main
 
 if __name__ == "__main__":
-    sys.exit(batch_main(sys.argv[1:], name="backfill.py", description=__doc__))
+    sys.exit(batch_main(sys.argv[1:], script=__file__, description=__doc__))

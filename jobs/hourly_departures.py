@@ -37,4 +37,4 @@ def topology() -> Topology:
 
 
 if __name__ == "__main__":
-    sys.exit(stream_main(topology, sys.argv[1:], name="hourly_departures.py", description=__doc__))
+    sys.exit(stream_main(topology, sys.argv[1:], script=__file__, description=__doc__))

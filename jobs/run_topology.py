@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Run any topology as a streaming job with exactly-once results in Delta tables.
+r"""Run any topology as a streaming job with exactly-once results in Delta tables.
 
-  python jobs/run_topology.py --topology my.module:my_topology --table /data/totals python jobs/run_topology.py
-  --topology path/to/file.py --table totals=/data/totals --table hours=/data/hours --continuous
+  python jobs/run_topology.py --topology my.module:my_topology --table /data/totals
+  python jobs/run_topology.py --topology path/to/file.py --table totals=/data/totals --table hours=/data/hours \
+      --continuous
 
 By default it takes what the topic holds and ends; with --continuous it goes on until it is stopped (SIGTERM or Ctrl-C
 end it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
@@ -15,4 +16,4 @@ import sys
 from millrace_streams.application import stream_main
 
 if __name__ == "__main__":
-    sys.exit(stream_main(None, sys.argv[1:], name="run_topology.py", description=__doc__))
+    sys.exit(stream_main(None, sys.argv[1:], script=__file__, description=__doc__))

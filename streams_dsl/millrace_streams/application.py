@@ -1,8 +1,7 @@
-"""The frame of jobs that run a topology: command line, progress, signals, exit codes.
+"""Jobs that run a topology: what they have beside the frame of all jobs (``pyspark_millrace.job``).
 
 A job is a file with a function that builds a topology; ``stream_main`` makes a streaming job of it, ``batch_main``
-runs a topology named on the command line over what is retained. Exit codes: 0 done or stopped, 1 failed (the reason
-is on standard error), 2 wrong arguments.
+runs a topology named on the command line over what is retained.
 """
 
 from __future__ import annotations
@@ -11,25 +10,22 @@ import argparse
 import importlib
 import importlib.util
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event
-from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
 
-from millrace.errors import MillraceError, UsageError
+from millrace.errors import UsageError
 from millrace_streams.graph import Topology
+from pyspark_millrace.job import JobParser, follow, pairs, run_job, say
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
-
     from millrace_streams.runners.stream import BatchReport
 
 _DEFAULT_FUNCTION: Final = "topology"
-_POLL_SECONDS: Final = 0.2
 
 TopologyFactory = Callable[[], Topology]
 
@@ -52,35 +48,35 @@ def load_topology(spec: str) -> Topology:
     return topology
 
 
-def stream_main(factory: TopologyFactory | None, arguments: Sequence[str], *, name: str, description: str) -> int:
+def stream_main(
+    factory: TopologyFactory | None, arguments: Sequence[str], *, script: str, description: str | None
+) -> int:
     """Run a topology as a streaming job and return its exit code; without ``factory`` the command line names it."""
-    parser = _parser(name, description, topology=factory is None)
+    parser = _parser(script, description, topology=factory is None)
     add = parser.add_argument
     add("--checkpoint", metavar="PATH", help="where the progress and state are kept (default: beside the table)")
     add("--max-offsets-per-trigger", type=int, metavar="N", help="most records in a micro-batch (default: 2,000,000)")
     add("--continuous", action="store_true", help="go on until stopped, instead of ending with what is there")
     add("--trigger-interval", metavar="TIME", help="time between micro-batches with --continuous (default: no pause)")
     add("--profile", default="default", choices=["default", "low-latency"], help="session profile (default: default)")
-    parsed = parser.parse_args(arguments)
+    parsed = parser.parse(arguments)
     if parsed.trigger_interval and not parsed.continuous:
         parser.error("--trigger-interval goes with --continuous")
-    return _guarded(lambda stopping: _stream(factory or (lambda: load_topology(parsed.topology)), parsed, stopping))
+    return run_job(lambda stopping: _stream(factory or (lambda: load_topology(parsed.topology)), parsed, stopping))
 
 
-def batch_main(arguments: Sequence[str], *, name: str, description: str) -> int:
+def batch_main(arguments: Sequence[str], *, script: str, description: str | None) -> int:
     """Run a topology named on the command line over the retained records and return the exit code."""
-    parser = _parser(name, description, topology=True)
+    parser = _parser(script, description, topology=True)
     add = parser.add_argument
     add("--from", dest="start", metavar="TIME", help="only records from this time on (ISO 8601, UTC)")
     add("--to", dest="end", metavar="TIME", help="only records before this time (ISO 8601, UTC)")
-    parsed = parser.parse_args(arguments)
-    return _guarded(lambda stopping: _batch(parsed))
+    parsed = parser.parse(arguments)
+    return run_job(lambda stopping: _batch(parsed))
 
 
-def _parser(name: str, description: str, *, topology: bool) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def _parser(script: str, description: str | None, *, topology: bool) -> JobParser:
+    parser = JobParser(script, description)
     add = parser.add_argument
     if topology:
         add("--topology", required=True, metavar="WHERE", help="module:function, or path/file.py[:function]")
@@ -91,13 +87,8 @@ def _parser(name: str, description: str, *, topology: bool) -> argparse.Argument
         metavar="[NAME=]PATH",
         help="where the topology's Delta table lies; NAME= says which if it writes several",
     )
-    add(
-        "--bootstrap-servers",
-        default=os.environ.get("MILLRACE_BOOTSTRAP_SERVERS", "localhost:9092"),
-        metavar="HOST:PORT,...",
-        help="brokers (default: MILLRACE_BOOTSTRAP_SERVERS, else localhost:9092)",
-    )
-    add("--option", action="append", default=[], metavar="NAME=VALUE", help="further option of the source; repeatable")
+    parser.add_bootstrap_servers()
+    parser.add_pairs("--option", "further option of the source; repeatable")
     add("--explain", action="store_true", help="print the compiled plan before running it")
     return parser
 
@@ -108,7 +99,7 @@ def _stream(factory: TopologyFactory, parsed: argparse.Namespace, stopping: Even
 
     topology = factory()
     tables = _tables(parsed.table, topology)
-    options = _options(parsed.option)
+    options = pairs(parsed.option)
     if parsed.max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(parsed.max_offsets_per_trigger)
     checkpoint = parsed.checkpoint or f"{next(iter(tables.values())).rstrip('/')}-checkpoint"
@@ -130,7 +121,7 @@ def _stream(factory: TopologyFactory, parsed: argparse.Namespace, stopping: Even
         on_batch=total.report,
         on_plan=say if parsed.explain else None,
     )
-    _follow(query, stopping)
+    follow(query, stopping)
     total.finish()
 
 
@@ -140,7 +131,7 @@ def _batch(parsed: argparse.Namespace) -> None:
 
     topology = load_topology(parsed.topology)
     tables = _tables(parsed.table, topology)
-    options = _options(parsed.option)
+    options = pairs(parsed.option)
     for text, option in ((parsed.start, "startingTimestamp"), (parsed.end, "endingTimestamp")):
         if text is not None:
             options[option] = str(_milliseconds(text))
@@ -186,53 +177,6 @@ def _say_total(records: int, dropped: int, seconds: float) -> None:
     say(f"{records:,} records in {seconds:.1f} s ({records / seconds:,.0f} records/s){late}")
 
 
-def _follow(query: StreamingQuery, stopping: Event) -> None:
-    """Wait for the query's end, or for the signal to stop it. Raises what the query failed with."""
-    while query.isActive and not stopping.is_set():
-        stopping.wait(_POLL_SECONDS)
-    if stopping.is_set() and query.isActive:
-        say("stopping: what is not committed yet is read again by the next run")
-        query.stop()
-    else:
-        query.awaitTermination()
-
-
-def _guarded(run: Callable[[Event], None]) -> int:
-    """Run with signals caught and errors turned into a sentence and an exit code."""
-    stopping = Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopping.set()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    try:
-        run(stopping)
-    except MillraceError as error:
-        complain(error.message)
-        return 1
-    except Exception as error:  # noqa: BLE001 - whatever Spark raises is told in a sentence, and the exit code says it
-        if stopping.is_set():
-            # The signal stopped Spark as well, in the middle of a call. What is committed is committed.
-            return 0
-        from pyspark_millrace.spark_errors import explain
-
-        complain(explain(error))
-        return 1
-    return 0
-
-
-def say(text: str) -> None:
-    """Print a line at once, so that it shows in a pipe as well."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
-def complain(reason: str) -> None:
-    """Tell why the job failed."""
-    sys.stderr.write(f"error: {reason}\n")
-
-
 def _tables(given: Sequence[str], topology: Topology) -> dict[str, str]:
     names = topology.tables
     if len(given) == 1 and len(names) == 1:
@@ -241,13 +185,6 @@ def _tables(given: Sequence[str], topology: Topology) -> dict[str, str]:
     for text in given:
         if "=" not in text:
             raise UsageError(f"--table {text}: the topology writes {', '.join(names)}; say which as NAME=PATH")
-    return dict(text.split("=", 1) for text in given)
-
-
-def _options(given: Sequence[str]) -> dict[str, Any]:
-    for text in given:
-        if "=" not in text:
-            raise UsageError(f"--option {text}: expected NAME=VALUE")
     return dict(text.split("=", 1) for text in given)
 
 

@@ -1,8 +1,14 @@
 """The command line of jobs: options from a file under those of the command line, wrong ones named."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from pyspark_millrace.job import BOOTSTRAP_VARIABLE, JobParser, Report, pairs, run_job, trigger
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -97,3 +103,18 @@ def test_what_fails_is_told_in_a_sentence_unless_it_was_to_stop(capsys, stopped,
 
     assert run_job(run) == code
     assert capsys.readouterr().err == ("" if stopped else "error: no such thing\n")
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "conf" / "jobs").iterdir()), ids=lambda file: file.stem)
+def test_the_files_that_come_with_the_jobs_name_their_options(file, tmp_path):
+    """What is commented out there is taken for given: names that are no options end the job with 2."""
+    lines = [line.removeprefix("#") for line in file.read_text().splitlines() if not line.startswith("# ")]
+    (tmp_path / "all.properties").write_text("\n".join(lines))
+    script = ROOT / "jobs" / f"{file.stem}.py"
+    command = [sys.executable, script, "--config", tmp_path / "all.properties", "--help"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert sum("=" in line for line in lines) > 4
+    assert not [line for line in file.read_text().splitlines() if line and not line.startswith("#")], (
+        "it changes nothing"
+    )
