@@ -39,15 +39,15 @@ class GivenOptions:
 
         return self._parsed(name, parse, default, "true or false")
 
-    def whole_number(self, name: str, *, minimum: int = 1) -> int | None:
-        """A number that a ``BIGINT`` holds; none where it was not given."""
+    def whole_number(self, name: str, *, minimum: int = 1, maximum: int = 2**63 - 1) -> int | None:
+        """A number, of those that a ``BIGINT`` holds; none where it was not given."""
 
         def parse(text: str) -> int | None:
-            if not text.isdecimal() or not minimum <= int(text) < 2**63:
+            if not text.isdecimal() or not minimum <= int(text) <= maximum:
                 raise ValueError(text)
             return int(text)
 
-        return self._parsed(name, parse, None, f"a whole number from {minimum}")
+        return self._parsed(name, parse, None, f"a whole number from {minimum} to {maximum}")
 
     def choice(self, name: str, default: _Choice) -> _Choice:
         """One of the values of an enumeration."""

@@ -126,6 +126,17 @@ class SourceOptions:
     group_id: str | None = None
     group_id_prefix: str | None = None
     decode: DecodeOptions | None = None
+    max_bytes_per_second: int | None = None
+    poll_timeout_ms: int | None = None
+    fetch_offset_retries: int = 0
+    fetch_offset_retry_interval_ms: int = 0
+
+    def task_client_config(self) -> Mapping[str, str]:
+        """The client's settings in tasks, which wait for a broker as long as ``kafkaConsumer.pollTimeoutMs`` says."""
+        if self.poll_timeout_ms is None:
+            return self.client_config
+        waiting = ("request.timeout.ms", "socket.connection.setup.timeout.ms")
+        return {**dict.fromkeys(waiting, str(self.poll_timeout_ms)), **self.client_config}
 
     def batch_range(self) -> tuple[Position, Position]:
         """Start and end of a batch read: by default everything that is retained.
@@ -176,6 +187,10 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
         transform_schema=given.text("transformSchema"),
         group_id=_group_id(given),
         group_id_prefix=_group_id_prefix(given),
+        max_bytes_per_second=given.whole_number("maxBytesPerSecond"),
+        poll_timeout_ms=given.whole_number("kafkaConsumer.pollTimeoutMs", maximum=2**31 - 1),
+        fetch_offset_retries=given.whole_number("fetchOffset.numRetries", minimum=0) or 0,
+        fetch_offset_retry_interval_ms=given.whole_number("fetchOffset.retryIntervalMs", minimum=0) or 0,
         decode=parse_decode(given),
     )
     _check_together(options, given)
@@ -188,6 +203,7 @@ _ENDING: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"
 _OPTIONS: Final = (
     "bootstrap.servers", "kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign",
     *_STARTING, *_ENDING, "startingOffsetsByTimestampStrategy", "failOnDataLoss", "maxOffsetsPerTrigger",
+    "maxBytesPerSecond", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
     "maxBytesPerTrigger", "minOffsetsPerTrigger", "minBytesPerTrigger", "maxTriggerDelay", "minPartitions",
     "maxRecordsPerPartition", "splitBytes", "columns", "filter", "includeHeaders", "includeMetadata", "directReads",
     "maxRecordsPerBatch", "transform", "transformSchema", "isolation.level", "kafka.isolation.level",
@@ -196,9 +212,6 @@ _OPTIONS: Final = (
 """Every supported option by its name as documented; client settings come as ``kafka.<name>`` besides."""
 
 _NOT_SUPPORTED: Final = {
-    "kafkaConsumer.pollTimeoutMs": "tasks do not poll; kafka.request.timeout.ms limits a request",
-    "fetchOffset.numRetries": "requests are repeated until kafka.request.timeout.ms",
-    "fetchOffset.retryIntervalMs": "kafka.retry.backoff.ms is the pause between two tries",
     "path": "load() takes no path; name topics by subscribe, subscribePattern or assign",
     "topic": "name topics by subscribe, subscribePattern or assign",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -14,6 +15,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_millrace.narrowing import within_offsets, within_times
 from pyspark_millrace.offsets import LossReport, OffsetRange
+from pyspark_millrace.pacing import Pace, paced
 from pyspark_millrace.planning import PlannedSplit, Sizing, even_bytes, plan_splits, split_bytes, total_bytes
 from pyspark_millrace.read_reports import ReadCounters, send_report, timed
 
@@ -29,11 +31,12 @@ _log = logging.getLogger(__name__)
 
 
 class SplitTask(InputPartition):  # type: ignore[misc]  # pyspark is not typed here
-    """What Spark sends to a task: the split, and the schemas that its batches may name."""
+    """What Spark sends to a task: the split, the schemas that its batches may name, and how fast to read."""
 
-    def __init__(self, split: PlannedSplit, schemas: Mapping[int, pa.Schema]) -> None:
+    def __init__(self, split: PlannedSplit, schemas: Mapping[int, pa.Schema], pace: Pace | None = None) -> None:
         self.split = split
         self.schemas = schemas
+        self.pace = pace
 
     def __repr__(self) -> str:
         wanted = self.split.range
@@ -76,7 +79,8 @@ def plan_tasks(
         "%d splits of up to %d bytes for %d bytes in %d ranges; %d bytes left out by the filter",
         len(splits), size, everything, len(located), before - everything,
     )  # fmt: skip
-    return [SplitTask(split, schemas) for split in splits]
+    pace = Pace(uuid.uuid4(), options.max_bytes_per_second) if options.max_bytes_per_second else None
+    return [SplitTask(split, schemas, pace) for split in splits]
 
 
 def read_task(task: InputPartition, layout: Layout, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -90,7 +94,7 @@ def read_task(task: InputPartition, layout: Layout, options: SourceOptions) -> I
         # Not before it is needed: a task that reads files does without a connection.
         from pyspark_millrace.topics import cluster_of_process
 
-        return cluster_of_process(options.bootstrap_servers, tuple(sorted(options.client_config.items())))
+        return cluster_of_process(options.bootstrap_servers, tuple(sorted(options.task_client_config().items())))
 
     sources = Sources(
         read_range=lambda split, start, end: cluster().read_range(split, start, end),
@@ -100,6 +104,8 @@ def read_task(task: InputPartition, layout: Layout, options: SourceOptions) -> I
     counters = ReadCounters()
     raw = _raw(layout)
     batches = timed(read_split(task.split, raw, options, sources, counters), counters)
+    if task.pace is not None:
+        batches = paced(batches, counters, task.pace)
     if layout.decoding is not None:
         from pyspark_millrace.decoding.rows import decoded
 

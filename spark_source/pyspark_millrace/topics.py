@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,7 @@ from millrace.clients import Admin, SchemaCache, TopicPartition
 from millrace.errors import (
     InconsistentTopicIdError,
     InvalidConfigError,
+    MillraceError,
     OffsetOutOfRangeError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -35,9 +38,11 @@ from pyspark_millrace.positions import AtTimestamp, Edge, ExactOffsets, Partitio
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from millrace.clients import PayloadRegistry, TopicDescription
+    from millrace.clients import OffsetAndTimestamp, PayloadRegistry, TopicDescription
     from millrace.clients.model import LocatedExtent
     from millrace.records import AbortedTransaction
+
+_log = logging.getLogger(__name__)
 
 _PARALLEL_CALLS: Final = 8
 _NOT_THERE: Final = (
@@ -73,7 +78,12 @@ class Cluster:
     """
 
     def __init__(
-        self, client_config: Mapping[str, str], isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+        self,
+        client_config: Mapping[str, str],
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        *,
+        retries: int = 0,
+        retry_interval_ms: int = 0,
     ) -> None:
         try:
             self._admin = Admin(client_config)
@@ -82,12 +92,19 @@ class Cluster:
         self._schema_cache = SchemaCache(client_config)
         self._schemas: dict[int, pa.Schema] = {}
         self._isolation_level = isolation_level
+        self._retries = retries
+        self._retry_interval_s = retry_interval_ms / 1000
 
     @classmethod
     def connect(cls, options: SourceOptions) -> Self:
         """Connect with the options' servers and ``kafka.*`` settings; raises ``UsageError`` for a wrong setting."""
         settings = {**options.client_config, "bootstrap.servers": options.bootstrap_servers}
-        return cls(settings, options.isolation_level)
+        return cls(
+            settings,
+            options.isolation_level,
+            retries=options.fetch_offset_retries,
+            retry_interval_ms=options.fetch_offset_retry_interval_ms,
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -185,12 +202,13 @@ class Cluster:
     def edge(self, partitions: Iterable[PartitionKey], edge: Edge) -> dict[PartitionKey, int]:
         """The earliest or latest offsets of partitions."""
         wanted = {TopicPartition(*key): _EDGE_WORDS[edge] for key in partitions}
-        found = self._admin.list_offsets(wanted, isolation_level=self._isolation_level)
+        found = self._list_offsets(wanted, self._isolation_level)
         return {PartitionKey(*partition): at.offset for partition, at in found.items()}
 
     def log_ends(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
         """The ends of logs (high watermarks), whatever the isolation level."""
-        found = self._admin.list_offsets(dict.fromkeys((TopicPartition(*key) for key in partitions), "latest"))
+        wanted = dict.fromkeys((TopicPartition(*key) for key in partitions), "latest")
+        found = self._list_offsets(wanted, IsolationLevel.READ_UNCOMMITTED)
         return {PartitionKey(*partition): at.offset for partition, at in found.items()}
 
     def offsets_at(
@@ -216,6 +234,21 @@ class Cluster:
             offsets |= self.edge(at_edge, edge) if at_edge else {}
         return offsets
 
+    def _list_offsets(
+        self, wanted: Mapping[TopicPartition, str | int], isolation_level: IsolationLevel
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Ask for offsets, and as often again as ``fetchOffset.numRetries`` says when the client gave it up."""
+        tries_left = self._retries
+        while True:
+            try:
+                return self._admin.list_offsets(wanted, isolation_level=isolation_level)
+            except MillraceError as error:
+                if not error.retriable or tries_left == 0:
+                    raise
+                _log.warning("asking for offsets failed: %s; asking again", error.message)
+            tries_left -= 1
+            time.sleep(self._retry_interval_s)
+
     def _check_not_beyond(self, offsets: Mapping[PartitionKey, int], option: str) -> None:
         ends = self.log_ends(offsets)
         if beyond := [
@@ -228,14 +261,14 @@ class Cluster:
     def first_offsets_from(self, times_ms: Mapping[PartitionKey, int]) -> dict[PartitionKey, int | None]:
         """The first record at or after a time in each partition; None where there is none."""
         wanted = {TopicPartition(*key): time for key, time in times_ms.items()}
-        found = self._admin.list_offsets(wanted, isolation_level=self._isolation_level) if wanted else {}
+        found = self._list_offsets(wanted, self._isolation_level) if wanted else {}
         return {PartitionKey(*partition): at.offset if at.offset >= 0 else None for partition, at in found.items()}
 
     def _offsets_at_times(
         self, times: Mapping[PartitionKey, int], option: str, no_match: NoMatch | None
     ) -> dict[PartitionKey, int]:
         wanted = {TopicPartition(*key): time for key, time in times.items()}
-        found = self._admin.list_offsets(wanted, isolation_level=self._isolation_level)
+        found = self._list_offsets(wanted, self._isolation_level)
         offsets = {PartitionKey(*partition): at.offset for partition, at in found.items()}
         beyond = [key for key, offset in offsets.items() if offset < 0]
         if beyond and no_match is NoMatch.ERROR:

@@ -5,6 +5,7 @@ has to be shown to call the readers (``test_spark_batch``, ``test_spark_streamin
 """
 
 import json
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from millrace.clients import Producer
-from millrace.errors import OffsetsLostError
+from millrace.errors import BrokerUnavailableError, OffsetsLostError
 
 from .reader_model import ModelFactory, batches, checkpointed, rows_of, source, stream
 
@@ -244,4 +245,36 @@ def test_partitions_that_are_gone_are_named(new_model, admin, fail):
     else:
         end = reader.latestOffset(start, ReadAllAvailable())
         assert [row[1:] for row in rows_of(reader, reader.partitions(start, end))] == [(0, 1), (0, 2)]
+    reader.stop()
+
+
+def test_tasks_read_no_faster_than_they_may(filled):
+    found, schema = source(filled, maxBytesPerSecond="200000", splitBytes="5000", maxRecordsPerBatch="50")
+    reader = found.reader(schema)
+    tasks = reader.partitions()
+    started = time.monotonic()
+    rows = rows_of(reader, tasks)
+    assert sorted(rows) == sorted(filled.expected({partition: (0, len(had)) for partition, had in filled.rows.items()}))
+    # One after the other or at once: they share the rate. What the last one read is not waited for.
+    size = sum(task.split.bytes for task in tasks[:-2])
+    assert time.monotonic() - started > size / 200_000
+
+
+def test_offsets_are_asked_for_as_often_as_the_option_says(filled, monkeypatch):
+    reader = stream(filled, {"fetchOffset.numRetries": "2", "fetchOffset.retryIntervalMs": "1"})
+    connected = reader._connected()
+    ask, asked = connected._admin.list_offsets, []
+
+    def fail_twice(*arguments, **options):
+        asked.append(arguments)
+        if len(asked) <= 2:
+            raise BrokerUnavailableError("no broker answers")
+        return ask(*arguments, **options)
+
+    monkeypatch.setattr(connected._admin, "list_offsets", fail_twice)
+    assert reader.initialOffset()[filled.name]
+    asked.clear()
+    connected._retries = 1
+    with pytest.raises(BrokerUnavailableError):
+        reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     reader.stop()

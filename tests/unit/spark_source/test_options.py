@@ -57,6 +57,16 @@ def test_isolation_level_with_and_without_prefix():
         parse_options({**BASE, "isolation.level": "dirty"})
 
 
+def test_tasks_wait_for_brokers_as_long_as_a_poll_may_take():
+    options = parse_options({**BASE, "kafkaConsumer.pollTimeoutMs": "2500", "kafka.request.timeout.ms": "700"})
+    assert options.client_config == {"request.timeout.ms": "700"}
+    assert options.task_client_config() == {
+        "socket.connection.setup.timeout.ms": "2500",
+        "request.timeout.ms": "700",
+    }
+    assert parse_options(BASE).task_client_config() == {}
+
+
 def test_assign_and_pattern():
     assign = parse_options({"bootstrap.servers": "h:1", "assign": '{"b": [1, 0], "a": [2]}'})
     assert assign.subscription == AssignedPartitions((PartitionKey("a", 2), PartitionKey("b", 0), PartitionKey("b", 1)))
@@ -90,6 +100,10 @@ def test_a_timestamp_wins_over_timestamps_and_these_over_offsets():
         ("minBytesPerTrigger", "0", "a whole number from 1"),
         ("maxTriggerDelay", "soon", "a duration as Spark writes it"),
         ("maxTriggerDelay", "5 weeks", "a duration as Spark writes it"),
+        ("maxBytesPerSecond", "10MB", "a whole number from 1"),
+        ("kafkaConsumer.pollTimeoutMs", "0", "a whole number from 1 to 2147483647"),
+        ("fetchOffset.numRetries", "-1", "a whole number from 0"),
+        ("fetchOffset.retryIntervalMs", "1s", "a whole number from 0"),
         ("minPartitions", "-4", "a whole number from 1"),
         ("splitBytes", "8m", "a whole number from 1"),
         ("directReads", "sometimes", "auto, always, never"),
