@@ -1,7 +1,7 @@
 """Many payloads at once: a position in each, and the primitives that Avro and Protobuf are made of, read from all.
 
 A value is read from every payload by a few operations over arrays, whatever its length: eight bytes are gathered at
-each position and the integer is cut out of them. docs/design/0017-schemas.md has the measurements.
+each position and the integer is cut out of them. docs/design/0018-schemas.md has the measurements.
 
 Invariants
 * What is wrong with a payload is noted once, as its first fault, and reading goes on: what is read of it from then on

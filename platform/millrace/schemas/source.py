@@ -30,7 +30,8 @@ def parse_schema(source: Any) -> pa.Schema:
     Arrow; a Spark ``StructType`` or DataFrame; JSON (text, dict or list), which may be Spark's, a list of columns, an
     Avro record or a JSON Schema; a ``.proto`` file's text or a Protobuf message (class or descriptor); DDL text as
     Spark writes it; or the path of a ``.json``, ``.avsc``, ``.proto``, ``.desc`` or ``.binpb`` (a descriptor set),
-    ``.ddl``, ``.sql``, ``.parquet``, ``.arrow``, ``.feather`` or ``.ipc`` file. ``file.proto#Message`` names one of its messages.
+    ``.ddl``, ``.sql``, ``.parquet``, ``.arrow``, ``.feather`` or ``.ipc`` file. ``file.proto#Message`` names one of its
+    messages.
 
     Raises ``SchemaError`` naming the column and the remedy.
     """
