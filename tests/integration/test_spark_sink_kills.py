@@ -208,10 +208,3 @@ def test_failed_killed_and_speculative_attempts_write_nothing_twice(broker, tmp_
     assert len(expected) == 60
     assert sorted(copies(broker)) == expected
     assert len(copies(broker, "read_uncommitted")) >= 80, "the attempts that do not count had written their rows"
-
-
-def test_a_job_that_cannot_reach_its_broker_says_so(jobs, broker):
-    broker.kill()
-    job = jobs("--source-option", "kafka.socket.connection.setup.timeout.ms=1000")
-    assert job.process.wait(DEADLINE_S) == 1
-    assert "error: no broker answers at" in job.output
