@@ -126,6 +126,10 @@ def read_task(task: InputPartition, layout: Layout, options: SourceOptions) -> I
             settle_worker()
             yield batch
     finally:
+        _log.info(
+            "%r: %d batches and %d bytes read, %d batches ruled out by the filter, %d bytes passed over",
+            task, counters.batches, counters.decoded_bytes, counters.skipped_batches, counters.skipped_bytes,
+        )  # fmt: skip
         send_report(task.split.range.key.topic, counters)
 
 
