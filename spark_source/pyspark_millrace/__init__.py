@@ -16,6 +16,9 @@ loads nothing but ``source``; what needs pyarrow, grpc or a broker is imported w
 * ``sink``           writing to topics, exactly once
 * ``spark_session``  ``session()``: a ready Spark session with Delta
 * ``delta_jars, java_runtime, checkpoint_files``  what a session needs of its environment
+* ``monitor``        a driver's queries told to groups and Prometheus; ``origin``, ``read_reports`` are its sources
+* ``checkpoints``    a query's checkpoint without Spark: shown, locked, reset
+* ``audit``          proof that a table holds what a query read; ``cli`` has the commands
 * ``worker_daemon``  Spark's daemon of Python workers without its false alarms
 """
 

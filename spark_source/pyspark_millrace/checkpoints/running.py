@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +47,38 @@ class RunningLock:
     def release(self) -> None:
         """Give the lock up. May be called twice."""
         self._file.close()
+
+
+class RunningLocks:
+    """The locks of all queries that this process runs. Thread safe.
+
+    A lock is held while any run of its query goes on: of a query that is started again at once Spark tells the start
+    before the end of the run before.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._held: dict[Path, tuple[RunningLock, set[str]]] = {}
+
+    def started(self, checkpoint: Path, run_id: str, holder: str) -> bool:
+        """A run has begun; whether its checkpoint is locked now. Raises ``OSError`` as ``RunningLock.acquire`` does."""
+        with self._guard:
+            if checkpoint not in self._held:
+                lock = RunningLock.acquire(checkpoint, holder)
+                if lock is None:
+                    return False
+                self._held[checkpoint] = (lock, set())
+            self._held[checkpoint][1].add(run_id)
+            return True
+
+    def ended(self, run_id: str) -> None:
+        """A run has ended, if it is one of those."""
+        with self._guard:
+            for checkpoint, (lock, runs) in list(self._held.items()):
+                runs.discard(run_id)
+                if not runs:
+                    lock.release()
+                    del self._held[checkpoint]
 
 
 @contextmanager

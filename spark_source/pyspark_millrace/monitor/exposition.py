@@ -123,7 +123,7 @@ def _queries(totals: Totals) -> Iterator[Metric]:
     )
     for query_id, query in totals.queries.items():
         labels = (query_id, query.name)
-        running.add_metric(labels, float(query.is_running))
+        running.add_metric(labels, float(bool(query.runs)))
         batches.add_metric(labels, query.batches)
         rows.add_metric(labels, query.rows)
         if query.batches:
@@ -143,6 +143,7 @@ def _reads(totals: Totals) -> Iterator[Metric]:
             ("read_batches", "batches", "Batches of the log that tasks have decoded."),
             ("read_bytes", "read_bytes", "Size of these batches in the log."),
             ("skipped_bytes", "skipped_bytes", "Size of batches that tasks had at hand and passed over."),
+            ("skipped_batches", "skipped_batches", "Batches that a filter ruled out, by their statistics or header."),
             ("decode_seconds", "seconds", "Time that tasks took to read and decode."),
         )
     ]

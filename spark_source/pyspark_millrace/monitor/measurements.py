@@ -13,10 +13,10 @@ from pyspark_millrace.read_reports import ReadReport
 
 @dataclass(slots=True)
 class QueryTotals:
-    """One query, over all of its runs in this process."""
+    """One query, over all of its runs in this process; ``runs`` are those that have not ended."""
 
     name: str = ""
-    is_running: bool = True
+    runs: set[str] = field(default_factory=set)
     batch_id: int = -1
     batches: int = 0
     rows: int = 0
@@ -34,6 +34,7 @@ class ReadTotals:
     batches: int = 0
     read_bytes: int = 0
     skipped_bytes: int = 0
+    skipped_batches: int = 0
     seconds: float = 0.0
 
 
@@ -52,17 +53,18 @@ class Measurements:
         self._lock = threading.Lock()
         self._totals = Totals()
 
-    def started(self, query_id: str, name: str) -> None:
+    def started(self, query_id: str, run_id: str, name: str) -> None:
         """A query has been started, perhaps again."""
         with self._lock:
             query = self._totals.queries.setdefault(query_id, QueryTotals())
-            query.name, query.is_running = name, True
+            query.name = name
+            query.runs.add(run_id)
 
-    def terminated(self, query_id: str) -> None:
-        """A query has ended, one way or another."""
+    def terminated(self, query_id: str, run_id: str) -> None:
+        """A run has ended, one way or another; another may have been started before this is told."""
         with self._lock:
             if query_id in self._totals.queries:
-                self._totals.queries[query_id].is_running = False
+                self._totals.queries[query_id].runs.discard(run_id)
 
     def progressed(self, batch: BatchProgress, now_s: float) -> None:
         """A batch is done."""
@@ -84,6 +86,7 @@ class Measurements:
             totals.batches += report.batches
             totals.read_bytes += report.read_bytes
             totals.skipped_bytes += report.skipped_bytes
+            totals.skipped_batches += report.skipped_batches
             totals.seconds += report.seconds
 
     def snapshot(self) -> Totals:

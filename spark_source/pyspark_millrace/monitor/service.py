@@ -25,7 +25,7 @@ from millrace.clients import Admin
 from millrace.clients.model import TopicPartition
 from millrace.errors import UsageError
 from pyspark_millrace.checkpoints.query_log import checkpoint_directory
-from pyspark_millrace.checkpoints.running import RunningLock
+from pyspark_millrace.checkpoints.running import RunningLocks
 from pyspark_millrace.monitor.exposition import MonitorCollector
 from pyspark_millrace.monitor.group_commits import MONITOR_TIMEOUTS_MS, GroupCommits, Target
 from pyspark_millrace.monitor.measurements import Measurements
@@ -84,7 +84,7 @@ class Monitor:
         self._admins: dict[str, Admin] = {}
         self._admins_lock = threading.Lock()
         self._sessions: WeakSet[Any] = WeakSet()
-        self._locks: dict[str, RunningLock] = {}
+        self._locks = RunningLocks()
         self._reports: str | None = None
         self._commits = GroupCommits(self._admin, self.outlets.write)
         self.registry.register(
@@ -116,9 +116,9 @@ class Monitor:
 
     def started(self, spark: SparkSession, query_id: str, run_id: str, name: str) -> None:
         """A query has been started: lock its checkpoint against resets."""
-        self.measurements.started(query_id, name)
-        if not _is_connect(spark) and (lock := _lock(spark, query_id, name)) is not None:
-            self._locks[run_id] = lock
+        self.measurements.started(query_id, run_id, name)
+        if not _is_connect(spark):
+            self._lock(spark, query_id, run_id, name)
 
     def progressed(self, text: str) -> None:
         """A batch is done."""
@@ -135,9 +135,8 @@ class Monitor:
 
     def terminated(self, query_id: str, run_id: str) -> None:
         """A query has ended."""
-        self.measurements.terminated(query_id)
-        if (lock := self._locks.pop(run_id, None)) is not None:
-            lock.release()
+        self.measurements.terminated(query_id, run_id)
+        self._locks.ended(run_id)
         self._commits.wake()
 
     # --- what it needs --------------------------------------------------------------------------------------------
@@ -148,6 +147,20 @@ class Monitor:
                 settings = {**MONITOR_TIMEOUTS_MS, **self.client_config, "bootstrap.servers": bootstrap_servers}
                 self._admins[bootstrap_servers] = Admin(settings)
             return self._admins[bootstrap_servers]
+
+    def _lock(self, spark: SparkSession, query_id: str, run_id: str, name: str) -> None:
+        """Lock the checkpoint of a query, if it is on a local file system."""
+        query = spark.streams.get(query_id)
+        if query is None:
+            return  # it has ended already
+        location = query._jsq.streamingQuery().resolvedCheckpointRoot()
+        try:
+            if not self._locks.started(checkpoint_directory(location), run_id, f"query {name or query_id}"):
+                _log.warning("%s is locked: another driver may run its query", location)
+        except UsageError:
+            return
+        except OSError as error:
+            _log.warning("%s is not locked: %s", location, error)
 
     def _receive_reports(self, bind: str, host: str) -> str:
         """Take tasks' reports in a thread; returns the address that they are told."""
@@ -191,24 +204,6 @@ def _of_process() -> Monitor:
 
 def _is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
-
-
-def _lock(spark: SparkSession, query_id: str, name: str) -> RunningLock | None:
-    """Lock a query's checkpoint; None where it is on no local file system, or somebody has locked it."""
-    query = spark.streams.get(query_id)
-    if query is None:
-        return None  # it has ended already
-    location = query._jsq.streamingQuery().resolvedCheckpointRoot()
-    try:
-        lock = RunningLock.acquire(checkpoint_directory(location), f"query {name or query_id}")
-    except UsageError:
-        return None
-    except OSError as error:
-        _log.warning("%s is not locked: %s", location, error)
-        return None
-    if lock is None:
-        _log.warning("%s is locked: another driver may run its query", location)
-    return lock
 
 
 def _wait_for_events(spark: SparkSession, timeout_s: float) -> None:

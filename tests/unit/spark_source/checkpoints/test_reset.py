@@ -11,7 +11,7 @@ from millrace.clients.model import TopicPartition
 from millrace.errors import UsageError
 from pyspark_millrace.checkpoints.query_log import read_checkpoint
 from pyspark_millrace.checkpoints.reset import execute_reset, offsets_of, plan_reset
-from pyspark_millrace.checkpoints.running import RunningLock
+from pyspark_millrace.checkpoints.running import RunningLock, RunningLocks
 from pyspark_millrace.offsets import StreamOffsets
 from pyspark_millrace.positions import PartitionKey
 
@@ -146,6 +146,20 @@ def test_a_query_that_runs_keeps_its_checkpoint(query):
     with pytest.raises(UsageError, match=r"runs \(query q-1, process \d+ on .*\): stop it first"):
         query.reset({A0: 0})
     lock.release()
+    query.reset({A0: 0})
+
+
+def test_a_query_that_is_started_again_at_once_stays_locked(query):
+    """Spark tells the end of the first run after the start of the second."""
+    locks = RunningLocks()
+    assert locks.started(query.directory, "run-1", "query q-1")
+    assert locks.started(query.directory, "run-2", "query q-1")
+    assert not RunningLocks().started(query.directory, "run-3", "another driver")
+    locks.ended("run-1")
+    with pytest.raises(UsageError, match="stop it first"):
+        query.reset({A0: 0})
+    locks.ended("run-2")
+    locks.ended("never started")
     query.reset({A0: 0})
 
 

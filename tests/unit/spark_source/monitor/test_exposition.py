@@ -72,7 +72,7 @@ class Cluster:
 @pytest.fixture
 def cluster():
     found = Cluster()
-    found.measurements.started("q-1", "nightly")
+    found.measurements.started("q-1", "r-1", "nightly")
     found.measurements.progressed(parse_progress(progress()), now_s=1000.0)
     return found
 
@@ -86,7 +86,11 @@ def test_batches_are_added_up(cluster):
     assert cluster.value("batch_seconds_total", **LABELS, phase="addBatch") == 0.5
     assert cluster.value("group_commits_total", outcome="failed") == 1
     assert cluster.value("query_running", **LABELS) == 1
-    cluster.measurements.terminated("q-1")
+    # Started again at once: Spark tells the end of the first run after the start of the second.
+    cluster.measurements.started("q-1", "r-2", "nightly")
+    cluster.measurements.terminated("q-1", "r-1")
+    assert cluster.value("query_running", **LABELS) == 1
+    cluster.measurements.terminated("q-1", "r-2")
     assert cluster.value("query_running", **LABELS) == 0
 
 
