@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from pyspark_millrace.audit import AuditReport
     from pyspark_millrace.audit.transactions import BatchResult
 
+AppIdOption = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="txnAppId of the query's commits; its id if none was set.")
+]
+OffsetColumnsOption = Annotated[
+    str | None,
+    typer.Option(metavar="[TOPIC,]PARTITION,OFFSET", help="Columns that say whence a row is, if they have own names."),
+]
+
 
 def audit(
     checkpoint: Annotated[
@@ -24,15 +32,8 @@ def audit(
     topic: Annotated[
         list[str] | None, typer.Option(metavar="TOPIC", help="Only this goes into the table; repeatable.")
     ] = None,
-    app_id: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="txnAppId of the query's commits; its id if none was set.")
-    ] = None,
-    offset_columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[TOPIC,]PARTITION,OFFSET", help="Columns that say whence a row is, if they have own names."
-        ),
-    ] = None,
+    app_id: AppIdOption = None,
+    offset_columns: OffsetColumnsOption = None,
     rows_differ: Annotated[
         bool, typer.Option("--rows-differ", help="The query filters or joins: do not count its rows.")
     ] = False,
