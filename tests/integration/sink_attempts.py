@@ -27,6 +27,8 @@ def main(address, topic, directory):
             "spark.speculation.quantile": 0.5,
             "spark.speculation.minTaskRuntime": "100ms",
             "spark.executor.memory": "1g",
+            # The sink gets each row at once, and has written most of them when an attempt has its mishap.
+            "spark.sql.execution.arrow.maxRecordsPerBatch": 1,
             "spark.ui.enabled": False,
         },
     )
@@ -44,7 +46,7 @@ def main(address, topic, directory):
 
 
 def with_mishaps(batches, directory):
-    """Large rows, so that an attempt has sent some before its mishap."""
+    """Large rows, so that an attempt has sent some before its mishap, for which they get a moment."""
     import pyarrow as pa
     from pyspark import TaskContext
 
@@ -56,8 +58,10 @@ def with_mishaps(batches, directory):
             for number in range(first, first + ROWS):
                 yield pa.RecordBatch.from_pydict({"value": [str(number).ljust(ROW_BYTES)]})
     if task.partitionId() == 1 and happens_once(directory / "attempt-failed"):
+        threading.Event().wait(2)
         raise ValueError("planted")
     if task.partitionId() == 3 and happens_once(directory / "attempt-killed"):
+        threading.Event().wait(2)
         kill_executor()
     if task.partitionId() == 5 and task.attemptNumber() == 0:
         (directory / "attempt-overtaken").touch()

@@ -207,4 +207,4 @@ def test_failed_killed_and_speculative_attempts_write_nothing_twice(broker, tmp_
     expected = sorted(int(line) for line in ended.stdout.splitlines() if line.isdecimal())
     assert len(expected) == 60
     assert sorted(copies(broker)) == expected
-    assert len(copies(broker, "read_uncommitted")) >= 80, "the attempts that do not count had written their rows"
+    assert len(copies(broker, "read_uncommitted")) > 70, "the attempts that do not count had written rows"
