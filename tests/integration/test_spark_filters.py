@@ -131,6 +131,7 @@ def test_sparks_own_filters_leave_the_same_whether_pushed_or_not(load, typed, ev
 
 
 def test_what_is_pushed_does_not_cross_and_is_not_filtered_again(spark, load, typed):
+    before = spark.conf.get(PUSHDOWN)
     spark.conf.set(PUSHDOWN, True)
     try:
         frame = load(typed).where("id >= 700 AND id < 720 AND abs(small) > 3")
@@ -142,7 +143,7 @@ def test_what_is_pushed_does_not_cross_and_is_not_filtered_again(spark, load, ty
         assert "Filter" in text
         assert "id#" not in text.partition("Filter")[2].partition("\n")[0]
     finally:
-        spark.conf.set(PUSHDOWN, False)
+        spark.conf.set(PUSHDOWN, before)
 
 
 def test_a_filter_may_be_about_columns_that_are_not_read(load, typed):
