@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +22,7 @@ from benchmarks.ours import SETTINGS as OUR_SETTINGS
 from benchmarks.peers import jars
 from benchmarks.peers.kafka import SETTINGS as KAFKA_SETTINGS
 from benchmarks.worker import Run, worker
+from benchmarks.workspace import Workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,27 +45,33 @@ SPARK_CONF = {
 }
 _WARM_UP_RUNS_MIN = 2
 _WARM_UP_SECONDS = 75.0
-_SETTINGS = "; Spark local[2], driver 4 GB, 2 shuffle partitions, one session for all runs"
+SPARK_SETTINGS = "; Spark local[2], driver 4 GB, 2 shuffle partitions, one session for all runs"
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a side's data is, and a folder that it may write tables into."""
+    """Where a side's data is, how many records, and a folder that it may write tables into."""
 
     bootstrap: str
     topic: str
+    records: int
     scratch: Path
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run did: seconds of the measured part, records read, and an answer that both sides must agree on."""
+    """What one run did: seconds of the measured part, records read, and an answer that both sides must agree on.
+
+    ``figure`` is what counts where that is not records a second.
+    """
 
     seconds: float
     records: int
     answer: Any
+    figure: float | None = None
 
 
+Topic = Literal["opaque", "typed", "skewed"]
 Job = Callable[["SparkSession", Source], Outcome]
 
 
@@ -72,19 +79,36 @@ def benchmark(
     *,
     name: str,
     title: str,
-    target_ratio: float | None,
-    topic: Literal["opaque", "typed"],
+    target_ratio: float | None = None,
+    limit: float | None = None,
+    unit: str = "rows/s",
+    higher_is_better: bool = True,
+    topic: Topic,
+    times: int = 1,
     ours: str,
     peer: str,
 ) -> Benchmark:
-    """A benchmark whose module has the two jobs as functions ``ours`` and ``peer``; here they get a description."""
+    """A benchmark whose module has the two jobs as functions ``ours`` and ``peer``; here they get a description.
+
+    The topic holds ``times`` as many records as the run was asked for.
+    """
     return Benchmark(
         name=name,
         title=title,
-        unit="rows/s",
+        unit=unit,
+        higher_is_better=higher_is_better,
         target_ratio=target_ratio,
-        ours=Side(what=ours, settings=OUR_SETTINGS + _SETTINGS, open=lambda context: _open_ours(context, name, topic)),
-        peer=Side(what=peer, settings=KAFKA_SETTINGS + _SETTINGS, open=lambda context: _open_peer(context, name)),
+        limit=limit,
+        ours=Side(
+            what=ours,
+            settings=OUR_SETTINGS + SPARK_SETTINGS,
+            open=lambda context: _open_ours(context, name, topic, context.records * times),
+        ),
+        peer=Side(
+            what=peer,
+            settings=KAFKA_SETTINGS + SPARK_SETTINGS,
+            open=lambda context: _open_peer(context, name, topic, context.records * times),
+        ),
     )
 
 
@@ -145,12 +169,13 @@ def millrace_stream(spark: SparkSession, source: Source) -> DataStreamReader:
 def serve(*, name: str, side: str, source: dict[str, str], jar_paths: list[str]) -> Iterator[Run]:
     """The worker's part: a warm session that runs one side of the benchmark ``name``."""
     job: Job = getattr(importlib.import_module(f"benchmarks.suite.{name}"), side)
-    spark = _session(jar_paths)
-    where = Source(source["bootstrap"], source["topic"], Path(source["scratch"]))
+    spark = spark_session(jar_paths)
+    where = Source(source["bootstrap"], source["topic"], int(source["records"]), Path(source["scratch"]))
 
     def run() -> dict[str, Any]:
         outcome = job(spark, where)
-        return {"rate": outcome.records / outcome.seconds, "answer": outcome.answer}
+        figure = outcome.records / outcome.seconds if outcome.figure is None else outcome.figure
+        return {"figure": figure, "answer": outcome.answer}
 
     try:
         _warm_up(run)
@@ -167,43 +192,49 @@ def _warm_up(run: Run) -> None:
         runs += 1
 
 
-def _session(jar_paths: list[str]) -> SparkSession:
+def spark_session(jar_paths: list[str], conf: Mapping[str, str] | None = None) -> SparkSession:
+    """The session that measured Spark code runs in, with settings beside those that all have."""
     from pyspark.sql import SparkSession
 
     # Spark looks for Python sources with this interpreter; unset, that is the first python3 of PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.appName("benchmarks").config("spark.jars", ",".join(jar_paths))
-    for option, value in SPARK_CONF.items():
+    for option, value in (SPARK_CONF | dict(conf or {})).items():
         builder = builder.config(option, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 
 
+def jar_paths(workspace: Workspace) -> list[str]:
+    """What both sides' sessions have on their class paths."""
+    return [str(path) for jar_set in (jars.SPARK_KAFKA, jars.DELTA) for path in jars.paths(jar_set, workspace)]
+
+
 @contextlib.contextmanager
-def _open_ours(context: Context, name: str, topic: str) -> Iterator[Measure]:
-    filled = context.millrace.filled_topic(context.records, typed=topic == "typed")
-    with _measure(context, name, "ours", context.millrace.bootstrap, filled) as measure:
+def _open_ours(context: Context, name: str, topic: Topic, records: int) -> Iterator[Measure]:
+    filled = context.millrace.filled_topic(records, typed=topic == "typed", skewed=topic == "skewed")
+    with _measure(context, name, "ours", context.millrace.bootstrap, filled, records) as measure:
         yield measure
 
 
 @contextlib.contextmanager
-def _open_peer(context: Context, name: str) -> Iterator[Measure]:
-    filled = context.kafka.filled_topic(context.records)
-    with _measure(context, name, "peer", context.kafka.bootstrap, filled) as measure:
+def _open_peer(context: Context, name: str, topic: Topic, records: int) -> Iterator[Measure]:
+    filled = context.kafka.filled_topic(records, skewed=topic == "skewed")
+    with _measure(context, name, "peer", context.kafka.bootstrap, filled, records) as measure:
         yield measure
 
 
 @contextlib.contextmanager
-def _measure(context: Context, name: str, side: str, bootstrap: str, topic: str) -> Iterator[Measure]:
+def _measure(context: Context, name: str, side: str, bootstrap: str, topic: str, records: int) -> Iterator[Measure]:
     workspace = context.workspace
-    source = {"bootstrap": bootstrap, "topic": topic, "scratch": str(workspace.folder(f"scratch/{side}", empty=True))}
-    paths = [str(path) for jar_set in (jars.SPARK_KAFKA, jars.DELTA) for path in jars.paths(jar_set, workspace)]
-    arguments = {"name": name, "side": side, "source": source, "jar_paths": paths}
+    scratch = str(workspace.folder(f"scratch/{side}", empty=True))
+    source = {"bootstrap": bootstrap, "topic": topic, "records": str(records), "scratch": scratch}
+    arguments = {"name": name, "side": side, "source": source, "jar_paths": jar_paths(workspace)}
     with worker(workspace, f"{name}-{side}", "benchmarks.spark:serve", arguments) as run:
 
         def measure() -> Sample:
             result = run()
-            return Sample(figure=result["rate"], answer=result["answer"])
+            return Sample(figure=result["figure"], answer=result["answer"])
 
         yield measure

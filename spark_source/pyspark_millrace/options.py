@@ -216,13 +216,24 @@ _NOT_SUPPORTED: Final = {
     "topic": "name topics by subscribe, subscribePattern or assign",
 }
 
-# What a Kafka consumer takes and Spark's connector refuses as well, because the source decides it itself.
+# What a Kafka consumer takes and the source decides itself; the first five Spark's connector refuses as well.
 _DECIDED_BY_THE_SOURCE: Final = {
     "auto.offset.reset": "startingOffsets",
     "key.deserializer": "a cast of the key column",
     "value.deserializer": "a cast of the value column",
     "enable.auto.commit": "the query's checkpoint",
     "interceptor.classes": "nothing",
+    # What a consumer in a task would have, or a member of a group.
+    "max.poll.records": "maxRecordsPerBatch",
+    "max.poll.interval.ms": "nothing, for tasks do not poll",
+    "fetch.min.bytes": "minBytesPerTrigger",
+    "fetch.max.bytes": "splitBytes",
+    "fetch.max.wait.ms": "the query's trigger",
+    "max.partition.fetch.bytes": "splitBytes",
+    "session.timeout.ms": "nothing, for a query is no member of its group",
+    "heartbeat.interval.ms": "nothing, for a query is no member of its group",
+    "group.instance.id": "nothing, for a query is no member of its group",
+    "partition.assignment.strategy": "nothing, for a query is no member of its group",
 }
 
 
@@ -264,6 +275,8 @@ def _subscription(given: GivenOptions) -> Subscription:
     if name == "assign":
         return AssignedPartitions(parse_assignment(name, text))
     if name == "subscribePattern":
+        if not text.strip():
+            raise UsageError(f"subscribePattern={text!r}: expected a regular expression")
         try:
             re.compile(text)
         except re.error as error:

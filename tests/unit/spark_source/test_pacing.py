@@ -37,7 +37,7 @@ def test_tasks_share_what_is_used_up(tmp_path):
     assert one.spend(500) == 0.5
     assert other.spend(1500) == 2.0
     assert one.spend(2000) == 4.0
-    assert stranger.spend(100) == 0.1
+    assert stranger.spend(250) == 0.25
     for shared in (one, other, stranger):
         shared.close()
 
