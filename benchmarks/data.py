@@ -84,6 +84,12 @@ def tables(records: int, chunk_rows: int = 500_000) -> Iterator[pa.Table]:
         yield table(first, min(chunk_rows, records - first))
 
 
+def skewed_partitions(table: pa.Table, partitions: int) -> np.ndarray:
+    """The partition of each record where the first one holds nine tenths and the others share the rest."""
+    ids = table["id"].to_numpy()
+    return np.where(ids % 10 < 9, 0, 1 + ids // 10 % (partitions - 1))
+
+
 def _splitmix64(numbers: np.ndarray) -> np.ndarray:
     """A well mixed 64-bit number for each (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators")."""
     z = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+
 from benchmarks import data
 from benchmarks.workspace import BenchmarkError, Workspace, free_port, start, stop, tail
 from millrace.clients import Admin, Consumer, Producer, TopicPartition
@@ -110,12 +112,13 @@ class MillraceBroker:
         finally:
             consumer.close()
 
-    def filled_topic(self, records: int, *, typed: bool) -> str:
+    def filled_topic(self, records: int, *, typed: bool = False, skewed: bool = False) -> str:
         """The topic that holds the first ``records`` of the data set, keyed by word; filled if it is not yet there.
 
-        The opaque one holds each record's JSON as its value, the typed one the columns of that JSON.
+        The opaque one holds each record's JSON as its value, the typed one the columns of that JSON. In the skewed one,
+        which is opaque, one partition holds nine tenths.
         """
-        name = f"{'typed' if typed else 'events'}-{records}"
+        name = f"{'typed' if typed else 'skewed' if skewed else 'events'}-{records}"
         with self.admin() as admin:
             if any(topic.name == name for topic in admin.list_topics()):
                 return name
@@ -125,10 +128,22 @@ class MillraceBroker:
         producer = Producer({"bootstrap.servers": self.bootstrap})
         try:
             for chunk in data.tables(records):
-                producer.send_table(name, chunk.select(columns), timestamps=chunk["timestamp"].combine_chunks())
+                for partition, part in _parts(chunk, skewed=skewed):
+                    times = part["timestamp"].combine_chunks()
+                    producer.send_table(name, part.select(columns), partition=partition, timestamps=times)
             producer.flush()
         except MillraceError as error:
             raise BenchmarkError(f"millrace's topic {name} could not be filled: {error.message}") from error
         finally:
             producer.close()
         return name
+
+
+def _parts(chunk: pa.Table, *, skewed: bool) -> Iterator[tuple[int | None, pa.Table]]:
+    """Records by the partition that they are sent to; None: by their keys."""
+    if not skewed:
+        yield None, chunk
+        return
+    partitions = data.skewed_partitions(chunk, PARTITIONS)
+    for partition in range(PARTITIONS):
+        yield partition, chunk.filter(pa.array(partitions == partition))

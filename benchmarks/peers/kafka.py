@@ -142,9 +142,12 @@ class KafkaBroker:
         finally:
             self.admin.delete_topics([name])[name].result(30)
 
-    def filled_topic(self, records: int) -> str:
-        """The topic that holds the first ``records`` of the data set, keyed by word; filled if it is not yet there."""
-        name = f"events-{records}"
+    def filled_topic(self, records: int, *, skewed: bool = False) -> str:
+        """The topic that holds the first ``records`` of the data set, keyed by word; filled if it is not yet there.
+
+        In the skewed one, one partition holds nine tenths.
+        """
+        name = f"{'skewed' if skewed else 'events'}-{records}"
         if self.count(name) == records:
             return name
         if name in self.admin.list_topics(timeout=10).topics:  # an earlier filling was interrupted
@@ -152,7 +155,7 @@ class KafkaBroker:
             self._wait_until_gone(name)
         print(f"  filling Kafka's topic {name}", flush=True)
         self.create_topic(name)
-        _fill(self.bootstrap, name, records)
+        _fill(self.bootstrap, name, records, skewed=skewed)
         if (found := self.count(name)) != records:
             raise BenchmarkError(f"Kafka's topic {name} holds {found} records instead of {records}")
         return name
@@ -197,7 +200,7 @@ def _count(consumer: KafkaConsumer, partition: TopicPartition) -> int:
             return high - low
 
 
-def _fill(bootstrap: str, topic: str, records: int) -> None:
+def _fill(bootstrap: str, topic: str, records: int, *, skewed: bool) -> None:
     """Produce the data set with the partitioner and batch size of a tuned Java producer."""
     failures: list[KafkaError] = []
 
@@ -218,11 +221,13 @@ def _fill(bootstrap: str, topic: str, records: int) -> None:
         }
     )
     for chunk in data.tables(records):
-        columns = (chunk[name].to_pylist() for name in ("key", "value", "timestamp"))
-        for number, (key, value, timestamp) in enumerate(zip(*columns, strict=True)):
+        columns = [chunk[name].to_pylist() for name in ("key", "value", "timestamp")]
+        # -1: by the key
+        columns.append(data.skewed_partitions(chunk, PARTITIONS).tolist() if skewed else [-1] * len(chunk))
+        for number, (key, value, timestamp, partition) in enumerate(zip(*columns, strict=True)):
             while True:
                 try:
-                    producer.produce(topic, value, key, timestamp=timestamp, on_delivery=delivered)
+                    producer.produce(topic, value, key, partition, timestamp=timestamp, on_delivery=delivered)
                     break
                 except BufferError:
                     producer.poll(0.1)

@@ -1,0 +1,13 @@
+"""99th percentile of the time from producing a record to its row in foreachBatch, equal settings."""
+
+from __future__ import annotations
+
+from benchmarks import trickle
+
+BENCHMARK = trickle.benchmark(
+    "spark_latency_p99",
+    title="99th percentile of a trickle's micro-batch latency: produced, then seen in foreachBatch; equal settings",
+    percentile=99,
+    target_ratio=1 / 1.1,
+    recommended=False,
+)
