@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 BENCHMARK = benchmark(
     name="spark_read_opaque",
     title="Spark batch: sum of the lengths of an opaque topic's values",
-    target_ratio=4,
+    target_ratio=4.2,
     topic="opaque",
     ours='read.format("millrace").option("columns", "value") .agg(sum(length(value)))',
     peer='read.format("kafka") .agg(sum(length(value)))',

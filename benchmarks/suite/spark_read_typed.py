@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 BENCHMARK = benchmark(
     name="spark_read_typed",
     title="Spark batch: count and sum(amount) by word, two of five columns",
-    target_ratio=15,
+    target_ratio=18,
     topic="typed",
     ours='read.format("millrace").option("columns", "word,amount") .groupBy("word").agg(count, sum(amount))',
     peer='read.format("kafka") from_json(value, 5 columns) .groupBy("word").agg(count, sum(amount))',

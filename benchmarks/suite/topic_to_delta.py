@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 BENCHMARK = benchmark(
     name="topic_to_delta",
     title="Typed topic into a Delta table of five columns, AvailableNow",
-    target_ratio=3,
+    target_ratio=10,
     topic="typed",
     ours="pyspark_millrace.delta.ingest(...): the tasks write the files",
     peer='readStream.format("kafka") from_json(value) .writeStream.format("delta").trigger(availableNow=True)',

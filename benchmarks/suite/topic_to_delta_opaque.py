@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 BENCHMARK = benchmark(
     name="topic_to_delta_opaque",
     title="Opaque topic into a Delta table: key, value, partition, offset, timestamp, AvailableNow",
-    target_ratio=1.5,
+    target_ratio=4,
     topic="opaque",
     ours="pyspark_millrace.delta.ingest(...): the tasks write the files",
     peer='readStream.format("kafka") .writeStream.format("delta").trigger(availableNow=True)',
