@@ -7,12 +7,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from millrace.errors import UsageError
+from pyspark_millrace.delta.compaction import Compaction, Compactor
 from pyspark_millrace.delta.data_files import FILE_DDL, DataFiles
 from pyspark_millrace.delta.partition_values import check_partition_columns
 from pyspark_millrace.delta.table import Batch, NewFile, TargetTable
+from pyspark_millrace.delta.transactions import check_delta, query_id_of
 from pyspark_millrace.source import DefaultSource
 from pyspark_millrace.transform import Transform, encode_transform
 
@@ -22,9 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
-
-_QUERY_ID: Final = "sql.streaming.queryId"
-"""The local property in which Spark gives the thread of a query the query's id, from its checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,7 @@ def ingest(
     trigger: Mapping[str, Any] | None = None,
     query_name: str | None = None,
     on_batch: Callable[[IngestedBatch], None] | None = None,
+    compaction: Compaction | None = None,
 ) -> StreamingQuery:
     """Start to write what topics hold into a Delta table, exactly once.
 
@@ -60,6 +60,7 @@ def ingest(
     the record batches of each task before they are written, and yields batches of ``transform_schema``.
     ``merge_schema`` lets columns be added to the table. ``trigger`` is as in ``DataStreamWriter.trigger``, by default
     ``{"availableNow": True}``. ``on_batch`` is told of every batch; Spark's own progress counts files instead of rows.
+    ``compaction`` lets Spark put small files together between batches, which wants a session with Delta.
 
     Raises ``UsageError`` and ``SchemaMismatchError`` before anything is read when options or table are wrong.
     """
@@ -79,7 +80,9 @@ def ingest(
         str(target.directory), arrow_schema, target.partition_by, target.indexed_columns, before=transform
     )
     given |= {"transform": encode_transform(files), "transformSchema": FILE_DDL}
-    commit = _Commit(target, on_batch)
+    if compaction is not None:
+        check_delta(spark)
+    commit = _Commit(target, on_batch, None if compaction is None else Compactor(compaction, str(target.directory)))
     writer = spark.readStream.format("millrace").options(**given).load().writeStream.foreachBatch(commit)
     writer = writer.option("checkpointLocation", checkpoint).trigger(**(trigger or {"availableNow": True}))
     return (writer.queryName(query_name) if query_name else writer).start()
@@ -88,9 +91,12 @@ def ingest(
 class _Commit:
     """What Spark calls with the files of each micro-batch, again and again until it has logged the batch."""
 
-    def __init__(self, target: TargetTable, on_batch: Callable[[IngestedBatch], None] | None) -> None:
+    def __init__(
+        self, target: TargetTable, on_batch: Callable[[IngestedBatch], None] | None, compactor: Compactor | None
+    ) -> None:
         self._target = target
         self._on_batch = on_batch
+        self._compactor = compactor
 
     def __call__(self, described: DataFrame, batch_id: int) -> None:
         started = time.monotonic()
@@ -112,6 +118,8 @@ class _Commit:
         _log.info("%s: %s", self._target.directory, done)
         if self._on_batch is not None:
             self._on_batch(done)
+        if self._compactor is not None:
+            self._compactor.after(described.sparkSession, batch_id)
 
 
 def _schema(options: Mapping[str, str], transform: Transform | None, transform_schema: StructType | None) -> StructType:
@@ -133,10 +141,10 @@ def _arrow_schema(schema: StructType) -> Any:
 
 
 def _query_id(spark: SparkSession) -> str:
-    query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
-    if not query_id:
+    query_id = query_id_of(spark)
+    if query_id is None:
         raise UsageError("the id of the query is unknown: a direct ingest runs in the driver's own session")
-    return str(query_id)
+    return query_id
 
 
 def _new_file(row: Row) -> NewFile:

@@ -36,13 +36,10 @@ _FEATURES_KEPT: Final = {
     "checkConstraints",  # looked for by their properties
     "columnMapping",
     "deletionVectors",
-    "domainMetadata",
     "generatedColumns",  # and these in the fields' metadata
-    "identityColumns",
     "invariants",
     "timestampNtz",
     "v2Checkpoint",
-    "vacuumProtocolCheck",
 }
 _NUMBERS: Final = {"byte", "short", "integer", "long", "float", "double"}
 _TYPES: Final = _NUMBERS | {"string", "binary", "boolean", "date", "timestamp", "timestamp_ntz"}
@@ -142,6 +139,8 @@ class TargetTable:
                     actions, "append", self._table.schema(), list(self.partition_by), commit_properties=properties
                 )
             except CommitFailedError as error:
+                if "Unsupported table features" in str(error):  # by delta-rs, which calls it a failed commit
+                    raise UsageError(f"{self.directory}: {error}: {_OTHER_WRITER}") from error
                 _log.info("commit of batch %s to %s, attempt %d: %s", batch, self.directory, attempt, error)
                 last = error
                 continue
@@ -196,15 +195,15 @@ class TargetTable:
                 raise UsageError(f"{self.directory} has the constraint {name[18:]} ({value}): {_OTHER_WRITER}")
         if (mode := properties.get("delta.columnMapping.mode", "none")) != "none":
             raise UsageError(f"{self.directory} maps its columns by {mode}: {_OTHER_WRITER}")
+        for name, field in self._fields().items():
+            for duty, what in _FIELD_DUTIES.items():
+                if duty in field["metadata"]:
+                    raise UsageError(f"{self.directory}: column {name} {what}: {_OTHER_WRITER}")
         if unknown := set(self._table.protocol().writer_features or ()) - _FEATURES_KEPT:
             raise UsageError(
                 f"{self.directory} has features that a direct ingest does not know ({', '.join(sorted(unknown))}): "
                 f"{_OTHER_WRITER}"
             )
-        for name, field in self._fields().items():
-            for duty, what in _FIELD_DUTIES.items():
-                if duty in field["metadata"]:
-                    raise UsageError(f"{self.directory}: column {name} {what}: {_OTHER_WRITER}")
 
     def _fields(self) -> dict[str, dict[str, Any]]:
         return {field["name"]: field for field in json.loads(self._table.schema().to_json())["fields"]}

@@ -20,19 +20,19 @@ from pyspark.sql.streaming import StatefulProcessor
 from millrace.errors import UsageError
 from millrace_streams.compiler import explain
 from millrace_streams.graph import Topology
-from millrace_streams.runners.delta import Transaction, append, ensure_table, upsert
+from millrace_streams.runners.delta import ensure_table, upsert
 from millrace_streams.runners.output import count_outputs, limit_worker_threads, spark_schema, unpacked
 from millrace_streams.runners.packing import OUTPUT_DDL, unpack_run
 from millrace_streams.runners.source import Inputs, Job, table_paths
 from millrace_streams.runners.worker import OutputRow, Program, StatelessRun, table_key, total_dropped
 from millrace_streams.steps.chunks import load_store, save_delta
+from pyspark_millrace.delta.transactions import Transaction, append_rows, query_id_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_QUERY_ID: Final = "sql.streaming.queryId"
 _PARTITIONS_UNKNOWN: Final = 8
 _SOURCE_DEFAULTS: Final = {
     "startingOffsets": "earliest",
@@ -170,13 +170,13 @@ class _Writer:
 
     def _write(self, results: DataFrame, sink_name: str, batch_id: int) -> None:
         layout = self._job.plan.layouts[sink_name]
-        query_id = results.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        query_id = query_id_of(results.sparkSession)
         transaction = Transaction(application=f"{query_id}/{sink_name}", version=batch_id)
         rows = unpacked(results, sink_name, layout)
         if layout.table:
             upsert(rows, self._paths[sink_name], table_key(layout), transaction)
         else:
-            append(rows, self._paths[sink_name], transaction)
+            append_rows(rows, self._paths[sink_name], transaction)
 
 
 @contextmanager

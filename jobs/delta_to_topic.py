@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+r"""Write what changes in a Delta table to a topic, exactly once: its Change Data Feed in reverse.
+
+Inserted and updated rows become records and deleted ones tombstones, each key's in the order of the table's commits.
+The first run writes the rows that are there; --starting-version begins with the changes of a commit instead. Killed at
+any moment and run again, the job goes on with nothing lost and nothing twice for readers with
+isolation.level=read_committed. By default it takes what the table holds and ends; with --continuous it goes on until
+it is stopped (SIGTERM or Ctrl-C end it cleanly).
+
+A typed topic takes the table's columns; an opaque one takes JSON. The table needs delta.enableChangeDataFeed=true;
+--appended-only reads a table without it to which rows are only added. --where
+chooses changes, not rows: one that it leaves out leaves the record of the key as it is.
+
+  python jobs/delta_to_topic.py --table /data/customers --topic customers --key id --checkpoint /data/checkpoints/c
+  spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 \
+      jobs/delta_to_topic.py --table /data/orders --topic large_orders --key id --checkpoint /data/checkpoints/large \
+      --where 'price > 1000' --starting-version latest --continuous
+
+Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from threading import Event
+from typing import TYPE_CHECKING
+
+from pyspark_millrace.job import JobParser, Report, follow, pairs, run_job, say, trigger
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line and the configuration; exits with code 2 when something is wrong."""
+    parser = JobParser(__file__, __doc__)
+    add = parser.add_argument
+    add("--table", required=True, metavar="PATH", help="the Delta table's directory or URI")
+    add("--topic", required=True, help="topic to write to")
+    add("--key", required=True, metavar="A,B,...", help="columns by which rows of the table are known")
+    add("--checkpoint", required=True, metavar="PATH", help="where the progress is kept; one for each table and topic")
+    parser.add_bootstrap_servers()
+    add("--select", action="append", default=[], metavar="SQL", help="expression to write, with AS name; repeatable")
+    add("--where", metavar="SQL", help="write only changes for which this is true")
+    add("--starting-version", metavar="N", help="first commit whose changes are written, or latest")
+    add("--appended-only", action="store_true", help="read the rows added to a table that keeps no changes")
+    add("--max-files-per-trigger", type=int, metavar="N", help="most files of the table in a micro-batch (1000)")
+    parser.add_pairs("--source-option", "further option of Delta's source; repeatable")
+    parser.add_pairs("--sink-option", "further option of the sink; repeatable")
+    parser.add_stream_options()
+    return parser.parse(arguments)
+
+
+def select(frame: DataFrame, arguments: argparse.Namespace) -> DataFrame:
+    """The changes to be written, by the options."""
+    if arguments.where is not None:
+        frame = frame.where(arguments.where)
+    if not arguments.select:
+        return frame
+    return frame.selectExpr(*arguments.select, *(name for name in CHANGE_COLUMNS if name in frame.columns))
+
+
+def run(arguments: argparse.Namespace, stopping: Event) -> None:
+    """Start Spark and write."""
+    from pyspark_millrace import session
+    from pyspark_millrace.delta import changes_to_topic
+
+    name = f"{arguments.table} to {arguments.topic}"
+    root = os.path.dirname(arguments.checkpoint) or "."
+    spark = session(name, profile=arguments.profile, checkpoint_root=root)
+    spark.sparkContext.setLogLevel("ERROR")
+    say(f"{name} at {arguments.bootstrap_servers} (checkpoint {arguments.checkpoint})")
+    started, report = time.monotonic(), Report()
+    limit = arguments.max_files_per_trigger
+    query = changes_to_topic(
+        spark,
+        arguments.table,
+        {"kafka.bootstrap.servers": arguments.bootstrap_servers, "topic": arguments.topic}
+        | pairs(arguments.sink_option),
+        checkpoint=arguments.checkpoint,
+        key=tuple(column.strip() for column in arguments.key.split(",")),
+        starting_version=arguments.starting_version,
+        appended_only=arguments.appended_only,
+        select=lambda frame: select(frame, arguments),
+        table_options=({} if limit is None else {"maxFilesPerTrigger": str(limit)}) | pairs(arguments.source_option),
+        trigger=trigger(arguments),
+        query_name=name,
+    )
+    follow(query, stopping, report.add_progress)
+    seconds = time.monotonic() - started
+    say(f"{report.rows:,} changes read in {seconds:.1f} s ({report.rows / seconds:,.0f} rows/s) -> {arguments.topic}")
+    spark.stop()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the job and return its exit code."""
+    parsed = parse_arguments(arguments)
+    return run_job(lambda stopping: run(parsed, stopping))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

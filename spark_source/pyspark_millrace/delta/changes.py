@@ -1,0 +1,157 @@
+"""A stream of changes by key: what is left of a micro-batch, and its MERGE into a table.
+
+Of the changes to a key in a batch only the latest counts, by the offset. Offsets order the records of one partition,
+and a producer sends a key to one partition; where a key comes from several, the order has to be said (``order_by``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.errors import SchemaMismatchError, UsageError
+from pyspark_millrace.columns import Metadata
+from pyspark_millrace.delta.transactions import (
+    Transaction,
+    append_rows,
+    create_if_missing,
+    is_empty,
+    merge_rows,
+    quoted,
+    same_key,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+DELETED: Final = "__deleted"
+"""The column of ``latest`` that says whether the key is to go."""
+_METADATA: Final = frozenset(each.value for each in Metadata)
+_PLACES: Final = {
+    Metadata.OFFSET.value: (Metadata.TOPIC.value, Metadata.PARTITION.value),
+    "offset": ("topic", "partition"),
+}
+"""By the column of offsets, those that say where an offset is one: metadata columns, else an opaque topic's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRules:
+    """How rows become changes of a table.
+
+    ``key``: columns that name a row of the table. ``delete_when``: SQL that is true for a change that deletes; by
+    default ``__tombstone`` where there is such a column. ``order_by``: columns of which the largest is the latest
+    change; by default the offset. ``guard``: a column of the table by which a change older than the row that is
+    there, or as old, is passed over. ``drop``: columns that are not written; the metadata columns of reading never
+    are. ``merge_schema``: columns that the table has not are added to it.
+    """
+
+    key: tuple[str, ...]
+    delete_when: str | None = None
+    order_by: tuple[str, ...] = ()
+    guard: str | None = None
+    drop: tuple[str, ...] = ()
+    merge_schema: bool = False
+
+    def columns_of(self, changes: DataFrame) -> list[str]:
+        """The columns that are written. Raises ``UsageError`` for names that are none."""
+        columns = [name for name in changes.columns if name not in _METADATA and name not in self.drop]
+        for name in (*self.key, *([self.guard] if self.guard else [])):
+            if name not in columns:
+                raise UsageError(f"column {name} is not among those written ({', '.join(columns)}): correct the key")
+        return columns
+
+    def _order(self, changes: DataFrame) -> tuple[str, ...]:
+        given = self.order_by or tuple(name for name in _PLACES if name in changes.columns)[:1]
+        if not given:
+            raise UsageError(
+                "the latest change of a key is unknown: read the column __offset as well (option columns), or say by "
+                "which columns changes are ordered (order_by)"
+            )
+        for name in given:
+            if name not in changes.columns:
+                raise UsageError(f"order_by: there is no column {name} among {', '.join(changes.columns)}")
+        return given
+
+    def _deleted(self, changes: DataFrame) -> Column:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        if self.delete_when is not None:
+            return F.coalesce(F.expr(self.delete_when), F.lit(False))
+        if Metadata.TOMBSTONE.value in changes.columns:
+            return F.coalesce(F.col(Metadata.TOMBSTONE.value), F.lit(False))
+        return F.lit(False)
+
+    def latest(self, changes: DataFrame) -> DataFrame:
+        """The latest change of each key: the columns written, and ``DELETED``.
+
+        By offset, a key that is in several partitions is an error when the rows are computed.
+        """
+        from pyspark.sql import functions as F  # noqa: N812
+
+        columns, order = self.columns_of(changes), self._order(changes)
+        row = F.struct(*(F.col(quoted(name)) for name in columns), self._deleted(changes).alias(DELETED))
+        newest = F.max_by(row, F.struct(*(F.col(quoted(name)) for name in order))).alias("row")
+        of_offset = () if self.order_by else _PLACES[order[0]]
+        places = [F.col(name).cast("string") for name in of_offset if name in changes.columns]
+        place = F.concat_ws("-", *places) if places else F.lit("")
+        keys = [F.col(quoted(name)).alias(f"key{number}") for number, name in enumerate(self.key)]
+        found = changes.groupBy(*keys).agg(newest, F.min(place).alias("first"), F.max(place).alias("last"))
+        if places:
+            found = found.where(_is_of_one_partition(self.key))
+        return found.select("row.*")
+
+    def merge(self, changes: DataFrame, path: str, transaction: Transaction, partition_by: Sequence[str] = ()) -> None:
+        """Apply a batch of changes to the table at ``path``, once for the transaction; makes it if there is none.
+
+        Raises ``SchemaMismatchError`` when the table lacks columns and they are not to be added.
+        """
+        from pyspark.sql import functions as F  # noqa: N812
+
+        spark, columns, latest = changes.sparkSession, self.columns_of(changes), self.latest(changes)
+        create_if_missing(spark, path, latest.drop(DELETED).schema, partition_by)
+        self._check_columns(changes, columns, path)
+        if is_empty(spark, path):
+            # There is nothing to change, and a plain append takes a third of the time.
+            new = latest.where(~F.col(DELETED)).drop(DELETED)
+            append_rows(new, path, transaction, merge_schema=self.merge_schema)
+            return
+        values = {quoted(name): f"new.{quoted(name)}" for name in columns}
+        newer = "true"
+        if self.guard is not None:
+            kept, new_one = f"kept.{quoted(self.guard)}", f"new.{quoted(self.guard)}"
+            newer = f"({kept} IS NULL OR {new_one} > {kept})"
+
+        def clauses(merge: Any) -> Any:
+            if self.merge_schema:
+                merge = merge.withSchemaEvolution()
+            merge = merge.whenMatchedDelete(f"new.{DELETED} AND {newer}").whenMatchedUpdate(newer, values)
+            return merge.whenNotMatchedInsert(f"NOT new.{DELETED}", values)
+
+        merge_rows(latest, path, same_key(self.key), transaction, clauses)
+
+    def _check_columns(self, changes: DataFrame, columns: Sequence[str], path: str) -> None:
+        from delta.tables import DeltaTable
+
+        if self.merge_schema:
+            return
+        # As Spark compares them.
+        there = {name.lower() for name in DeltaTable.forPath(changes.sparkSession, path).toDF().columns}
+        if missing := [name for name in columns if name.lower() not in there]:
+            raise SchemaMismatchError(
+                f"{path} has no column {', '.join(missing)}: allow columns to be added (merge_schema), or drop them"
+            )
+
+
+def _is_of_one_partition(key: Sequence[str]) -> Column:
+    """True, or an error that names the partitions."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    problem = F.concat(
+        F.lit(f"changes of one key ({', '.join(key)}) come from several partitions, "),
+        F.col("first"),
+        F.lit(" and "),
+        F.col("last"),
+        F.lit(": their offsets say nothing of their order; give order_by"),
+    )
+    return F.when(F.col("first") == F.col("last"), True).otherwise(F.raise_error(problem).cast("boolean"))

@@ -1,0 +1,93 @@
+"""When small files of a table are put together to larger ones, and how: Delta's OPTIMIZE between micro-batches.
+
+A micro-batch adds a file for each of its tasks, or for each partition of the table in each task. A query that writes
+every few seconds leaves many small ones. OPTIMIZE rewrites them in a commit of its own that changes no row: whoever
+reads the table as a stream or its changes does not see it, and killed in the middle it has done nothing. It does not
+touch the transactions of queries. The files that were put together stay until VACUUM.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.errors import UsageError
+from pyspark_millrace.delta.transactions import conflict_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+_SETTINGS: Final = (
+    "spark.databricks.delta.optimize.minFileSize",
+    "spark.databricks.delta.optimize.maxFileSize",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """How often files smaller than ``target_bytes`` are put together.
+
+    After so many batches, or so many seconds since the last time: whichever comes first counts, and ``None`` leaves
+    one out. Batches are counted by their numbers, over restarts.
+    """
+
+    after_batches: int | None = 64
+    after_seconds: float | None = None
+    target_bytes: int = 128 * 2**20
+
+    def __post_init__(self) -> None:
+        if self.after_batches is None and self.after_seconds is None:
+            raise UsageError("Compaction: say after_batches, after_seconds or both")
+        for name in ("after_batches", "after_seconds", "target_bytes"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UsageError(f"Compaction: {name}={value}: expected more than 0")
+
+    def is_due(self, batch_id: int, seconds: float) -> bool:
+        """Whether it is time after this batch, ``seconds`` after the last time (or the query's start)."""
+        by_batches = self.after_batches is not None and (batch_id + 1) % self.after_batches == 0
+        return by_batches or (self.after_seconds is not None and seconds >= self.after_seconds)
+
+
+class Compactor:
+    """Puts a table's files together when it is time."""
+
+    def __init__(self, compaction: Compaction, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._compaction = compaction
+        self._path = path
+        self._clock = clock
+        self._last = clock()
+
+    def after(self, spark: SparkSession, batch_id: int) -> None:
+        """A batch is in the table. Another writer's conflicting commit leaves the files for the next time."""
+        if not self._compaction.is_due(batch_id, self._clock() - self._last):
+            return
+        self._last = self._clock()
+        try:
+            metrics = compact(spark, self._path, self._compaction.target_bytes)
+        except conflict_errors() as error:
+            _log.warning("%s is compacted another time, for another writer was first: %s", self._path, error)
+        else:
+            _log.info("%s: %s files put together to %s", self._path, metrics.numFilesRemoved, metrics.numFilesAdded)
+
+
+def compact(spark: SparkSession, path: str, target_bytes: int) -> Any:
+    """Put the files of a table that are smaller than ``target_bytes`` together; returns the metrics of OPTIMIZE."""
+    from delta.tables import DeltaTable
+
+    before = {name: spark.conf.get(name, None) for name in _SETTINGS}
+    for name in _SETTINGS:
+        spark.conf.set(name, str(target_bytes))
+    try:
+        return DeltaTable.forPath(spark, path).optimize().executeCompaction().head()["metrics"]
+    finally:
+        for name, value in before.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)

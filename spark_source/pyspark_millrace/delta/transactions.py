@@ -1,0 +1,145 @@
+"""Writes by Spark that a table takes once: appends and MERGEs under the transaction of their micro-batch.
+
+A write goes into the table's log together with (``txnAppId``, ``txnVersion``), an application and a number that only
+grows; Delta passes over what has such a number already (Delta protocol, "Transaction Identifiers"). So a batch that
+Spark runs again, after a crash between the table's commit and its own, changes nothing. Each table has a log of its
+own: of a batch for several tables, those that had it pass over it, and the others take it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.errors import EnvironmentProblemError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_log = logging.getLogger(__name__)
+
+_APP_ID: Final = "spark.databricks.delta.write.txnAppId"
+_VERSION: Final = "spark.databricks.delta.write.txnVersion"
+_QUERY_ID: Final = "sql.streaming.queryId"
+"""The local property in which Spark gives the thread of a query the query's id, from its checkpoint."""
+_ATTEMPTS_MAX: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """What makes a write happen once: the application (query and sink), and the batch's number."""
+
+    application: str
+    version: int
+
+
+def query_id_of(spark: SparkSession) -> str | None:
+    """The id of the query in whose ``foreachBatch`` this is; ``None`` elsewhere, as in Spark Connect."""
+    value = spark.sparkContext.getLocalProperty(_QUERY_ID)
+    return str(value) if value else None
+
+
+def check_delta(spark: SparkSession) -> None:
+    """Raise ``EnvironmentProblemError`` when the session has no Delta."""
+    if "io.delta.sql.DeltaSparkSessionExtension" not in (spark.conf.get("spark.sql.extensions", "") or ""):
+        raise EnvironmentProblemError(
+            "this Spark session has no Delta: make it with pyspark_millrace.session(), or give spark-submit Delta's "
+            "package and its two settings"
+        )
+
+
+def create_if_missing(spark: SparkSession, path: str, schema: StructType, partition_by: Sequence[str] = ()) -> None:
+    """Make an empty table of these columns, all nullable, where there is none."""
+    from delta.tables import DeltaTable
+    from pyspark.sql.types import StructField, StructType
+
+    check_delta(spark)
+    nullable = StructType([StructField(field.name, field.dataType) for field in schema])
+    builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(nullable)
+    (builder.partitionedBy(*partition_by) if partition_by else builder).execute()
+
+
+def is_empty(spark: SparkSession, path: str) -> bool:
+    """Whether the table at ``path`` has no files."""
+    from delta.tables import DeltaTable
+
+    return bool(DeltaTable.forPath(spark, path).detail().head()["numFiles"] == 0)
+
+
+def append_rows(
+    rows: DataFrame,
+    path: str,
+    transaction: Transaction,
+    *,
+    partition_by: Sequence[str] = (),
+    merge_schema: bool = False,
+) -> None:
+    """Add rows, once for the transaction; makes the table where there is none."""
+    writer = rows.write.format("delta").mode("append").partitionBy(*partition_by)
+    writer = writer.option("txnAppId", transaction.application).option("txnVersion", transaction.version)
+    (writer.option("mergeSchema", "true") if merge_schema else writer).save(path)
+
+
+def merge_rows(
+    rows: DataFrame, path: str, condition: str, transaction: Transaction, plan: Callable[[Any], Any]
+) -> None:
+    """MERGE ``rows`` (called ``new``) into the table (``kept``), once for the transaction.
+
+    ``plan`` adds the clauses to a ``DeltaMergeBuilder``. When another writer was first the merge is tried again, by a
+    look at the table as it then is; after ten times Delta's exception is raised.
+    """
+    from delta.tables import DeltaTable
+
+    spark = rows.sparkSession
+    conflicts = conflict_errors()
+    with _in_transaction(spark, transaction):
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            target = DeltaTable.forPath(spark, path).alias("kept")
+            try:
+                plan(target.merge(rows.alias("new"), condition)).execute()
+            except conflicts as error:
+                if attempt == _ATTEMPTS_MAX:
+                    raise
+                _log.info("merge into %s, attempt %d: %s", path, attempt, error)
+            else:
+                return
+
+
+def same_key(key: Sequence[str]) -> str:
+    """The condition of a MERGE by key; null keys are equal to null keys."""
+    return " AND ".join(f"kept.{quoted(name)} <=> new.{quoted(name)}" for name in key)
+
+
+def quoted(name: str) -> str:
+    """A column's name as SQL takes it, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def conflict_errors() -> tuple[type[Exception], ...]:
+    """What Delta raises when another writer was first."""
+    from delta import exceptions
+
+    return (
+        exceptions.ConcurrentWriteException,
+        exceptions.ConcurrentAppendException,
+        exceptions.ConcurrentDeleteReadException,
+        exceptions.ConcurrentDeleteDeleteException,
+        exceptions.ConcurrentTransactionException,
+        exceptions.MetadataChangedException,
+    )
+
+
+@contextmanager
+def _in_transaction(spark: SparkSession, transaction: Transaction) -> Iterator[None]:
+    """Delta takes the transaction of a MERGE from the session's settings. A query's session is its own."""
+    spark.conf.set(_APP_ID, transaction.application)
+    spark.conf.set(_VERSION, str(transaction.version))
+    try:
+        yield
+    finally:
+        spark.conf.unset(_APP_ID)
+        spark.conf.unset(_VERSION)

@@ -1,0 +1,40 @@
+"""When files are put together: after so many batches, over restarts, or so many seconds."""
+
+import pytest
+
+from millrace.errors import UsageError
+from pyspark_millrace.delta.batches import append, in_turn, upsert
+from pyspark_millrace.delta.compaction import Compaction
+
+
+@pytest.mark.parametrize(
+    ("compaction", "due"),
+    [
+        (Compaction(after_batches=4), [3, 7]),
+        (Compaction(after_batches=None, after_seconds=25), [5, 6, 7, 8, 9]),
+        (Compaction(after_batches=4, after_seconds=45), [3, 7, 9]),
+        (Compaction(), []),
+    ],
+)
+def test_whichever_comes_first(compaction, due):
+    assert [batch for batch in range(10) if compaction.is_due(batch, 5.0 * batch)] == due
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"after_batches": None}, "say after_batches, after_seconds or both"),
+        ({"after_batches": 0}, "after_batches=0: expected more than 0"),
+        ({"after_seconds": -1}, "after_seconds=-1"),
+        ({"target_bytes": 0}, "target_bytes=0"),
+    ],
+)
+def test_what_is_no_plan_is_refused(wrong, problem):
+    with pytest.raises(UsageError, match=problem):
+        Compaction(**wrong)
+
+
+def test_two_writers_of_a_table_need_names():
+    with pytest.raises(UsageError, match="two writers of /t: give each an application"):
+        in_turn(append("/t"), upsert("/t/", key=["id"]))
+    assert len(in_turn(append("/t"), upsert("/t", key=["id"], application="other"), append("/u")).writers) == 3
