@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from millrace.errors import MillraceError
+from millrace.errors import MillraceError, UnknownTopicOrPartitionError
 from pyspark_millrace.backlog import Backlog
 from pyspark_millrace.offsets import LossReport, StreamOffsets, losses_between, ranges_between, truncated
 from pyspark_millrace.options import IsolationLevel
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from pyspark_millrace.topics import Cluster, TopicSet
 
 _log = logging.getLogger(__name__)
+
+_LOOKS_MAX: Final = 5
+"""How often topics are looked up when some were deleted between that and the question for their offsets."""
 
 _PLANNING_LOOP: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
@@ -191,10 +194,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _fetch_newest(self) -> StreamOffsets:
         """The topics as they are now, new ones and new partitions among them, with their latest offsets."""
         cluster = self._connected()
-        found, _ = cluster.find(self._options.subscription)
+        for looks_left in reversed(range(_LOOKS_MAX)):
+            found, _ = cluster.find(self._options.subscription)
+            try:
+                latest = cluster.edge(found.partitions, Edge.LATEST)
+            except UnknownTopicOrPartitionError:
+                # Deleted since it was found: without it, what is lost can be said.
+                if not looks_left:
+                    raise
+                continue
+            break
         if found.topic_ids:
             self._topics = self._checked(found)
-        latest = cluster.edge(found.partitions, Edge.LATEST)
         return StreamOffsets(latest, found.topic_ids, cluster_id=cluster.cluster_id)
 
     def _checked(self, found: TopicSet) -> TopicSet:

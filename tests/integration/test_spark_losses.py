@@ -147,3 +147,25 @@ def test_a_query_that_read_uncommitted_records_is_not_set_back(new_model, module
         assert clean.latestOffset(start, ReadAllAvailable()) == start
         clean.stop()
         producer.abort_transaction()
+
+
+def test_a_topic_deleted_while_it_is_looked_at_is_lost_and_no_other_error(new_model, admin, monkeypatch):
+    model, other = new_model(1), new_model(1)
+    other.append(0, 2)
+    options = {"subscribe": f"{model.name},{other.name}", "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    reader = stream(model, options)
+    start = checkpointed(reader.initialOffset())
+    cluster = reader._connected()
+    find = cluster.find
+
+    def find_and_delete(subscription):
+        found = find(subscription)
+        if model.name in found[0].topic_ids:
+            admin.delete_topic(model.name)
+        return found
+
+    monkeypatch.setattr(cluster, "find", find_and_delete)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert model.name not in end
+    assert end[other.name] == {"0": 2}
+    reader.stop()
