@@ -156,6 +156,7 @@ class _Message:
     places: tuple[int, ...]
     numbers: frozenset[int]
     types: tuple[pa.Field, ...]
+    is_entry: bool
 
     @classmethod
     def of(cls, descriptor: Descriptor, data_type: pa.DataType, path: str) -> _Message:
@@ -168,11 +169,14 @@ class _Message:
             tuple(places),
             frozenset(each.number for each in descriptor.fields),
             tuple(data_type),
+            bool(descriptor.GetOptions().map_entry),
         )
 
     def read(self, cursor: Cursor) -> pa.Array:
         columns = [field.column(cursor) for field in self.fields]
-        self._skip_unknown(cursor)
+        if not self.is_entry:
+            # What becomes of a map's entry with more in it than key and value is for the library to say.
+            self._skip_unknown(cursor)
         left = cursor.position < cursor.end
         if left.any():
             cursor.fail(left, _UNORDERED)
