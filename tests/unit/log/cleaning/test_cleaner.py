@@ -14,7 +14,15 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from millrace.errors import CorruptBatchError
-from millrace.records import Compression, build_columnar_batch, decode_range, read_header, scan_headers
+from millrace.records import (
+    Compression,
+    build_columnar_batch,
+    decode_range,
+    read_header,
+    read_statistics,
+    scan_headers,
+    validate_batch,
+)
 from millrace.schemas import encode_keys
 from millrace_broker.log.cleaning.batches import TopicKeys
 
@@ -217,3 +225,34 @@ def test_lookups_agree_with_a_cleaned_log(build: Build, tmp_path: Path) -> None:
     found = log.offset_for_time(NOW_MS)
     assert found is not None
     assert found[0] == min(left)
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
+def test_a_thinned_batch_has_statistics_that_hold(compression: Compression, tmp_path: Path) -> None:
+    def batch(first: int, count: int) -> bytes:
+        columns = {
+            "key": pa.array([b"k%04d" % number for number in range(first, first + count)]),
+            "value": pa.array([b"v" if number % 7 else None for number in range(count)]),
+        }
+        times = pa.array([NOW_MS + number for number in range(count)])
+        return build_columnar_batch(pa.record_batch(columns), timestamps_ms=times, compression=compression)
+
+    log = open_partition(tmp_path, options={"segment.bytes": 100_000})
+    log.append(batch(0, 800))
+    log.append(batch(0, 400))
+    log.roll()
+    clean(log)
+    data = log.read(0, 1_000_000)
+    (at, header), _ = scan_headers(data)
+    assert header.count == 400
+    found = read_statistics(data, at, header)
+    assert found is not None
+    # Those of all that were there, or of what is left: both hold.
+    low, high = found.columns[0].bounds or (None, None)
+    assert low in (b"k0000", b"k0400")
+    assert high == b"k0799"
+    validate_batch(data, at, header, no_schemas)
+
+
+def no_schemas(schema_id: int) -> pa.Schema:
+    raise AssertionError(schema_id)
