@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+r"""Copy a Kafka topic: partition, key, value, headers and time of each record, exactly once, with a map of the offsets.
+
+Each transaction writes records and, to the topic <target>-offsets-map, which offset here each has; killed at any moment
+and run again, the job goes on where the map ends. Only committed records are copied. The target is made if it is not
+there, with as many partitions and the settings that the topic has in Kafka. By default the job takes what Kafka holds
+and ends; with --continuous it goes on until it is stopped (SIGTERM or Ctrl-C end it cleanly).
+
+--groups carries consumer groups over: what a group has committed of the topic in Kafka is committed here for the group
+of the same name, in the copy's offsets. For a move: copy with --continuous, stop the producers, let the job end, run it
+once more with --groups, start producers and consumers here.
+
+  python jobs/from_kafka.py --kafka-bootstrap-servers kafka:9092 --topic orders
+  python jobs/from_kafka.py --kafka-bootstrap-servers kafka:9092 --topic orders --groups all \
+      --kafka-option security.protocol=SASL_SSL --map-file orders-offsets.json
+
+Kafka is read by confluent-kafka (pip install 'millrace[kafka]'); no Spark is needed. Exit codes: 0 done or stopped,
+1 failed (the reason is on standard error), 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Event
+
+from millrace.clients import Admin
+from millrace.migration import KafkaTopic, OffsetsMap, TopicCopy, carry_groups_over
+from pyspark_millrace.job import JobParser, Report, pairs, run_job, say
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line and the configuration; exits with code 2 when something is wrong."""
+    parser = JobParser(__file__, __doc__)
+    add = parser.add_argument
+    add("--kafka-bootstrap-servers", required=True, metavar="HOST:PORT,...", help="brokers of the Kafka cluster")
+    add("--topic", required=True, help="topic to copy")
+    add("--target", metavar="TOPIC", help="topic to write to (default: of the same name)")
+    parser.add_bootstrap_servers()
+    add("--map-topic", metavar="TOPIC", help="topic that keeps the map of offsets (default: <target>-offsets-map)")
+    add("--map-file", metavar="FILE", help="write the map as JSON to this file at the end")
+    add("--groups", metavar="A,B,...", help="consumer groups to carry over at the end, or all")
+    add("--records-per-transaction", type=int, default=20_000, metavar="N", help="at most (default: 20000)")
+    add("--skip-lost", action="store_true", help="go on where Kafka has deleted records before they were copied")
+    add("--continuous", action="store_true", help="go on until stopped, instead of ending with what is there")
+    parser.add_pairs("--kafka-option", "setting of the client that reads Kafka (librdkafka's); repeatable")
+    parser.add_pairs("--option", "setting of the producer; repeatable")
+    parser.add_pairs("--topic-config", "setting of a new target, over those that it has in Kafka; repeatable")
+    return parser.parse(arguments)
+
+
+def write_map(copy: TopicCopy, arguments: argparse.Namespace) -> None:
+    """The map as JSON: by partition, runs of [old offset, new offset, records], and where the copy ends."""
+    partitions = {
+        str(partition): {"next_old": found.next_old, "runs": [list(run) for run in found.runs]}
+        for partition, found in sorted(copy.maps.items())
+    }
+    content = {"topic": arguments.topic, "target": arguments.target, "partitions": partitions}
+    Path(arguments.map_file).write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+
+def run(arguments: argparse.Namespace, stopping: Event) -> None:
+    """Copy, then carry the groups over."""
+    arguments.target = arguments.target or arguments.topic
+    config = {**pairs(arguments.option), "bootstrap.servers": arguments.bootstrap_servers}
+    kafka = KafkaTopic(arguments.kafka_bootstrap_servers, arguments.topic, pairs(arguments.kafka_option))
+    with kafka:
+        copy = TopicCopy(
+            kafka,
+            config,
+            arguments.target,
+            map_topic=arguments.map_topic,
+            topic_configs=pairs(arguments.topic_config),
+            say=say,
+        )
+        say(
+            f"Kafka's {arguments.topic} at {arguments.kafka_bootstrap_servers} -> {arguments.target} at "
+            f"{arguments.bootstrap_servers}"
+        )
+        started, report = time.monotonic(), Report()
+        copy.run(
+            stopping=stopping,
+            continuous=arguments.continuous,
+            records_max=arguments.records_per_transaction,
+            skip_lost=arguments.skip_lost,
+            on_commit=lambda copied: report.add(copied.number, copied.records, copied.seconds),
+        )
+        seconds = time.monotonic() - started
+        say(
+            f"{report.rows:,} records in {seconds:.1f} s ({report.rows / seconds:,.0f} records/s) -> {arguments.target}"
+        )
+        if arguments.groups is not None and not stopping.is_set():
+            carry_over(kafka, config, copy.maps, arguments)
+        if arguments.map_file is not None:
+            write_map(copy, arguments)
+
+
+def carry_over(
+    kafka: KafkaTopic, config: dict[str, str], maps: dict[int, OffsetsMap], arguments: argparse.Namespace
+) -> None:
+    """Commit the groups' offsets, and say what they are."""
+    groups = kafka.groups() if arguments.groups == "all" else arguments.groups.split(",")
+    with Admin(config) as admin:
+        carried = carry_groups_over(kafka, admin, arguments.target, maps, groups)
+    for group, offsets in carried.items():
+        places = ", ".join(f"{place.partition}: {offset}" for place, offset in sorted(offsets.items()))
+        say(f"group {group} goes on at {places}")
+    if not carried:
+        say("no group has committed anything of the topic")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the job and return its exit code."""
+    parsed = parse_arguments(arguments)
+    return run_job(lambda stopping: run(parsed, stopping))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,165 @@
+"""Copying a Kafka topic, each record once: records, and the map of their offsets, in one transaction after the other.
+
+Everything a run needs to know of the runs before it is in the map's topic. One producer under a transactional id of the
+target's own writes it all, so that a copy that is started twice fences the first, and what a killed one left open is
+aborted by the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+
+from millrace.clients import Admin, Producer
+from millrace.config.topic import TopicConfig
+from millrace.errors import UsageError
+from millrace.migration.kafka_topic import Fetched, KafkaRecord, KafkaTopic
+from millrace.migration.map_topic import Source, entry, make_map_topic, read_map
+from millrace.migration.offsets_map import OffsetsMap, runs_of
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A transaction that was committed."""
+
+    number: int
+    records: int
+    seconds: float
+
+
+class TopicCopy:
+    """One Kafka topic into one opaque topic of as many partitions."""
+
+    def __init__(
+        self,
+        source: KafkaTopic,
+        config: Mapping[str, object],
+        target: str,
+        *,
+        map_topic: str | None = None,
+        topic_configs: Mapping[str, str] | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """``config`` are settings of our clients. The topics are made where they are not there.
+
+        A new target has the settings that the topic has in Kafka, those that topics have here, under ``topic_configs``;
+        times are always the producers', for they are to be kept. Raises ``UsageError`` when the target is typed or
+        has other partitions, or the map is another source's.
+        """
+        self._source = source
+        self._config = dict(config)
+        self._target = target
+        self._map_topic = map_topic or f"{target}-offsets-map"
+        self._say = say
+        cluster, self._partitions = source.describe()
+        self._identity = Source(cluster, source.topic)
+        with Admin(self._config) as admin:
+            self._make_target(admin, topic_configs or {})
+            make_map_topic(admin, self._map_topic)
+        self.maps: dict[int, OffsetsMap] = {}
+
+    def run(
+        self,
+        *,
+        stopping: Event,
+        continuous: bool = False,
+        records_max: int = 20_000,
+        skip_lost: bool = False,
+        on_commit: Callable[[Copied], None] = lambda copied: None,
+    ) -> None:
+        """Copy what Kafka holds, or with ``continuous`` until it is stopped; up to ``records_max`` a transaction.
+
+        Raises ``UsageError`` when records that were to be copied next are gone in Kafka, unless ``skip_lost``.
+        """
+        with Producer({**self._config, "transactional.id": f"from-kafka-{self._target}"}) as producer:
+            producer.init_transactions()  # aborts what a killed copy left open: the map can be read to its end
+            self.maps = read_map(self._config, self._map_topic, self._identity)
+            self._source.assign(self._starts(skip_lost=skip_lost))
+            waiting, number = set(range(self._partitions)), 0
+            while not stopping.is_set() and (waiting or continuous):
+                started = time.monotonic()
+                fetched = self._source.fetch(records_max)
+                if self._copy(producer, fetched):
+                    number += 1
+                    on_commit(Copied(number, fetched.count, time.monotonic() - started))
+                waiting -= fetched.ends.keys()
+
+    def _copy(self, producer: Producer, fetched: Fetched) -> bool:
+        """One transaction; whether there was anything to write."""
+        ends = {
+            partition: end
+            for partition, end in fetched.ends.items()
+            if end > (self.maps.get(partition, OffsetsMap()).next_old or 0)
+        }
+        if not fetched.records and not ends:
+            return False
+        extended: dict[int, OffsetsMap] = {}
+        with producer.transaction():
+            sent = {
+                partition: producer.send_batch(self._target, [_as_sent(record) for record in records])
+                for partition, records in fetched.records.items()
+            }
+            for partition in fetched.records.keys() | ends.keys():
+                records = fetched.records.get(partition, [])
+                places = [each.offset for each in sent[partition].result()] if records else []
+                runs = runs_of(zip((record.old_offset for record in records), places, strict=True))
+                next_old = max([record.old_offset + 1 for record in records[-1:]] + [ends.get(partition, 0)])
+                extended[partition] = self.maps.get(partition, OffsetsMap()).extended(runs, next_old)
+                producer.send(self._map_topic, entry(self._identity, runs, next_old), key=b"%d" % partition)
+        self.maps |= extended
+        return True
+
+    def _starts(self, *, skip_lost: bool) -> dict[int, int]:
+        """Where to read each partition on."""
+        starts = {}
+        for partition in range(self._partitions):
+            first = self._source.first_offset(partition)
+            next_old = self.maps.get(partition, OffsetsMap()).next_old
+            if next_old is not None and next_old < first:
+                lost = f"offsets {next_old}..{first - 1} of Kafka's {self._source.topic}-{partition}"
+                if not skip_lost:
+                    raise UsageError(
+                        f"{lost} were deleted before they were copied: skip them (skip_lost), or start anew"
+                    )
+                self._say(f"{lost} were deleted before they were copied, and are skipped")
+            starts[partition] = max(first, next_old or 0)
+        return starts
+
+    def _make_target(self, admin: Admin, topic_configs: Mapping[str, str]) -> None:
+        if self._target not in {each.name for each in admin.list_topics()}:
+            known = TopicConfig.option_names()
+            theirs = {name: value for name, value in self._source.configs().items() if name in known}
+            configs = theirs | dict(topic_configs) | {"message.timestamp.type": "CreateTime"}
+            admin.create_topic(self._target, partitions=self._partitions, configs=configs)
+            settings = ", ".join(f"{name}={value}" for name, value in sorted(configs.items()))
+            self._say(f"made topic {self._target}: {self._partitions} partitions, {settings}")
+            return
+        found = admin.describe_topic(self._target)
+        if found.schema is not None:
+            raise UsageError(f"topic {self._target} is typed: copy into an opaque one, and go on from there")
+        there = len(found.partitions)
+        if there < self._partitions:
+            admin.create_partitions(self._target, self._partitions)
+            self._say(f"topic {self._target} has {self._partitions} partitions now, as in Kafka")
+        elif there > self._partitions:
+            raise UsageError(
+                f"topic {self._target} has {there} partitions, and {self._partitions} in Kafka: copy into another topic"
+            )
+        if (kind := admin.describe_configs(self._target)["message.timestamp.type"].value) != "CreateTime":
+            raise UsageError(
+                f"topic {self._target} has message.timestamp.type={kind}, which would give the records another time: "
+                "set it to CreateTime"
+            )
+
+
+def _as_sent(record: KafkaRecord) -> dict[str, Any]:
+    return {
+        "key": record.key,
+        "value": record.value,
+        "headers": record.headers,
+        "timestamp_ms": record.timestamp_ms,
+        "partition": record.partition,
+    }

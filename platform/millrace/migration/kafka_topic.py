@@ -1,0 +1,168 @@
+"""Reading a topic of a Kafka cluster, by confluent-kafka.
+
+Not by Spark's Kafka source: a copy keeps the order within each partition and learns the new offset of each record, so
+a partition is one process's work; and confluent-kafka needs no JARs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.errors import EnvironmentProblemError, UsageError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+_SECONDS_MAX: Final = 30
+_POLL_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaRecord:
+    """A record as it is to be written, with the offset that it had."""
+
+    partition: int
+    old_offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int | None
+
+
+@dataclass(slots=True)
+class Fetched:
+    """Some records by partition, and the offsets up to which partitions have nothing more for now."""
+
+    records: dict[int, list[KafkaRecord]] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """How many records."""
+        return sum(len(each) for each in self.records.values())
+
+
+class KafkaTopic:
+    """A topic of a Kafka cluster; closed by ``with``. Committed records only."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, options: Mapping[str, str] | None = None) -> None:
+        """``options`` are settings of librdkafka (``security.protocol`` and the like).
+
+        Raises ``EnvironmentProblemError`` when confluent-kafka lacks or no broker answers, ``UsageError`` for wrong
+        options.
+        """
+        try:
+            import confluent_kafka
+            from confluent_kafka import admin
+        except ImportError:
+            raise EnvironmentProblemError(
+                "Kafka is read by confluent-kafka, which is not installed: pip install 'millrace[kafka]'"
+            ) from None
+        self._kafka: Any = confluent_kafka
+        self.topic = topic
+        self.bootstrap_servers = bootstrap_servers
+        settings: dict[str, Any] = {"log_level": 0, **(options or {}), "bootstrap.servers": bootstrap_servers}
+        reading = {
+            "group.id": f"millrace-copy-{topic}",  # asked for by the client, and nothing is ever committed to it
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+        }
+        try:
+            self.admin: Any = admin.AdminClient(settings)
+            self._consumer: Any = confluent_kafka.Consumer(settings | reading)
+        except (confluent_kafka.KafkaException, ValueError, TypeError) as error:
+            raise UsageError(f"options of Kafka's client: {_text(error)}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._consumer.close()
+
+    def describe(self) -> tuple[str, int]:
+        """The cluster's id, and how many partitions the topic has. Raises ``UsageError`` where there is none."""
+        try:
+            # Of all topics: brokers may make one that is asked for by name.
+            found = self.admin.list_topics(timeout=_SECONDS_MAX)
+        except self._kafka.KafkaException as error:
+            raise EnvironmentProblemError(
+                f"no Kafka broker answers at {self.bootstrap_servers} ({_text(error)}): correct the address or options"
+            ) from error
+        topic = found.topics.get(self.topic)
+        if topic is None or not topic.partitions:
+            raise UsageError(f"Kafka has no topic {self.topic}: correct the name")
+        return str(found.cluster_id), len(topic.partitions)
+
+    def configs(self) -> dict[str, str]:
+        """The settings that the topic has of its own."""
+        from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
+
+        resource = ConfigResource(ResourceType.TOPIC, self.topic)
+        found = self.admin.describe_configs([resource])[resource].result(_SECONDS_MAX)
+        own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        return {name: entry.value for name, entry in found.items() if entry.source == own and entry.value is not None}
+
+    def first_offset(self, partition: int) -> int:
+        """The oldest offset that Kafka has of a partition."""
+        low, _ = self._consumer.get_watermark_offsets(
+            self._kafka.TopicPartition(self.topic, partition), timeout=_SECONDS_MAX
+        )
+        return int(low)
+
+    def assign(self, offsets: Mapping[int, int]) -> None:
+        """Read these partitions from these offsets on."""
+        self._consumer.assign(
+            [self._kafka.TopicPartition(self.topic, partition, offset) for partition, offset in offsets.items()]
+        )
+
+    def fetch(self, records_max: int) -> Fetched:
+        """Some of the next records; none where there is nothing for half a second.
+
+        Raises ``EnvironmentProblemError`` for what Kafka answers instead.
+        """
+        fetched = Fetched()
+        for message in self._consumer.consume(records_max, timeout=_POLL_SECONDS):
+            error = message.error()
+            if error is None:
+                fetched.records.setdefault(message.partition(), []).append(self._record(message))
+            elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
+                fetched.ends[message.partition()] = message.offset()
+            elif not error.retriable():
+                raise EnvironmentProblemError(f"Kafka's {self.topic}-{message.partition()}: {error.str()}")
+        return fetched
+
+    def group_offsets(self, group: str) -> Iterator[tuple[int, int, str]]:
+        """What a consumer group has committed of the topic: partition, offset, metadata."""
+        wanted = [self._kafka.ConsumerGroupTopicPartitions(group)]
+        (found,) = self.admin.list_consumer_group_offsets(wanted).values()
+        for place in found.result(_SECONDS_MAX).topic_partitions:
+            if place.topic == self.topic and place.offset >= 0:
+                yield place.partition, place.offset, place.metadata or ""
+
+    def groups(self) -> list[str]:
+        """The names of all consumer groups of the cluster."""
+        return sorted(group.group_id for group in self.admin.list_consumer_groups().result(_SECONDS_MAX).valid)
+
+    def _record(self, message: Any) -> KafkaRecord:
+        kind, timestamp_ms = message.timestamp()
+        return KafkaRecord(
+            partition=message.partition(),
+            old_offset=message.offset(),
+            key=message.key(),
+            value=message.value(),
+            headers=tuple(message.headers() or ()),
+            timestamp_ms=None if kind == self._kafka.TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
+        )
+
+
+def _text(error: Exception) -> str:
+    """What a ``KafkaException`` says."""
+    inner = error.args[0] if error.args else error
+    return str(inner.str() if hasattr(inner, "str") else inner)

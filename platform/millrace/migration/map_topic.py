@@ -1,0 +1,70 @@
+"""The topic that keeps an offsets map: entries written in the same transactions as the records they are about.
+
+So the map is at the same time how far the copy is: a copy that was killed goes on where the last committed entry ends,
+and there is no record without its entry or entry without its records. An entry is a record with the partition's number
+as key and JSON as value::
+
+    {"source": {"cluster": "...", "topic": "orders"}, "next_old": 1005, "runs": [[1000, 812, 4], [1004, 817, 1]]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from millrace.clients import Admin, Consumer, TopicPartition
+from millrace.errors import UsageError
+from millrace.migration.offsets_map import OffsetsMap, Run
+
+
+class Source(NamedTuple):
+    """Which topic of which cluster was copied."""
+
+    cluster: str
+    topic: str
+
+
+def entry(source: Source, runs: Sequence[Run], next_old: int) -> bytes:
+    """The value of an entry."""
+    content = {"source": source._asdict(), "next_old": next_old, "runs": [list(run) for run in runs]}
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def make_map_topic(admin: Admin, topic: str) -> None:
+    """Make the topic if it is not there: one partition, kept for ever."""
+    if topic not in {each.name for each in admin.list_topics()}:
+        configs = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+        admin.create_topic(topic, partitions=1, configs=configs)
+
+
+def read_map(config: Mapping[str, object], topic: str, source: Source) -> dict[int, OffsetsMap]:
+    """The committed map by partition.
+
+    Raises ``UsageError`` when the topic holds something else, or the map of another source.
+    """
+    maps: dict[int, OffsetsMap] = {}
+    place = TopicPartition(topic, 0)
+    with Consumer({**config, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}) as consumer:
+        consumer.assign([place])
+        end = consumer.end_offsets([place])[place]
+        while consumer.position(place) < end:
+            for record in consumer.poll(500):
+                _add(maps, topic, record.key, record.value, source)
+    return maps
+
+
+def _add(maps: dict[int, OffsetsMap], topic: str, key: Any, value: Any, source: Source) -> None:
+    try:
+        content = json.loads(value or b"")
+        partition, found = int(key or b""), Source(**content["source"])
+        runs, next_old = [Run(*run) for run in content["runs"]], int(content["next_old"])
+        extended = maps.get(partition, OffsetsMap()).extended(runs, next_old)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"topic {topic} is no offsets map ({error}): name another topic for it") from error
+    if found != source:
+        raise UsageError(
+            f"topic {topic} is the offsets map of {found.topic} in cluster {found.cluster}, not of {source.topic} in "
+            f"{source.cluster}: copy each into a topic of its own"
+        )
+    maps[partition] = extended

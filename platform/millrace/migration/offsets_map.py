@@ -1,0 +1,80 @@
+"""Which offset each copied record has: runs of records whose old and new offsets grow together.
+
+Kafka's offsets have gaps where records were compacted away or transactions ended, and those here have gaps where the
+copy's transactions ended. So offsets cannot be carried over by a difference; a run is as long as neither has a gap.
+
+Invariants of ``OffsetsMap``: runs are in the order of old and of new offsets alike, without overlap; every record
+before ``next_old`` that Kafka still had is in a run, and none from there on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from millrace.errors import UsageError
+
+
+class Run(NamedTuple):
+    """``length`` records, of which the first was at ``old`` and is at ``new``, and so on one by one."""
+
+    old: int
+    new: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsMap:
+    """The map of one partition. ``next_old`` is the offset to go on reading at; ``None`` before anything was read."""
+
+    runs: tuple[Run, ...] = ()
+    next_old: int | None = None
+
+    def extended(self, runs: Sequence[Run], next_old: int) -> OffsetsMap:
+        """The map with what was copied since. Raises ``ValueError`` for what does not follow on it."""
+        if self.next_old is not None and next_old < self.next_old:
+            raise ValueError(f"the copy went back from {self.next_old} to {next_old}")
+        joined = [self.runs[-1]] if self.runs else []
+        for run in runs:
+            if not joined:
+                joined.append(run)
+                continue
+            last = joined[-1]
+            if run.old < last.old + last.length or run.new < last.new + last.length or run.old >= next_old:
+                raise ValueError(f"{run} does not follow {last} before {next_old}")
+            if (run.old, run.new) == (last.old + last.length, last.new + last.length):
+                joined[-1] = Run(last.old, last.new, last.length + run.length)
+            else:
+                joined.append(run)
+        return OffsetsMap((*self.runs[:-1], *joined), next_old)
+
+    @property
+    def end(self) -> int:
+        """The offset here after the last copied record."""
+        return self.runs[-1].new + self.runs[-1].length if self.runs else 0
+
+    def new_offset(self, old: int) -> int:
+        """Where to go on reading here for who would have gone on at ``old`` there.
+
+        That is the first copied record at ``old`` or after it, or the end. Raises ``UsageError`` for an offset that
+        was not copied yet.
+        """
+        if old > (self.next_old or 0):
+            raise UsageError(f"offset {old} is not copied yet, only those before {self.next_old or 0}")
+        number = bisect_right(self.runs, old, key=lambda run: run.old) - 1
+        if number >= 0 and old < self.runs[number].old + self.runs[number].length:
+            return self.runs[number].new + old - self.runs[number].old
+        return self.runs[number + 1].new if number + 1 < len(self.runs) else self.end
+
+
+def runs_of(places: Iterable[tuple[int, int]]) -> list[Run]:
+    """Runs of (old, new) offsets of records in their order."""
+    runs: list[Run] = []
+    for old, new in places:
+        if runs and (old, new) == (runs[-1].old + runs[-1].length, runs[-1].new + runs[-1].length):
+            runs[-1] = runs[-1]._replace(length=runs[-1].length + 1)
+        else:
+            runs.append(Run(old, new, 1))
+    return runs

@@ -1,0 +1,52 @@
+"""The map of offsets against a list of every record."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.errors import UsageError
+from millrace.migration.offsets_map import OffsetsMap, Run, runs_of
+
+GAPS = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), max_size=40)
+
+
+def places_of(gaps):
+    """Offsets there and here that grow by these steps."""
+    old = new = 100
+    places = []
+    for step, other in gaps:
+        old, new = old + step, new + other
+        places.append((old, new))
+    return places
+
+
+@given(GAPS, st.lists(st.integers(0, 40), max_size=4), st.integers(0, 5))
+def test_it_knows_every_record_whatever_it_was_copied_in(gaps, cuts, trailing):
+    places = places_of(gaps)
+    found, position = OffsetsMap(), 0
+    for cut in [*sorted(cuts), len(places)]:
+        part, position = places[position:cut], max(position, cut)
+        if part:
+            found = found.extended(runs_of(part), part[-1][0] + 1)
+    next_old = (places[-1][0] + 1 if places else 100) + trailing
+    found = found.extended([], next_old)
+    assert [(run.old + n, run.new + n) for run in found.runs for n in range(run.length)] == places
+    assert list(found.runs) == runs_of(places), "runs are joined over transactions"
+    for old in range(95, next_old + 1):
+        after = [new for there, new in places if there >= old]
+        assert found.new_offset(old) == (after[0] if after else found.end)
+    with pytest.raises(UsageError, match="is not copied yet"):
+        found.new_offset(next_old + 1)
+
+
+def test_what_does_not_follow_is_refused():
+    found = OffsetsMap().extended([Run(10, 0, 5)], 15)
+    for runs, next_old in (([Run(14, 5, 1)], 16), ([Run(15, 4, 1)], 16), ([Run(15, 5, 1)], 15), ([], 14)):
+        with pytest.raises(ValueError, match=r"does not follow|went back"):
+            found.extended(runs, next_old)
+
+
+def test_nothing_was_copied():
+    assert OffsetsMap().new_offset(0) == 0
+    with pytest.raises(UsageError, match="only those before 0"):
+        OffsetsMap().new_offset(1)
