@@ -19,6 +19,7 @@ from weakref import WeakSet
 from millrace.errors import EnvironmentProblemError, UsageError
 from pyspark_millrace.checkpoint_files import CHECKPOINT_MANAGER, probe_rename
 from pyspark_millrace.delta_jars import DELTA_PACKAGE, delta_jars, spark_home
+from pyspark_millrace.error_display import show_errors_briefly
 from pyspark_millrace.java_runtime import check_java
 from pyspark_millrace.source import DefaultSource
 
@@ -102,6 +103,8 @@ def session(
     if delta:
         _check_delta_extension(created)
     _monitor(created)
+    if created.conf.get("spark.millrace.errors.brief", "true") != "false":
+        show_errors_briefly()
     return created
 
 
