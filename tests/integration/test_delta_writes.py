@@ -78,19 +78,19 @@ def versions(table):
     return DeltaTable(str(table)).version()
 
 
-def test_changes_are_applied_the_latest_of_each_key(spark, changes, table, tmp_path):
+def test_changes_are_applied_the_latest_of_each_key(spark, changes, table):
     into = upsert(str(table), key=["id"], delete_when="op = 'd'", drop=["op"])
     changes.send((1, "a", "i"), (2, "b", "i"), (1, "aa", "u"), (3, "c", "i"), (3, None, "d"))
-    run(changes.read(spark), into, tmp_path / "c")
+    run(changes.read(spark), into, table / "_checkpoint")
     assert rows_in(table) == [(1, "aa"), (2, "b")]
     # On top of rows that are there: updated, deleted, made anew after a deletion, unknown to the table.
     changes.send((1, None, "d"), (2, "bb", "u"), (4, "d", "i"), (1, "A", "i"), (5, None, "d"), (2, "B", "u"))
-    run(changes.read(spark), into, tmp_path / "c")
+    run(changes.read(spark), into, table / "_checkpoint")
     assert rows_in(table) == [(1, "A"), (2, "B"), (4, "d")]
     assert DeltaTable(str(table)).schema().to_arrow().names == ["id", "word"]
     before = versions(table)
-    forget_last_batch(tmp_path / "c")
-    run(changes.read(spark), into, tmp_path / "c")
+    forget_last_batch(table / "_checkpoint")
+    run(changes.read(spark), into, table / "_checkpoint")
     assert versions(table) == before, "the batch was merged again"
 
 

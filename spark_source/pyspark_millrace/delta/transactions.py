@@ -58,9 +58,12 @@ def create_if_missing(spark: SparkSession, path: str, schema: StructType, partit
     from pyspark.sql.types import StructField, StructType
 
     check_delta(spark)
+    if DeltaTable.isDeltaTable(spark, path):
+        return
+    # Not by DeltaTable.createIfNotExists: it refuses a directory that holds anything, the query's checkpoint perhaps.
     nullable = StructType([StructField(field.name, field.dataType) for field in schema])
-    builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(nullable)
-    (builder.partitionedBy(*partition_by) if partition_by else builder).execute()
+    empty = spark.createDataFrame([], nullable)
+    empty.write.format("delta").mode("ignore").partitionBy(*partition_by).save(path)
 
 
 def is_empty(spark: SparkSession, path: str) -> bool:
