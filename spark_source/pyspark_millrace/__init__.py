@@ -7,11 +7,12 @@ loads nothing but ``source``; what needs pyarrow, grpc or a broker is imported w
 * ``options``        every option, checked before anything starts
 * ``positions``      where a read starts and ends, as the options say it
 * ``offsets``        the stream's offsets as Spark's checkpoint keeps them; what counts as lost data
-* ``admission``      how many rows of each partition go into the next micro-batch
+* ``limits, backlog, admission``  what a stream has not read, and how much of it goes into the next micro-batch
 * ``topics``         the one place that asks the broker: topics, schemas, offsets, extents
 * ``planning``       ranges of offsets to splits of about equal bytes
 * ``columns``        topic columns and metadata columns to Spark's schema
 * ``reading``        a split to Arrow batches, from mapped segment files or over gRPC
+* ``pacing``         how fast the tasks of a machine read together, where that is limited
 * ``batch, stream``  Spark's reader interfaces over these
 * ``sink``           writing to topics, exactly once
 * ``spark_session``  ``session()``: a ready Spark session with Delta
@@ -19,6 +20,7 @@ loads nothing but ``source``; what needs pyarrow, grpc or a broker is imported w
 * ``monitor``        a driver's queries told to groups and Prometheus; ``origin``, ``read_reports`` are its sources
 * ``checkpoints``    a query's checkpoint without Spark: shown, locked, reset
 * ``audit``          proof that a table holds what a query read; ``cli`` has the commands
+* ``spark_errors, error_display``  our sentence in what Spark reports, found and shown
 * ``worker_daemon``  Spark's daemon of Python workers without its false alarms
 """
 
