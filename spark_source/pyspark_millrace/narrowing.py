@@ -2,7 +2,8 @@
 
 By topic, partition and offset that takes nothing but the condition; by time, the time indexes of the brokers: all
 records before the first one of a time are earlier. The converse does not hold, for records may come late; so an upper
-limit of time leaves no offsets out, and batches are passed over by their statistics instead.
+limit of time leaves no offsets out, and batches are passed over by their statistics instead. But it tells where little
+can be expected: there splits may be large.
 """
 
 from __future__ import annotations
@@ -39,16 +40,23 @@ def within_offsets(ranges: Sequence[OffsetRange], row_filter: RowFilter | None) 
 
 def within_times(
     ranges: Sequence[OffsetRange], row_filter: RowFilter | None, first_offsets_from: FirstOffsetsFrom
-) -> list[OffsetRange]:
-    """The parts of ranges that are not before the earliest time that may match."""
+) -> tuple[list[OffsetRange], list[OffsetRange]]:
+    """The parts of ranges that are not before the earliest time that may match, in two lists.
+
+    In the second is what follows the first record after the latest time: only records that came late match there.
+    """
     if row_filter is None:
-        return list(ranges)
+        return list(ranges), []
     limits = {each.key: row_filter.time_limits_ms(each.key) for each in ranges}
-    found = first_offsets_from({key: low for key, (low, _) in limits.items() if low is not None and low > 0})
-    narrowed = []
+    firsts = first_offsets_from({key: low for key, (low, _) in limits.items() if low is not None and low > 0})
+    lasts = first_offsets_from({key: high + 1 for key, (_, high) in limits.items() if high is not None and high >= 0})
+    timely, late = [], []
     for each in ranges:
-        first = found.get(each.key, each.start)
+        first, last = firsts.get(each.key, each.start), lasts.get(each.key)
         start = each.end if first is None else max(each.start, first)
-        if start < each.end:
-            narrowed.append(replace(each, start=start))
-    return narrowed
+        middle = each.end if last is None else min(max(start, last), each.end)
+        if start < middle:
+            timely.append(replace(each, start=start, end=middle))
+        if middle < each.end:
+            late.append(replace(each, start=middle))
+    return timely, late

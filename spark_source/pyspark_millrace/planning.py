@@ -37,6 +37,10 @@ STREAM_SIZING: Final = Sizing(per_core=2, bytes_max=512 * MIB)
 """A task of a stream as a rule writes a file, and few large files are cheaper to write and to read."""
 
 
+LATE_SPLITS_LARGER: Final = 8
+"""How much larger splits are where nearly all batches will be passed over, by the times in their statistics."""
+
+
 @dataclass(frozen=True, slots=True)
 class Extent:
     """A run of whole batches in one segment file; the first and the last may reach beyond its offsets.
@@ -88,6 +92,11 @@ def even_bytes(range_bytes: int, size_bytes: int) -> int:
     return max(1, -(-range_bytes // pieces))
 
 
+def located_bytes(located: Sequence[tuple[OffsetRange, Sequence[Extent]]]) -> int:
+    """Size of located ranges in the log."""
+    return sum(total_bytes(extents) for _, extents in located)
+
+
 def total_bytes(extents: Sequence[Extent]) -> int:
     """Size of extents in the log."""
     return sum(extent.bytes for extent in extents)
@@ -95,21 +104,22 @@ def total_bytes(extents: Sequence[Extent]) -> int:
 
 def plan_splits(
     located: Sequence[tuple[OffsetRange, Sequence[Extent]]],
-    size_bytes: int,
+    sizes_bytes: Sequence[int],
     *,
     min_splits: int = 1,
     max_records: int | None = None,
 ) -> list[PlannedSplit]:
-    """Group the extents of each range into splits of up to about ``size_bytes``, in order of partition and offset.
+    """Group the extents of each range into splits of up to about its size, in order of partition and offset.
 
     ``max_records`` bounds the offsets of a split; ``min_splits`` asks for at least so many while there are records.
     Where extents are too coarse for these, they are cut by offsets, and the tasks share the extent's bytes.
     """
     splits = [
         PlannedSplit(wanted, tuple(run))
-        for wanted, extents in located
+        for (wanted, extents), size_bytes in zip(located, sizes_bytes, strict=True)
         for run in _runs(_tiling(extents), even_bytes(total_bytes(extents), size_bytes))
     ]
+    splits.sort(key=lambda split: (split.range.key, split.extents[0].start_offset))
     if max_records is not None:
         splits = [part for split in splits for part in _cut(split, -(-_records(split) // max_records))]
     if len(splits) < min_splits:

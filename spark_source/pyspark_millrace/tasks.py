@@ -16,7 +16,16 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_millrace.narrowing import within_offsets, within_times
 from pyspark_millrace.offsets import LossReport, OffsetRange
 from pyspark_millrace.pacing import Pace, paced
-from pyspark_millrace.planning import PlannedSplit, Sizing, even_bytes, plan_splits, split_bytes, total_bytes
+from pyspark_millrace.planning import (
+    LATE_SPLITS_LARGER,
+    PlannedSplit,
+    Sizing,
+    even_bytes,
+    located_bytes,
+    plan_splits,
+    split_bytes,
+    total_bytes,
+)
 from pyspark_millrace.read_reports import ReadCounters, send_report, timed
 
 if TYPE_CHECKING:
@@ -58,22 +67,26 @@ def plan_tasks(
     report = LossReport(fail=options.fail_on_data_loss)
     ranges = within_offsets(ranges, row_filter)
     located = cluster.locate([(wanted, 0) for wanted in ranges], report)
-    before = total_bytes([extent for _, extents in located for extent in extents])
+    before = located_bytes(located)
     # After they have been located: that some of these records are gone must not go unnoticed.
-    timely = within_times([wanted for wanted, _ in located], row_filter, cluster.first_offsets_from)
+    timely, late = within_times([wanted for wanted, _ in located], row_filter, cluster.first_offsets_from)
     if timely != [wanted for wanted, _ in located]:
-        located = cluster.locate([(wanted, 0) for wanted in timely], report)
-    everything = total_bytes([extent for _, extents in located for extent in extents])
+        located = cluster.locate([(wanted, 0) for wanted in (*timely, *late)], report)
+    everything = located_bytes(located)
     size = split_bytes(
         everything, cores=_cores(), sizing=sizing, min_splits=options.min_partitions, asked=options.split_bytes
     )
-    if any(extent.bytes > size for _, extents in located for extent in extents):
-        pieces = [(wanted, even_bytes(total_bytes(extents), size)) for wanted, extents in located]
+    sizes = [size] * len(timely) + [size * LATE_SPLITS_LARGER] * len(late)
+    if any(extent.bytes > most for (_, extents), most in zip(located, sizes, strict=True) for extent in extents):
+        pieces = [
+            (wanted, even_bytes(total_bytes(extents), most))
+            for (wanted, extents), most in zip(located, sizes, strict=True)
+        ]
         located = cluster.locate(pieces, report)
     for loss in report.losses:
         _log.warning("%s; going on without them, for failOnDataLoss is false", loss.what)
     splits = plan_splits(
-        located, size, min_splits=options.min_partitions, max_records=options.max_records_per_partition
+        located, sizes, min_splits=options.min_partitions, max_records=options.max_records_per_partition
     )
     _log.info(
         "%d splits of up to %d bytes for %d bytes in %d ranges; %d bytes left out by the filter",

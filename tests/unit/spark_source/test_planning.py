@@ -49,7 +49,7 @@ def asked(found):
 
 @given(located(), st.integers(1, 3000), st.integers(1, 40), st.none() | st.integers(1, 60))
 def test_splits_tile_the_ranges_in_order(found, size, min_splits, max_records):
-    splits = plan_splits(found, size, min_splits=min_splits, max_records=max_records)
+    splits = plan_splits(found, [size] * len(found), min_splits=min_splits, max_records=max_records)
     assert offsets_of(splits) == asked(found)
     assert all(split.range.start == split.extents[0].start_offset for split in splits)
     assert all(split.range.end == split.extents[-1].end_offset for split in splits)
@@ -57,18 +57,20 @@ def test_splits_tile_the_ranges_in_order(found, size, min_splits, max_records):
 
 @given(located(), st.integers(1, 3000), st.integers(1, 60))
 def test_no_split_has_more_records_than_allowed(found, size, max_records):
-    assert all(split.range.count <= max_records for split in plan_splits(found, size, max_records=max_records))
+    assert all(
+        split.range.count <= max_records for split in plan_splits(found, [size] * len(found), max_records=max_records)
+    )
 
 
 @given(located(), st.integers(1, 3000), st.integers(1, 40))
 def test_as_many_splits_as_asked_for_while_there_are_records(found, size, min_splits):
-    splits = plan_splits(found, size, min_splits=min_splits)
+    splits = plan_splits(found, [size] * len(found), min_splits=min_splits)
     assert len(splits) >= min(min_splits, len(asked(found)))
 
 
 @given(located(), st.integers(1, 3000))
 def test_splits_keep_to_the_size_where_extents_allow(found, size):
-    for split in plan_splits(found, size):
+    for split in plan_splits(found, [size] * len(found)):
         assert len(split.extents) == 1 or split.bytes <= size + size // 4 + 1
 
 
@@ -84,13 +86,13 @@ def test_every_partition_with_records_has_a_split_of_its_own():
     found = [
         (OffsetRange(PartitionKey("t", n), uuid.UUID(int=1), 0, 5), (Extent(0, 5, 0, 100, "/x"),)) for n in range(4)
     ]
-    assert [split.range.key.partition for split in plan_splits(found, 10**6)] == [0, 1, 2, 3]
+    assert [split.range.key.partition for split in plan_splits(found, [10**6] * len(found))] == [0, 1, 2, 3]
 
 
 def test_small_segments_share_a_split():
     extents = tuple(Extent(n, n + 1, 0, 100, f"/{n}") for n in range(10))
     found = [(OffsetRange(PartitionKey("t", 0), uuid.UUID(int=1), 0, 10), extents)]
-    assert [len(split.extents) for split in plan_splits(found, 500)] == [5, 5]
+    assert [len(split.extents) for split in plan_splits(found, [500])] == [5, 5]
 
 
 def test_sizes():

@@ -200,19 +200,28 @@ def test_ranges_whose_records_went_away_stay_for_that_to_be_told():
     assert within_offsets([offsets(0, 7, 5)], row_filter("__offset = 100")) == [offsets(0, 7, 5)]
 
 
-def test_records_before_the_first_of_a_time_are_left_out():
-    asked = {}
+def test_records_before_the_first_of_a_time_are_left_out_and_those_after_the_last_set_apart():
+    asked = []
 
     def first_offsets_from(times):
-        asked.update(times)
-        return {PartitionKey("t", 0): 4, PartitionKey("t", 1): None}
+        asked.append(set(times.values()))
+        # Partition 0 has a record each second, partition 1 none.
+        return {key: time // 1000 if key.partition == 0 else None for key, time in times.items()}
 
     ranges = [offsets(0, 0, 10), offsets(1, 0, 10)]
-    condition = row_filter(
-        "__timestamp > TIMESTAMP '1970-01-01T00:00:05.0001Z' AND __timestamp < TIMESTAMP '1970-01-02'"
+    since, until = (f"TIMESTAMP '1970-01-01T00:00:0{seconds}Z'" for seconds in ("3.9991", "7.0001"))
+    assert within_times(ranges, row_filter(f"__timestamp > {since} AND __timestamp < {until}"), first_offsets_from) == (
+        [offsets(0, 4, 7)],
+        [offsets(0, 7, 10)],
     )
-    assert within_times(ranges, condition, first_offsets_from) == [offsets(0, 4, 10)]
-    assert set(asked.values()) == {5001}
-    assert within_times(ranges, row_filter("number = 1"), lambda times: {} if not times else 1 / 0) == ranges
-    assert within_times(ranges, row_filter("timestamp >= TIMESTAMP '1970-01-01T00:00:01'", None), first_offsets_from)
-    assert set(asked.values()) == {1000}
+    assert asked == [{4000}, {7001}]
+    assert within_times(ranges, row_filter("timestamp < TIMESTAMP '1960-01-01'", None), first_offsets_from) == (
+        ranges,
+        [],
+    )
+    assert within_times(ranges, row_filter("number = 1"), lambda times: {} if not times else 1 / 0) == (ranges, [])
+    opaque = row_filter("timestamp <= TIMESTAMP '1970-01-01T00:00:09'", None)
+    assert within_times([offsets(0, 5, 7), offsets(1, 0, 1)], opaque, first_offsets_from) == (
+        [offsets(0, 5, 7), offsets(1, 0, 1)],
+        [],
+    )
