@@ -72,8 +72,10 @@ def test_what_delete_records_took_is_told_from_retention(new_model, admin, caplo
 
 def test_offsets_beyond_the_end_are_refused(filled):
     beyond = json.dumps({filled.name: {"0": 1201, "1": -2, "2": -2}})
+    reader = stream(filled, {"startingOffsets": beyond})
     with pytest.raises(UsageError, match=rf"beyond the end of the log are {filled.name}-0 1201 \(the end is 1200\)"):
-        stream(filled, {"startingOffsets": beyond}).initialOffset()
+        reader.initialOffset()
+    reader.stop()
     found, schema = source(filled, startingOffsets=beyond)
     with pytest.raises(UsageError, match="beyond the end of the log"):
         found.reader(schema).partitions()
