@@ -1,6 +1,5 @@
 """Futures that share a condition: the first outcome counts, and waiting ends."""
 
-
 import pytest
 
 from millrace.clients.producing.futures import Outcomes, ValueFuture
