@@ -105,9 +105,9 @@ def read_task(task: InputPartition, layout: Layout, options: SourceOptions) -> I
 
     def cluster() -> Cluster:
         # Not before it is needed: a task that reads files does without a connection.
-        from pyspark_millrace.topics import cluster_of_process
+        from pyspark_millrace.topics import CLUSTERS
 
-        return cluster_of_process(options.bootstrap_servers, tuple(sorted(options.task_client_config().items())))
+        return CLUSTERS.get((options.bootstrap_servers, tuple(sorted(options.task_client_config().items()))))
 
     sources = Sources(
         read_range=lambda split, start, end: cluster().read_range(split, start, end),

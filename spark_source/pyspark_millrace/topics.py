@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -23,6 +23,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
     UsageError,
 )
+from pyspark_millrace.kept_clients import KeptClients
 from pyspark_millrace.offsets import LossReport, OffsetRange, clip_to_log, gone, recreated, truncated, why_removed
 from pyspark_millrace.options import (
     AssignedPartitions,
@@ -378,10 +379,10 @@ class Cluster:
         return split.range.end
 
 
-@lru_cache(maxsize=8)
-def cluster_of_process(bootstrap_servers: str, client_config: tuple[tuple[str, str], ...]) -> Cluster:
-    """The connection that the tasks of one worker process share; it lives as long as the process."""
-    return Cluster({**dict(client_config), "bootstrap.servers": bootstrap_servers})
+CLUSTERS: Final[KeptClients[tuple[str, tuple[tuple[str, str], ...]], Cluster]] = KeptClients(
+    lambda key: Cluster({**dict(key[1]), "bootstrap.servers": key[0]}), kept_max=8
+)
+"""The connections that the tasks of one worker process share, by bootstrap servers and client settings."""
 
 
 def _reaching_into(extent: LocatedExtent, aborted: Iterable[AbortedTransaction]) -> tuple[AbortedTransaction, ...]:

@@ -11,10 +11,10 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from millrace.errors import InvalidConfigError, UsageError
+from pyspark_millrace.kept_clients import KeptClients
 
 if TYPE_CHECKING:
     from millrace.clients import Admin, Producer, TopicDescription
@@ -76,15 +76,18 @@ def describe_topic(options: SinkOptions, topic: str) -> TopicDescription:
 
 def admin_of(options: SinkOptions) -> Admin:
     """The administrative client of this process; it lives as long."""
-    return _admin(options.client_config, options.bootstrap_servers)
+    return _ADMINS.get((options.bootstrap_servers, options.client_config))
 
 
-@lru_cache(maxsize=_KEPT_MAX)
-def _admin(client_config: tuple[tuple[str, str], ...], bootstrap_servers: str) -> Admin:
+def _new_admin(key: tuple[str, tuple[tuple[str, str], ...]]) -> Admin:
     from millrace.clients import Admin
     from millrace.config.client import ClientConfig
 
+    bootstrap_servers, client_config = key
     # What only producers know was checked by the tasks'.
     known = ClientConfig.option_names()
     shared = {name: value for name, value in client_config if name in known}
     return Admin({**shared, "bootstrap.servers": bootstrap_servers})
+
+
+_ADMINS: Final[KeptClients[tuple[str, tuple[tuple[str, str], ...]], Admin]] = KeptClients(_new_admin, _KEPT_MAX)
