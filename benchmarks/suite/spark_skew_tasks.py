@@ -23,6 +23,8 @@ BENCHMARK = benchmark(
     peer='read.format("kafka") .agg(sum(length(value))): a task for each partition, its default',
 )
 
+_TASKS_MAX = 10_000
+
 
 def ours(spark: SparkSession, source: Source) -> Outcome:
     return _spread(spark, spark_read_opaque.ours(spark, source))
@@ -34,24 +36,24 @@ def peer(spark: SparkSession, source: Source) -> Outcome:
 
 def _spread(spark: SparkSession, outcome: Outcome) -> Outcome:
     """The outcome of the last query, with the spread of the tasks that read as its figure."""
-    took = _longest_stage_ms(spark)
+    took = _reading_tasks_ms(spark)
     return replace(outcome, figure=max(took) / statistics.median(took))
 
 
-def _longest_stage_ms(spark: SparkSession) -> list[int]:
-    """The run times of the tasks of the last job's first stage, which is the one that reads."""
+def _reading_tasks_ms(spark: SparkSession) -> list[int]:
+    """Run times of the tasks of the stage that read: of the last query's stages the one that took longest.
+
+    Adaptive execution makes two jobs of the query: one that reads, and one for its result.
+    """
     context: Any = spark.sparkContext
-    store = context._jsc.sc().statusStore()
+    context._jsc.sc().listenerBus().waitUntilEmpty()
     tracker = context.statusTracker()
-    job = max(tracker.getJobIdsForGroup(None))
-    stages = [stage for number in range(job, -1, -1) for stage in tracker.getJobInfo(number).stageIds]
-    return next(found for stage in sorted(stages, reverse=True) if (found := _read_tasks(store, stage)))
+    jobs = sorted(tracker.getJobIdsForGroup(None))[-2:]
+    stages = [stage for job in jobs for stage in tracker.getJobInfo(job).stageIds]
+    return max((_run_times_ms(context, stage) for stage in stages), key=sum)
 
 
-def _read_tasks(store: Any, stage: int) -> list[int]:
-    """Run times of a stage's tasks if these have read rows; none otherwise."""
-    found = store.taskList(stage, 0, 10_000)
-    metrics = [found.apply(number).taskMetrics().get() for number in range(found.size())]
-    if not any(each.inputMetrics().recordsRead() for each in metrics):
-        return []
-    return [each.executorRunTime() for each in metrics]
+def _run_times_ms(context: Any, stage: int) -> list[int]:
+    found = context._jsc.sc().statusStore().taskList(stage, 0, _TASKS_MAX)
+    metrics = [found.apply(number).taskMetrics() for number in range(found.size())]
+    return [each.get().executorRunTime() for each in metrics if each.isDefined()]
