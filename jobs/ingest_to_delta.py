@@ -44,6 +44,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add("--partition-by", metavar="A,B,...", help="columns by which a new table is partitioned")
     add("--merge-schema", action="store_true", help="add columns to the table that the topic has and it has not")
     add(
+        "--compact-after", type=int, metavar="N", help="put small files together after so many batches (default: never)"
+    )
+    add(
         "--writer",
         default="direct",
         choices=["direct", "spark"],
@@ -75,10 +78,11 @@ def source_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 def start_query(spark: SparkSession, arguments: argparse.Namespace, report: Report) -> StreamingQuery:
     """Start writing; the checkpoint makes a later run go on from here, by either writer."""
-    partition_by = arguments.partition_by.split(",") if arguments.partition_by else []
-    if arguments.writer == "direct":
-        from pyspark_millrace.delta import ingest
+    from pyspark_millrace.delta import Compaction, append, ingest
 
+    partition_by = arguments.partition_by.split(",") if arguments.partition_by else []
+    compaction = None if arguments.compact_after is None else Compaction(after_batches=arguments.compact_after)
+    if arguments.writer == "direct":
         return ingest(
             spark,
             source_options(arguments),
@@ -89,12 +93,14 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace, report: Repo
             trigger=trigger(arguments),
             query_name=f"ingest {arguments.topic}",
             on_batch=lambda batch: report.add(batch.batch_id, batch.rows, batch.seconds),
+            compaction=compaction,
         )
     records = spark.readStream.format("millrace").options(**source_options(arguments)).load()
-    writer = records.writeStream.format("delta").option("checkpointLocation", checkpoint_of(arguments))
-    writer = writer.option("mergeSchema", str(arguments.merge_schema)).partitionBy(*partition_by)
-    writer = writer.outputMode("append").queryName(f"ingest {arguments.topic}").trigger(**trigger(arguments))
-    return writer.start(arguments.table)
+    into = append(
+        arguments.table, partition_by=partition_by, merge_schema=arguments.merge_schema, compaction=compaction
+    )
+    writer = records.writeStream.foreachBatch(into).option("checkpointLocation", checkpoint_of(arguments))
+    return writer.queryName(f"ingest {arguments.topic}").trigger(**trigger(arguments)).start()
 
 
 def checkpoint_of(arguments: argparse.Namespace) -> str:
