@@ -112,6 +112,13 @@ SUITES = (
         floor=3,
     ),
     Suite(
+        name="delta",
+        what="topic to Delta, added and merged; driver, workers and broker are killed: rounds of each",
+        arguments=["tests/integration/test_delta_kills.py"],
+        dials={"DELTA_KILL_ROUNDS": 30},
+        floor=3,
+    ),
+    Suite(
         name="properties",
         what="all unit tests, their examples drawn anew each time: runs",
         arguments=["tests/unit", "--hypothesis-profile=soak", "-o", "timeout=3600"],

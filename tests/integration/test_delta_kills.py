@@ -1,0 +1,117 @@
+"""Topic to Delta, added and merged, while driver, Python workers and broker are killed: each row as it should be.
+
+The jobs are those that users run, and the tables are read by delta-rs.
+"""
+
+import os
+import random
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from millrace.clients import Admin, Producer
+
+from .job_kills import DEADLINE_S, VICTIMS, Broker, Job, kill_one, wait_for
+
+pytestmark = pytest.mark.spark
+
+JOBS = Path(__file__).parents[2] / "jobs"
+CHANGES_PER_ROUND = 900
+BATCH_RECORDS = 150
+KEYS = 300
+PIPELINES = {
+    "appended": ("ingest_to_delta.py", [("--writer", "direct"), ("--writer", "spark")]),
+    "merged": ("upsert_to_delta.py", [("--key", "id", "--delete-when", "op = 'd'", "--drop", "op")]),
+}
+"""Jobs, and the options of which each start takes some: the writers of a table take turns on one checkpoint."""
+
+
+@pytest.fixture
+def broker(tmp_path):
+    broker = Broker(tmp_path)
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture
+def jobs(broker, tmp_path):
+    """Starts a job; all are killed in the end."""
+    started = []
+
+    def start(script, *more):
+        arguments = ["--topic", "changes", "--table", tmp_path / "table", "--bootstrap-servers", broker.address]
+        arguments += ["--max-offsets-per-trigger", BATCH_RECORDS, *more]
+        started.append(Job(JOBS / script, tmp_path / f"job-{len(started)}.log", arguments))
+        return started[-1]
+
+    yield start
+    for job in started:
+        job.kill()
+
+
+class History:
+    """Changes of keys at random: what was sent, and what is left of it."""
+
+    def __init__(self, chance):
+        self._chance = chance
+        self.sent, self.rows = [], {}
+
+    def more(self, count):
+        for _ in range(count):
+            number = len(self.sent)
+            change = {"id": self._chance.randrange(KEYS), "n": number, "op": self._chance.choice("iuud")}
+            self.sent.append(change)
+            if change["op"] == "d":
+                self.rows.pop(change["id"], None)
+            else:
+                self.rows[change["id"]] = number
+        return self.sent[-count:]
+
+
+def rows_in(table, *names):
+    found = DeltaTable(str(table)).to_pyarrow_table().select(names).to_pydict()
+    return sorted(zip(*found.values(), strict=True))
+
+
+@pytest.mark.dial("DELTA_KILL_ROUNDS", seconds=90)
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_killed_at_random_moments_the_table_has_every_row_once(broker, jobs, tmp_path, rounds, pipeline):
+    seed = int(os.environ.get("DELTA_KILL_SEED", random.SystemRandom().randrange(2**32)))
+    print(f"DELTA_KILL_SEED={seed}")
+    chance = random.Random(seed)
+    script, ways = PIPELINES[pipeline]
+    history = History(chance)
+    with Admin(broker.address) as admin:
+        schema = "id INT NOT NULL, n BIGINT, op STRING"
+        admin.create_topic("changes", partitions=3, schema=schema, key_columns=["id"], configs={"retention.ms": "-1"})
+    victims = [victim for _ in range(-(-rounds // len(VICTIMS))) for victim in chance.sample(VICTIMS, len(VICTIMS))]
+
+    def start():
+        return jobs(script, *chance.choice(ways), "--continuous", "--trigger-interval", "0 seconds")
+
+    job, hits = start(), 0
+    for victim in victims[:rounds]:
+        with Producer(broker.address) as producer:
+            producer.send_batch("changes", history.more(CHANGES_PER_ROUND))
+        if not job.is_running:
+            job = start()
+        before = job.batches
+        wait_for("a batch", lambda job=job, before=before: job.batches > before or not job.is_running)
+        threading.Event().wait(chance.uniform(0, 2))
+        hits += job.is_running
+        kill_one(victim, job, broker, chance)
+    if job.is_running:
+        job.process.send_signal(signal.SIGTERM)
+        job.process.wait(DEADLINE_S)
+    # A broker's death may end the job, and be seen in the next round.
+    assert hits >= rounds // 2, job.output
+    last = jobs(script, *ways[0], "--max-offsets-per-trigger", 1_000_000)
+    assert last.process.wait(DEADLINE_S) == 0, last.output
+    if pipeline == "merged":
+        assert rows_in(tmp_path / "table", "id", "n") == sorted(history.rows.items()), f"DELTA_KILL_SEED={seed}"
+    else:
+        expected = sorted((change["n"], change["id"], change["op"]) for change in history.sent)
+        assert rows_in(tmp_path / "table", "n", "id", "op") == expected, f"DELTA_KILL_SEED={seed}"
