@@ -19,6 +19,7 @@ class Model:
         self.servers, self.name = servers, name
         self.rows = {partition: [] for partition in range(partitions)}
         self.producer = Producer({"bootstrap.servers": servers, "batch.size": 1500, "linger.ms": 0})
+        self.readers = []
 
     def append(self, partition, count):
         first = len(self.rows[partition])
@@ -57,6 +58,8 @@ class ModelFactory:
     def __exit__(self, *error):
         for model in self._models:
             model.producer.close()
+            for reader in model.readers:  # hypothesis ends some examples in their middle
+                reader.stop()
 
 
 def source(model, **options):
@@ -79,7 +82,8 @@ def rows_of(reader, tasks):
 
 def stream(model, options):
     found, schema = source(model, **options)
-    return found.streamReader(schema)
+    model.readers.append(found.streamReader(schema))
+    return model.readers[-1]
 
 
 def checkpointed(offset):
