@@ -97,7 +97,14 @@ class GroupCommits:
             with self._changed:
                 is_last = not self._waiting
             if is_last:
-                self._after()
+                self._follow_up()
+
+    def _follow_up(self) -> None:
+        try:
+            self._after()
+        except Exception:
+            # The thread has more to do: commits must not end with what happens beside them.
+            _log.exception("what follows the commits has failed")
 
     def _commit(self, target: Target, offsets: NextOffsets) -> None:
         started = time.perf_counter()

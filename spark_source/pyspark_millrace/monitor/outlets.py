@@ -60,12 +60,12 @@ class Outlets:
 
     def write(self) -> None:
         """Write all that is not asked for. What fails is logged."""
-        for path in self._textfiles:
+        for path in list(self._textfiles):
             try:
                 write_to_textfile(str(path), self._registry)
             except OSError as error:
                 _log.warning("metrics were not written to %s: %s", path, error)
-        for address in self._gateways:
+        for address in list(self._gateways):
             try:
                 push_to_gateway(address, _JOB, self._registry, {"instance": socket.gethostname()}, timeout=5)
             except (URLError, OSError) as error:
