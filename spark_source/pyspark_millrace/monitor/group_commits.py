@@ -102,8 +102,7 @@ class GroupCommits:
     def _follow_up(self) -> None:
         try:
             self._after()
-        except Exception:
-            # The thread has more to do: commits must not end with what happens beside them.
+        except Exception:  # noqa: BLE001  the thread has more to do: commits must not end with what happens beside them
             _log.exception("what follows the commits has failed")
 
     def _commit(self, target: Target, offsets: NextOffsets) -> None:
