@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from millrace.records import BatchHeader, read_header, stamp_append_time
@@ -39,7 +39,7 @@ def place(batches: Sequence[tuple[int, BatchHeader]], base_offset: int, leader_e
     """Number batches, each given as (position, header), from ``base_offset`` on."""
     headers = []
     for _, header in batches:
-        headers.append(replace(header, base_offset=base_offset, partition_leader_epoch=leader_epoch))
+        headers.append(header._replace(base_offset=base_offset, partition_leader_epoch=leader_epoch))
         base_offset = headers[-1].next_offset
     return Placed(
         headers=tuple(headers), positions=tuple(position for position, _ in batches), leader_epoch=leader_epoch

@@ -11,7 +11,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 from uuid import UUID, uuid4
@@ -164,8 +164,8 @@ def _without_producer(piece: bytes) -> bytes:
                     f"the batch of offset {entry.base_offset} is of a transaction, which is nothing without its "
                     "producer: convert without --forget-producers, or copy what is committed with a client"
                 )
-            without = replace(
-                entry.header, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH, base_sequence=NO_SEQUENCE
+            without = entry.header._replace(
+                producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH, base_sequence=NO_SEQUENCE
             )
             data = seal(without, data[HEADER_BYTES:])
         parts.append(data)

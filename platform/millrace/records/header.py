@@ -26,9 +26,8 @@ those set, so that no batch that Kafka reads as rows is read as anything else he
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import google_crc32c
 import pyarrow as pa
@@ -72,9 +71,11 @@ class TimestampType(IntEnum):
     LOG_APPEND_TIME = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchHeader:
-    """A batch's header as it was read. ``compression`` is the attribute's number, which may be unknown (5 to 7)."""
+class BatchHeader(NamedTuple):
+    """A batch's header as it was read, the fields in their order. ``compression`` is the attribute's number.
+
+    That may be unknown (5 to 7). A tuple, for of small batches the headers are a good part of the work.
+    """
 
     base_offset: int
     batch_length: int
@@ -88,7 +89,7 @@ class BatchHeader:
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int
+    count: int  # type: ignore[assignment]  # Kafka's name for it; a tuple's method of that name is not missed
 
     @property
     def size_bytes(self) -> int:
@@ -169,13 +170,10 @@ def read_header(buffer: ReadableBuffer, position: int = 0) -> BatchHeader:
     magic = _PREFIX.unpack_from(buffer, position)[3]
     if magic != MAGIC:
         raise CorruptBatchError(f"batch at position {position}: magic {magic}, expected 2")
-    header = BatchHeader(**dict(zip(_FIELDS, _HEADER.unpack_from(buffer, position), strict=True)))
+    header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
     if header.batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
         raise CorruptBatchError(f"batch at position {position}: length {header.batch_length} is below the header's 49")
     return header
-
-
-_FIELDS: Final = BatchHeader.__dataclass_fields__.keys()
 
 
 def read_header_fields(buffer: ReadableBuffer, position: int = 0) -> dict[str, int]:
@@ -184,7 +182,7 @@ def read_header_fields(buffer: ReadableBuffer, position: int = 0) -> dict[str, i
     For tools that show damaged logs; everything else reads headers whole (``read_header``).
     """
     fields: dict[str, int] = {}
-    for name, type_ in zip(_FIELDS, _HEADER.format[1:], strict=True):
+    for name, type_ in zip(BatchHeader._fields, _HEADER.format[1:], strict=True):
         field = struct.Struct(">" + type_)
         if position + field.size > len(buffer):
             break
@@ -195,7 +193,7 @@ def read_header_fields(buffer: ReadableBuffer, position: int = 0) -> dict[str, i
 
 def write_header(header: BatchHeader) -> bytes:
     """Write a header as it stands, checksum included."""
-    return _HEADER.pack(*(getattr(header, name) for name in _FIELDS))
+    return _HEADER.pack(*header)
 
 
 def as_arrow_buffer(buffer: ReadableBuffer) -> pa.Buffer:
@@ -223,7 +221,7 @@ def seal(header: BatchHeader, *body: ReadableBuffer) -> bytes:
     length = HEADER_BYTES - LOG_OVERHEAD_BYTES + sum(len(part) for part in body)
     if length > _LENGTH_MAX:
         raise MessageTooLargeError(f"a batch of {length} bytes: it can have {_LENGTH_MAX}; send fewer records at once")
-    unsealed = write_header(replace(header, batch_length=length, crc=0))
+    unsealed = write_header(header._replace(batch_length=length, crc=0))
     crc = checksum(unsealed[CHECKED_FROM:], *body)
     start = unsealed[:CRC_POSITION] + crc.to_bytes(4, "big") + unsealed[CHECKED_FROM:]
     return b"".join((start, *body))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TypedDict
 
 from millrace.records.columnar_writing import build_columnar_batch
@@ -39,7 +38,7 @@ def recompress_batch(
         if body or header.count:
             plain = decompress(body, Compression.of(header.compression), max_bytes=max_bytes)
             body = compress(plain, compression)
-        return seal(replace(header, attributes=header.attributes & ~COMPRESSION_MASK | compression), body)
+        return seal(header._replace(attributes=header.attributes & ~COMPRESSION_MASK | compression), body)
     batch = decode_batch(whole, position, header, schema_of, max_bytes=max_bytes)
     return build_columnar_batch(
         batch.columns,

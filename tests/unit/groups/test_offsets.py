@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ def header(base_offset: int, count: int, producer_id: int = -1) -> BatchHeader:
         base_sequence=0 if is_transactional else -1,
         is_transactional=is_transactional,
     )
-    return replace(next(scan_headers(data))[1], base_offset=base_offset)
+    return next(scan_headers(data))[1]._replace(base_offset=base_offset)
 
 
 def test_the_later_record_wins_whichever_is_heard_of_later() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -28,7 +27,7 @@ ANY = TopicConfig()
 
 def altered(batch: bytes, **fields: int) -> bytes:
     """The batch with other header fields and a checksum that is right."""
-    return seal(replace(read_header(batch), **fields), batch[HEADER_BYTES:])
+    return seal(read_header(batch)._replace(**fields), batch[HEADER_BYTES:])
 
 
 def test_good_batches_are_told_by_position(batch: Batch) -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import google_crc32c
 import pyarrow as pa
 import pytest
@@ -81,7 +79,7 @@ def test_a_length_below_the_headers_own_is_corrupt() -> None:
 def test_a_body_is_columnar_only_if_no_other_unused_bit_is_set(attributes: int, columnar: bool) -> None:
     header = read_header(seal(EMPTY))
     assert not header.is_columnar
-    assert replace(header, attributes=attributes).is_columnar is columnar
+    assert header._replace(attributes=attributes).is_columnar is columnar
 
 
 def test_attributes_are_composed_as_kafka_numbers_them() -> None:

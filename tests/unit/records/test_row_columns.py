@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -85,7 +84,7 @@ def test_damaged_batches_get_the_verdict_of_the_reference(records: list[Record],
             body[position:position] = data.draw(st.binary(min_size=1, max_size=10))
         elif position:
             del body[position:]
-    header = replace(header, count=header.count + data.draw(st.sampled_from([0, 0, 0, 1, -1])))
+    header = header._replace(count=header.count + data.draw(st.sampled_from([0, 0, 0, 1, -1])))
     expected = outcome(lambda: read_one_by_one(bytes(body), None, header, NAMES))
     with contextlib.suppress(CorruptBatchError):  # it may give up: then the reference is asked
         assert read_regular([bytes(body)], [header], NAMES)[0] == expected
@@ -97,7 +96,7 @@ def test_damaged_batches_get_the_verdict_of_the_reference(records: list[Record],
 def test_any_deltas_are_read(offset_delta: int, timestamp_delta: int) -> None:
     record = b"\0" + long_varint(timestamp_delta, 10) + long_varint(offset_delta, 5) + b"\1\1\0"
     body = (long_varint(len(record), 5) + record) * 3
-    header = replace(read_header(build_rows_batch([Record()])), count=3, base_timestamp=2**62)
+    header = read_header(build_rows_batch([Record()]))._replace(count=3, base_timestamp=2**62)
     columns = read_regular([body], [header], NAMES)[0]
     assert columns == read_one_by_one(body, None, header, NAMES)
     assert columns.offset_deltas is not None

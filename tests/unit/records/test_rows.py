@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -70,7 +68,7 @@ def test_rows_decode_to_the_same_opaque_columns(records: list[Record], compressi
 
 @given(st.binary(max_size=80), st.integers(-2, 5), st.sampled_from(Compression))
 def test_any_body_gives_records_or_an_error(body: bytes, count: int, compression: Compression) -> None:
-    header = replace(read_header(build_rows_batch([Record()])), count=count, attributes=int(compression))
+    header = read_header(build_rows_batch([Record()]))._replace(count=count, attributes=int(compression))
     batch = seal(header, body)
     try:
         assert len(list(read_rows(batch, 0, read_header(batch)))) == count

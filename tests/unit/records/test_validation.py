@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 import struct
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -140,15 +139,15 @@ def test_offsets_outside_the_batchs_range_are_refused() -> None:
     sound = build_rows_batch([Record(), Record(), Record()])
     body = sound[61:]
     with pytest.raises(InvalidRecordError, match="do not ascend within that range"):
-        validate(seal(replace(read_header(sound), last_offset_delta=1), body))
+        validate(seal(read_header(sound)._replace(last_offset_delta=1), body))
     twice = body[: len(body) // 3] * 2
     with pytest.raises(InvalidRecordError, match=r"0\.\.0 do not ascend"):
-        validate(seal(replace(read_header(sound), count=2), twice))
+        validate(seal(read_header(sound)._replace(count=2), twice))
 
 
 def test_a_maximum_timestamp_that_is_not_the_records_is_refused() -> None:
     sound = build_rows_batch([Record(timestamp_ms=5)])
     with pytest.raises(InvalidTimestampError, match="maximum timestamp 6, the records' is 5"):
-        validate(seal(replace(read_header(sound), max_timestamp=6), sound[61:]))
+        validate(seal(read_header(sound)._replace(max_timestamp=6), sound[61:]))
     with pytest.raises(InvalidTimestampError, match="timestamp -7"):
-        validate(seal(replace(read_header(sound), base_timestamp=-7), sound[61:]))
+        validate(seal(read_header(sound)._replace(base_timestamp=-7), sound[61:]))

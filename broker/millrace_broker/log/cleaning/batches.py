@@ -11,7 +11,7 @@ gets explicit offsets.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple, Protocol
 
@@ -261,7 +261,7 @@ class V2Batch:
             is_transactional=self.is_transactional,
             is_control=self.is_control,
         )
-        return seal(replace(self.header, attributes=attributes, base_timestamp=NO_TIMESTAMP, count=0))
+        return seal(self.header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, count=0))
 
 
 def _values(array: pa.Int64Array) -> Longs:

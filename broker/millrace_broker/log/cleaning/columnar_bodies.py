@@ -6,7 +6,6 @@ message is trusted, and a batch that loses records keeps its columns, but for th
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -129,8 +128,7 @@ class ColumnarBody:
             has_delete_horizon=has_horizon,
             is_columnar=True,
         )
-        return replace(
-            header,
+        return header._replace(
             attributes=attributes,
             base_timestamp=base_ms if delete_horizon_ms is None else delete_horizon_ms,
             max_timestamp=max_ms,

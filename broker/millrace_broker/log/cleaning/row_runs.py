@@ -9,7 +9,6 @@ header is looked at. Batches that are not regular are left to the reader record 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -156,8 +155,7 @@ def _new_header(header: BatchHeader, deltas: Longs, wanted: Rewriting, count: in
         is_transactional=header.is_transactional,
         has_delete_horizon=horizon_ms is not None,
     )
-    thinned = replace(
-        header,
+    thinned = header._replace(
         attributes=attributes,
         base_timestamp=base_timestamp,
         max_timestamp=int(times.max()),
