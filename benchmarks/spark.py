@@ -38,7 +38,7 @@ SPARK_CONF = {
     "spark.sql.session.timeZone": "UTC",
     # As in pyspark_millrace.session(); they change nothing for a source that runs in the JVM.
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.daemon.module": "pyspark_millrace.worker_daemon",
+    "spark.python.daemon.module": "pyspark_millrace.environment.worker_daemon",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

@@ -22,17 +22,16 @@ Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wro
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import time
 from collections.abc import Sequence
 from threading import Event
 from typing import TYPE_CHECKING
 
-from pyspark_millrace.job import JobParser, Report, follow, pairs, run_job, say, trigger
+from pyspark_millrace.job import JobParser, QueryJob, names, pairs, run_job, run_query, trigger
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 
@@ -66,36 +65,37 @@ def select(frame: DataFrame, arguments: argparse.Namespace) -> DataFrame:
     return frame.selectExpr(*arguments.select, *(name for name in CHANGE_COLUMNS if name in frame.columns))
 
 
-def run(arguments: argparse.Namespace, stopping: Event) -> None:
-    """Start Spark and write."""
-    from pyspark_millrace import session
+def start_query(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
+    """Start writing; the checkpoint makes a later run go on from here."""
     from pyspark_millrace.delta import changes_to_topic
 
-    name = f"{arguments.table} to {arguments.topic}"
-    root = os.path.dirname(arguments.checkpoint) or "."
-    spark = session(name, profile=arguments.profile, checkpoint_root=root)
-    spark.sparkContext.setLogLevel("ERROR")
-    say(f"{name} at {arguments.bootstrap_servers} (checkpoint {arguments.checkpoint})")
-    started, report = time.monotonic(), Report()
     limit = arguments.max_files_per_trigger
-    query = changes_to_topic(
+    sink = {"kafka.bootstrap.servers": arguments.bootstrap_servers, "topic": arguments.topic}
+    return changes_to_topic(
         spark,
         arguments.table,
-        {"kafka.bootstrap.servers": arguments.bootstrap_servers, "topic": arguments.topic}
-        | pairs(arguments.sink_option),
+        sink | pairs(arguments.sink_option),
         checkpoint=arguments.checkpoint,
-        key=tuple(column.strip() for column in arguments.key.split(",")),
+        key=names(arguments.key),
         starting_version=arguments.starting_version,
         appended_only=arguments.appended_only,
         select=lambda frame: select(frame, arguments),
         table_options=({} if limit is None else {"maxFilesPerTrigger": str(limit)}) | pairs(arguments.source_option),
         trigger=trigger(arguments),
-        query_name=name,
+        query_name=f"{arguments.table} to {arguments.topic}",
     )
-    follow(query, stopping, report.add_progress)
-    seconds = time.monotonic() - started
-    say(f"{report.rows:,} changes read in {seconds:.1f} s ({report.rows / seconds:,.0f} rows/s) -> {arguments.topic}")
-    spark.stop()
+
+
+def run(arguments: argparse.Namespace, stopping: Event) -> None:
+    """Start Spark and write."""
+    job = QueryJob(
+        f"{arguments.table} to {arguments.topic}",
+        source=arguments.table,
+        target=arguments.topic,
+        checkpoint=arguments.checkpoint,
+        counted="changes read",
+    )
+    run_query(job, arguments, stopping, lambda spark, report: start_query(spark, arguments))
 
 
 def main(arguments: Sequence[str]) -> int:

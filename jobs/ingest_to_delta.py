@@ -18,14 +18,12 @@ Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wro
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import time
 from collections.abc import Sequence
 from threading import Event
 from typing import TYPE_CHECKING
 
-from pyspark_millrace.job import JobParser, Report, follow, pairs, run_job, say, trigger
+from pyspark_millrace.job import JobParser, QueryJob, Report, names, run_job, run_query, source_options, trigger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +38,6 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add("--table", required=True, metavar="PATH", help="the Delta table's directory or URI; made if it does not exist")
     add("--checkpoint", metavar="PATH", help="where the progress is kept (default: PATH/_checkpoints/ingest)")
     parser.add_bootstrap_servers()
-    add("--columns", metavar="A,B,...", help="ingest only these columns (__offset, __timestamp, ... among them)")
     add("--partition-by", metavar="A,B,...", help="columns by which a new table is partitioned")
     add("--merge-schema", action="store_true", help="add columns to the table that the topic has and it has not")
     add(
@@ -52,40 +49,21 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         choices=["direct", "spark"],
         help="who writes the table's files: the tasks from Arrow, or Spark row by row (default: direct)",
     )
-    add(
-        "--starting-offsets",
-        default="earliest",
-        metavar="WHERE",
-        help="where the first run starts: earliest, latest or JSON per partition (default: earliest)",
-    )
-    add("--max-offsets-per-trigger", type=int, metavar="N", help="most records in a micro-batch (default: no limit)")
-    parser.add_pairs("--option", "further option of the source; repeatable")
+    parser.add_source_options()
     parser.add_stream_options()
     return parser.parse(arguments)
-
-
-def source_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """The options of the source."""
-    options = {
-        "kafka.bootstrap.servers": arguments.bootstrap_servers,
-        "subscribe": arguments.topic,
-        "startingOffsets": arguments.starting_offsets,
-        "maxOffsetsPerTrigger": arguments.max_offsets_per_trigger,
-        "columns": arguments.columns,
-    }
-    return {name: str(value) for name, value in options.items() if value is not None} | pairs(arguments.option)
 
 
 def start_query(spark: SparkSession, arguments: argparse.Namespace, report: Report) -> StreamingQuery:
     """Start writing; the checkpoint makes a later run go on from here, by either writer."""
     from pyspark_millrace.delta import Compaction, append, ingest
 
-    partition_by = arguments.partition_by.split(",") if arguments.partition_by else []
+    options, partition_by = source_options(arguments, arguments.topic, arguments.option), names(arguments.partition_by)
     compaction = None if arguments.compact_after is None else Compaction(after_batches=arguments.compact_after)
     if arguments.writer == "direct":
         return ingest(
             spark,
-            source_options(arguments),
+            options,
             arguments.table,
             checkpoint=checkpoint_of(arguments),
             partition_by=partition_by,
@@ -95,7 +73,7 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace, report: Repo
             on_batch=lambda batch: report.add(batch.batch_id, batch.rows, batch.seconds),
             compaction=compaction,
         )
-    records = spark.readStream.format("millrace").options(**source_options(arguments)).load()
+    records = spark.readStream.format("millrace").options(**options).load()
     into = append(
         arguments.table, partition_by=partition_by, merge_schema=arguments.merge_schema, compaction=compaction
     )
@@ -110,25 +88,15 @@ def checkpoint_of(arguments: argparse.Namespace) -> str:
 
 def run(arguments: argparse.Namespace, stopping: Event) -> None:
     """Start Spark and ingest."""
-    from pyspark_millrace import session
-
-    spark = session(
+    job = QueryJob(
         f"ingest {arguments.topic}",
-        profile=arguments.profile,
-        checkpoint_root=os.path.dirname(checkpoint_of(arguments)),
+        source=arguments.topic,
+        target=arguments.table,
+        checkpoint=checkpoint_of(arguments),
+        # Direct ingest reports its batches itself: Spark's progress counts its files.
+        spark_counts=arguments.writer == "spark",
     )
-    spark.sparkContext.setLogLevel("ERROR")
-    say(
-        f"{arguments.topic} at {arguments.bootstrap_servers} -> {arguments.table} "
-        f"(checkpoint {checkpoint_of(arguments)})"
-    )
-    started, report = time.monotonic(), Report()
-    query = start_query(spark, arguments, report)
-    # Direct ingest reports its batches itself: Spark's progress counts its files.
-    follow(query, stopping, report.add_progress if arguments.writer == "spark" else lambda query: None)
-    seconds = time.monotonic() - started
-    say(f"{report.rows:,} rows in {seconds:.1f} s ({report.rows / seconds:,.0f} rows/s) -> {arguments.table}")
-    spark.stop()
+    run_query(job, arguments, stopping, lambda spark, report: start_query(spark, arguments, report))
 
 
 def main(arguments: Sequence[str]) -> int:

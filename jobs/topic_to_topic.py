@@ -19,17 +19,16 @@ Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wro
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import time
 from collections.abc import Sequence
 from threading import Event
 from typing import TYPE_CHECKING
 
-from pyspark_millrace.job import JobParser, Report, follow, pairs, run_job, say, trigger
+from pyspark_millrace.job import JobParser, QueryJob, pairs, run_job, run_query, source_options, trigger
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -41,7 +40,6 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add("--checkpoint", required=True, metavar="PATH", help="where the progress is kept; one for each job and target")
     parser.add_bootstrap_servers()
     add("--target-bootstrap-servers", metavar="HOST:PORT,...", help="brokers of the target (default: the same)")
-    add("--columns", metavar="A,B,...", help="columns to read (default: all that a record has)")
     add("--select", action="append", default=[], metavar="SQL", help="expression to write, with AS name; repeatable")
     add("--where", metavar="SQL", help="write only rows for which this is true")
     add("--keep-partitions", action="store_true", help="write to the partition of the number that was read from")
@@ -51,29 +49,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         choices=["exactly-once", "at-least-once"],
         help="at-least-once is faster, and may write a batch twice after a failure (default: exactly-once)",
     )
-    add(
-        "--starting-offsets",
-        default="earliest",
-        metavar="WHERE",
-        help="where the first run starts: earliest, latest or JSON per partition (default: earliest)",
-    )
-    add("--max-offsets-per-trigger", type=int, metavar="N", help="most records in a micro-batch (default: no limit)")
-    parser.add_pairs("--source-option", "further option of the source; repeatable")
+    parser.add_source_options("--source-option")
     parser.add_pairs("--sink-option", "further option of the sink; repeatable")
     parser.add_stream_options()
     return parser.parse(arguments)
-
-
-def source_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """The options of the source."""
-    options = {
-        "kafka.bootstrap.servers": arguments.bootstrap_servers,
-        "subscribe": arguments.source,
-        "startingOffsets": arguments.starting_offsets,
-        "maxOffsetsPerTrigger": arguments.max_offsets_per_trigger,
-        "columns": arguments.columns,
-    }
-    return {name: str(value) for name, value in options.items() if value is not None} | pairs(arguments.source_option)
 
 
 def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
@@ -88,7 +67,9 @@ def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 def whole_record(names: Sequence[str], *, keep_partitions: bool) -> list[str]:
     """The columns that make a copy of a record, by those that a topic has by default."""
-    if "timestampType" in names:  # an opaque topic's
+    from pyspark_millrace.reading.columns import is_opaque
+
+    if is_opaque(names):
         columns = ["key", "value", "headers", "timestamp"]
         return [*columns, "partition"] if keep_partitions else columns
     columns = [*names, "__timestamp", "__headers", "__tombstone"]
@@ -97,7 +78,7 @@ def whole_record(names: Sequence[str], *, keep_partitions: bool) -> list[str]:
 
 def rows_to_write(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
     """The stream of what is to be written."""
-    options = source_options(arguments)
+    options = source_options(arguments, arguments.source, arguments.source_option)
     reader = spark.readStream.format("millrace")
     if "columns" not in options:
         names = reader.options(**options).load().columns
@@ -108,23 +89,24 @@ def rows_to_write(spark: SparkSession, arguments: argparse.Namespace) -> DataFra
     return frame.selectExpr(*arguments.select) if arguments.select else frame
 
 
+def start_query(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
+    """Start writing; the checkpoint makes a later run go on from here."""
+    writer = rows_to_write(spark, arguments).writeStream.format("millrace").options(**sink_options(arguments))
+    name = f"{arguments.source} to {arguments.target}"
+    return writer.queryName(name).outputMode("append").trigger(**trigger(arguments)).start()
+
+
 def run(arguments: argparse.Namespace, stopping: Event) -> None:
     """Start Spark and write."""
-    from pyspark_millrace import session
-
-    name = f"{arguments.source} to {arguments.target}"
-    spark = session(
-        name, profile=arguments.profile, delta=False, checkpoint_root=os.path.dirname(arguments.checkpoint) or "."
+    job = QueryJob(
+        f"{arguments.source} to {arguments.target}",
+        source=arguments.source,
+        target=arguments.target,
+        checkpoint=arguments.checkpoint,
+        counted="rows read",
+        delta=False,
     )
-    spark.sparkContext.setLogLevel("ERROR")
-    say(f"{name} at {arguments.bootstrap_servers} (checkpoint {arguments.checkpoint})")
-    started, report = time.monotonic(), Report()
-    writer = rows_to_write(spark, arguments).writeStream.format("millrace").options(**sink_options(arguments))
-    query = writer.queryName(name).outputMode("append").trigger(**trigger(arguments)).start()
-    follow(query, stopping, report.add_progress)
-    seconds = time.monotonic() - started
-    say(f"{report.rows:,} rows read in {seconds:.1f} s ({report.rows / seconds:,.0f} rows/s) -> {arguments.target}")
-    spark.stop()
+    run_query(job, arguments, stopping, lambda spark, report: start_query(spark, arguments))
 
 
 def main(arguments: Sequence[str]) -> int:

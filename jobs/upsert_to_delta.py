@@ -20,17 +20,16 @@ Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wro
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import time
 from collections.abc import Sequence
 from threading import Event
 from typing import TYPE_CHECKING
 
-from pyspark_millrace.job import JobParser, Report, follow, pairs, run_job, say, trigger
+from pyspark_millrace.job import JobParser, QueryJob, names, run_job, run_query, source_options, trigger
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -42,7 +41,6 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add("--key", required=True, metavar="A,B,...", help="columns by which rows of the table are known")
     add("--checkpoint", metavar="PATH", help="where the progress is kept (default: PATH/_checkpoints/upsert)")
     parser.add_bootstrap_servers()
-    add("--columns", metavar="A,B,...", help="columns to read (default: all)")
     add("--select", action="append", default=[], metavar="SQL", help="expression to write, with AS name; repeatable")
     add("--delete-when", metavar="SQL", help="a change for which this is true deletes (default: tombstones do)")
     add("--order-by", metavar="A,B,...", help="columns of which the largest is the latest change (default: the offset)")
@@ -51,33 +49,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add("--partition-by", metavar="A,B,...", help="columns by which a new table is partitioned")
     add("--merge-schema", action="store_true", help="add columns to the table that the changes have and it has not")
     add("--compact-after", type=int, metavar="N", help="put small files together after so many batches")
-    add(
-        "--starting-offsets",
-        default="earliest",
-        metavar="WHERE",
-        help="where the first run starts: earliest, latest or JSON per partition (default: earliest)",
-    )
-    add("--max-offsets-per-trigger", type=int, metavar="N", help="most records in a micro-batch (default: no limit)")
-    parser.add_pairs("--option", "further option of the source; repeatable")
+    parser.add_source_options()
     parser.add_stream_options()
     return parser.parse(arguments)
-
-
-def names(text: str | None) -> tuple[str, ...]:
-    """Column names separated by commas."""
-    return tuple(name.strip() for name in text.split(",")) if text else ()
-
-
-def source_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """The options of the source."""
-    options = {
-        "kafka.bootstrap.servers": arguments.bootstrap_servers,
-        "subscribe": arguments.topic,
-        "startingOffsets": arguments.starting_offsets,
-        "maxOffsetsPerTrigger": arguments.max_offsets_per_trigger,
-        "columns": arguments.columns,
-    }
-    return {name: str(value) for name, value in options.items() if value is not None} | pairs(arguments.option)
 
 
 PLACE = ("__topic", "__partition", "__offset", "__tombstone")
@@ -86,30 +60,20 @@ PLACE = ("__topic", "__partition", "__offset", "__tombstone")
 
 def changes(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
     """The stream of changes, with what orders them."""
-    options = source_options(arguments)
+    from pyspark_millrace.reading.columns import is_opaque
+
+    options = source_options(arguments, arguments.topic, arguments.option)
     reader = spark.readStream.format("millrace")
     given = names(options.get("columns")) or tuple(reader.options(**options).load().columns)
-    is_opaque = "timestampType" in given
-    added = [name for name in PLACE if name not in given and not (is_opaque and name == "__tombstone")]
+    added = [name for name in PLACE if name not in given and not (is_opaque(given) and name == "__tombstone")]
     frame = reader.options(**options | {"columns": ",".join([*given, *added])}).load()
     return frame.selectExpr(*arguments.select, *added) if arguments.select else frame
 
 
-def checkpoint_of(arguments: argparse.Namespace) -> str:
-    """Inside the table by default, under a name that Delta passes over."""
-    return str(arguments.checkpoint or f"{arguments.table.rstrip('/')}/_checkpoints/upsert")
-
-
-def run(arguments: argparse.Namespace, stopping: Event) -> None:
-    """Start Spark and apply the changes."""
-    from pyspark_millrace import session
+def start_query(spark: SparkSession, arguments: argparse.Namespace, checkpoint: str) -> StreamingQuery:
+    """Start applying the changes; the checkpoint makes a later run go on from here."""
     from pyspark_millrace.delta import Compaction, upsert
 
-    name, checkpoint = f"upsert {arguments.topic}", checkpoint_of(arguments)
-    spark = session(name, profile=arguments.profile, checkpoint_root=os.path.dirname(checkpoint) or ".")
-    spark.sparkContext.setLogLevel("ERROR")
-    say(f"{arguments.topic} at {arguments.bootstrap_servers} -> {arguments.table} (checkpoint {checkpoint})")
-    started, report = time.monotonic(), Report()
     into = upsert(
         arguments.table,
         key=names(arguments.key),
@@ -119,14 +83,24 @@ def run(arguments: argparse.Namespace, stopping: Event) -> None:
         drop=names(arguments.drop),
         partition_by=names(arguments.partition_by),
         merge_schema=arguments.merge_schema,
-        compaction=Compaction(after_batches=arguments.compact_after) if arguments.compact_after is not None else None,
+        compaction=None if arguments.compact_after is None else Compaction(after_batches=arguments.compact_after),
     )
     writer = changes(spark, arguments).writeStream.foreachBatch(into).option("checkpointLocation", checkpoint)
-    query = writer.queryName(name).trigger(**trigger(arguments)).start()
-    follow(query, stopping, report.add_progress)
-    seconds = time.monotonic() - started
-    say(f"{report.rows:,} changes in {seconds:.1f} s ({report.rows / seconds:,.0f} changes/s) -> {arguments.table}")
-    spark.stop()
+    return writer.queryName(f"upsert {arguments.topic}").trigger(**trigger(arguments)).start()
+
+
+def run(arguments: argparse.Namespace, stopping: Event) -> None:
+    """Start Spark and apply the changes."""
+    # Inside the table by default, under a name that Delta passes over.
+    checkpoint = arguments.checkpoint or f"{arguments.table.rstrip('/')}/_checkpoints/upsert"
+    job = QueryJob(
+        f"upsert {arguments.topic}",
+        source=arguments.topic,
+        target=arguments.table,
+        checkpoint=checkpoint,
+        counted="changes",
+    )
+    run_query(job, arguments, stopping, lambda spark, report: start_query(spark, arguments, checkpoint))
 
 
 def main(arguments: Sequence[str]) -> int:

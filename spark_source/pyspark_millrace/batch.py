@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from millrace.errors import UsageError
-from pyspark_millrace.offsets import OffsetRange
-from pyspark_millrace.planning import BATCH_SIZING
-from pyspark_millrace.positions import Edge, PartitionKey
-from pyspark_millrace.tasks import plan_tasks, read_task
+from pyspark_millrace.options.positions import Edge, PartitionKey
+from pyspark_millrace.planning.offsets import OffsetRange
+from pyspark_millrace.planning.splits import BATCH_SIZING
+from pyspark_millrace.reading.tasks import plan_tasks, read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_millrace.columns import Layout
-    from pyspark_millrace.options import SourceOptions
-    from pyspark_millrace.topics import TopicSet
+    from pyspark_millrace.options.source import SourceOptions
+    from pyspark_millrace.planning.topics import TopicSet
+    from pyspark_millrace.reading.columns import Layout
 
 
 _PUSHING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -40,7 +40,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typ
 
     def partitions(self) -> Sequence[InputPartition]:
         """Resolve start and end, and cut what lies between into tasks."""
-        from pyspark_millrace.topics import Cluster
+        from pyspark_millrace.planning.topics import Cluster
 
         start, end = self._range
         keys = self._topics.partitions

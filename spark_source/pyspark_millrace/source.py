@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyspark_millrace.batch import BatchReader
-    from pyspark_millrace.columns import Layout
     from pyspark_millrace.decoding.options import DecodeOptions
     from pyspark_millrace.decoding.plan import DecodePlan
-    from pyspark_millrace.options import SourceOptions
+    from pyspark_millrace.options.source import SourceOptions
+    from pyspark_millrace.planning.topics import Cluster, TopicSet
+    from pyspark_millrace.reading.columns import Layout
     from pyspark_millrace.sink.writer import BatchWriter, StreamWriter
     from pyspark_millrace.stream import StreamReader
-    from pyspark_millrace.topics import Cluster, TopicSet
 
 _SAYS_WHAT_TO_READ = frozenset(("subscribe", "subscribepattern", "assign"))
 
@@ -32,7 +32,7 @@ _SAYS_WHAT_TO_READ = frozenset(("subscribe", "subscribepattern", "assign"))
 class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed here
     """Topics of a millrace cluster as a table, to read and to write, in batch and streaming.
 
-    The options are those of ``pyspark_millrace.options`` and ``pyspark_millrace.sink.options``; wrong ones raise
+    The options are those of ``pyspark_millrace.options.source`` and ``pyspark_millrace.sink.options``; wrong ones raise
     ``UsageError`` before anything starts.
     """
 
@@ -53,7 +53,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
     def _options(self) -> SourceOptions:
         """The options of a read: only the method that Spark calls next says whether this is one."""
         if self._parsed is None:
-            from pyspark_millrace.options import parse_options
+            from pyspark_millrace.options.source import parse_options
 
             self._parsed = parse_options(self._values)
         return self._parsed
@@ -101,7 +101,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
 
     def _resolved(self) -> TopicSet:
         if self._topics is None:
-            from pyspark_millrace.topics import Cluster
+            from pyspark_millrace.planning.topics import Cluster
 
             with Cluster.connect(self._options) as cluster:
                 topics = cluster.resolve(self._options.subscription)
@@ -134,7 +134,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
     def _layout(self, asked: StructType | None = None) -> Layout:
         """The columns to read: named by the option, by the schema that the user or Spark gives, or all of them."""
         from millrace.errors import UsageError
-        from pyspark_millrace.columns import default_layout, layout_of_user_schema, named_layout
+        from pyspark_millrace.reading.columns import default_layout, layout_of_user_schema, named_layout
 
         topics = self._resolved()
         options = self._options

@@ -29,20 +29,20 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from millrace.errors import MillraceError, UnknownTopicOrPartitionError
-from pyspark_millrace.backlog import Backlog
-from pyspark_millrace.offsets import LossReport, StreamOffsets, losses_between, ranges_between, truncated
-from pyspark_millrace.options import IsolationLevel
+from pyspark_millrace.options.positions import Edge, PartitionKey
+from pyspark_millrace.options.source import IsolationLevel
 from pyspark_millrace.origin import Origin, with_origin
-from pyspark_millrace.planning import STREAM_SIZING
-from pyspark_millrace.positions import Edge, PartitionKey
-from pyspark_millrace.tasks import plan_tasks, read_task
+from pyspark_millrace.planning.backlog import Backlog
+from pyspark_millrace.planning.offsets import LossReport, StreamOffsets, losses_between, ranges_between, truncated
+from pyspark_millrace.planning.splits import STREAM_SIZING
+from pyspark_millrace.reading.tasks import plan_tasks, read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_millrace.columns import Layout
-    from pyspark_millrace.options import SourceOptions
-    from pyspark_millrace.topics import Cluster, TopicSet
+    from pyspark_millrace.options.source import SourceOptions
+    from pyspark_millrace.planning.topics import Cluster, TopicSet
+    from pyspark_millrace.reading.columns import Layout
 
 _log = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _connected(self) -> Cluster:
         if self._cluster is None:
-            from pyspark_millrace.topics import Cluster
+            from pyspark_millrace.planning.topics import Cluster
 
             self._cluster = Cluster.connect(self._options)
         return self._cluster
@@ -210,7 +210,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _checked(self, found: TopicSet) -> TopicSet:
         """A running query reads one schema: newer versions pass, other topics must fit."""
-        from pyspark_millrace.columns import check_layout
+        from pyspark_millrace.reading.columns import check_layout
 
         check_layout(self._layout, found.schema, topics=found.description)
         return found

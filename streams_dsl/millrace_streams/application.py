@@ -56,9 +56,7 @@ def stream_main(
     add = parser.add_argument
     add("--checkpoint", metavar="PATH", help="where the progress and state are kept (default: beside the table)")
     add("--max-offsets-per-trigger", type=int, metavar="N", help="most records in a micro-batch (default: 2,000,000)")
-    add("--continuous", action="store_true", help="go on until stopped, instead of ending with what is there")
-    add("--trigger-interval", metavar="TIME", help="time between micro-batches with --continuous (default: no pause)")
-    add("--profile", default="default", choices=["default", "low-latency"], help="session profile (default: default)")
+    parser.add_stream_options(interval=None)
     parsed = parser.parse(arguments)
     if parsed.trigger_interval and not parsed.continuous:
         parser.error("--trigger-interval goes with --continuous")

@@ -10,8 +10,8 @@ from millrace.config.client import Isolation
 from millrace_broker.embedded import EmbeddedBroker
 from pyspark_millrace.audit.intervals import normalized
 from pyspark_millrace.audit.topic_log import TopicLog
-from pyspark_millrace.offsets import OffsetRange
-from pyspark_millrace.positions import PartitionKey
+from pyspark_millrace.options.positions import PartitionKey
+from pyspark_millrace.planning.offsets import OffsetRange
 
 DEADLINE_S = 120
 

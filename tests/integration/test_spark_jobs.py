@@ -225,7 +225,7 @@ def test_a_poisoned_maven_repository_does_no_harm(run, tmp_path):
         "<artifactId>slf4j-api</artifactId><version>2.0.13</version></project>"
     )
     (module / "slf4j-api-2.0.13.jar").write_bytes(b"PK\x03\x04 cut")
-    program = "from pyspark_millrace.delta_jars import delta_jars; print(*(jar.name for jar in delta_jars()))"
+    program = "from pyspark_millrace.environment.delta_jars import delta_jars as jars; print(*(x.name for x in jars()))"
     ran = run(
         [sys.executable, "-c", program],
         MILLRACE_CACHE=str(tmp_path / "cache"),

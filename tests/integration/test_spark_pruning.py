@@ -16,8 +16,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from millrace.clients import Producer
 from millrace.schemas import parse_ddl
 from pyspark_millrace import DefaultSource
-from pyspark_millrace.read_reports import ReadCounters
-from pyspark_millrace.reading import Sources, read_split
+from pyspark_millrace.reading.reports import ReadCounters
+from pyspark_millrace.reading.splits import Sources, read_split
 
 START_MS = 1_700_000_000_000
 PARTITIONS = 3

@@ -5,108 +5,31 @@ The job is the one that users run; the rows are checked by a plain consumer.
 
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from millrace.clients import Admin, Consumer, Producer
-from pyspark_millrace import spark_submit_command
+
+from .job_kills import DEADLINE_S, VICTIMS, Broker, Job, kill_one, wait_for
 
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "jobs" / "topic_to_topic.py"
-MILLRACE = Path(sys.executable).with_name("millrace")
-DEADLINE_S = 180
 RECORDS_PER_ROUND = 3000
 BATCH_RECORDS = 250
-VICTIMS = ("driver", "worker", "broker")
-
-
-def wait_for(what, condition):
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}"
-        threading.Event().wait(0.05)
-    return found
-
-
-class Broker:
-    """``millrace broker``, always under the same address."""
-
-    def __init__(self, directory):
-        self._directory = directory
-        self.address = "127.0.0.1:0"
-        self.start()
-
-    def start(self):
-        command = [MILLRACE, "broker", "--data-dir", self._directory / "data", "--listen", self.address]
-        with (self._directory / "broker.stderr").open("a") as errors:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-        line = self.process.stdout.readline()
-        assert "listening on" in line, (self._directory / "broker.stderr").read_text()
-        self.address = line.rpartition(" ")[2].strip()
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait(60)
-        self.process.stdout.close()
-
-
-class Job:
-    """``jobs/topic_to_topic.py`` under spark-submit, with tasks that are tried again."""
-
-    def __init__(self, log, arguments):
-        command = spark_submit_command(JOB, *map(str, arguments))
-        command = [part.replace("spark.master=local[*]", "spark.master=local[2,8]") for part in command]
-        self._log = log
-        with log.open("w") as output:
-            self.process = subprocess.Popen(
-                command, cwd="/", stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
-
-    @property
-    def output(self):
-        return self._log.read_text()
-
-    @property
-    def batches(self):
-        return len(re.findall(r"^batch \d+: ", self.output, re.MULTILINE))
-
-    @property
-    def is_running(self):
-        return self.process.poll() is None
-
-    def workers(self):
-        """The processes in which its tasks run Python: forked by Spark's daemon, in the job's session."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            try:
-                command = (entry / "cmdline").read_bytes()
-                parent, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[1:4]
-            except (OSError, ValueError):
-                continue
-            if int(session) == self.process.pid and b"worker_daemon\0pyspark.worker\0" in command:
-                found[int(entry.name)] = int(parent)
-        return [worker for worker, parent in found.items() if parent in found]
-
-    def kill(self):
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(60)
 
 
 @pytest.fixture
 def broker(tmp_path):
     broker = Broker(tmp_path)
     yield broker
-    if broker.process.poll() is None:
-        broker.kill()
+    broker.kill()
 
 
 @pytest.fixture
@@ -117,13 +40,12 @@ def jobs(broker, tmp_path):
     def start(*more):
         arguments = ["--source", "numbers", "--target", "copies", "--checkpoint", tmp_path / "checkpoint"]
         arguments += ["--bootstrap-servers", broker.address, "--max-offsets-per-trigger", BATCH_RECORDS, *more]
-        started.append(Job(tmp_path / f"job-{len(started)}.log", arguments))
+        started.append(Job(JOB, tmp_path / f"job-{len(started)}.log", arguments))
         return started[-1]
 
     yield start
     for job in started:
-        if job.is_running:
-            job.kill()
+        job.kill()
 
 
 def produce(broker, numbers):
@@ -171,15 +93,7 @@ def test_killed_at_random_moments_every_record_is_written_once(broker, jobs, rou
         before = job.batches
         wait_for("two batches", lambda job=job, before=before: job.batches >= before + 2 or not job.is_running)
         threading.Event().wait(chance.uniform(0, 0.6))
-        if victim == "driver":
-            job.kill()
-        elif victim == "broker":
-            broker.kill()
-            threading.Event().wait(chance.uniform(0, 1.5))
-            broker.start()
-        else:
-            for worker in job.workers():
-                os.kill(worker, signal.SIGKILL)
+        kill_one(victim, job, broker, chance)
     if job.is_running:
         job.process.send_signal(signal.SIGTERM)
         job.process.wait(DEADLINE_S)

@@ -29,8 +29,8 @@ from pyspark_millrace.audit.transactions import (
     landings_of,
 )
 from pyspark_millrace.checkpoints.query_log import Checkpoint, LoggedBatch
-from pyspark_millrace.offsets import OffsetRange
-from pyspark_millrace.positions import PartitionKey
+from pyspark_millrace.options.positions import PartitionKey
+from pyspark_millrace.planning.offsets import OffsetRange
 
 EXIT_PROVED: Final = 0
 EXIT_UNVERIFIABLE: Final = 3

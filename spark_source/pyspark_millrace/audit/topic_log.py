@@ -15,7 +15,7 @@ from millrace.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from millrace.records import decode_range
 from millrace.segments.direct import map_located
 from pyspark_millrace.audit.intervals import Interval, normalized
-from pyspark_millrace.offsets import OffsetRange
+from pyspark_millrace.planning.offsets import OffsetRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

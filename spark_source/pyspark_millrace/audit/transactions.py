@@ -15,7 +15,7 @@ from pyspark_millrace.audit.delta_history import TableHistory, rows_of
 from pyspark_millrace.audit.intervals import size
 from pyspark_millrace.audit.topic_log import Holding
 from pyspark_millrace.checkpoints.query_log import LoggedBatch
-from pyspark_millrace.offsets import OffsetRange
+from pyspark_millrace.planning.offsets import OffsetRange
 
 
 class Verdict(StrEnum):

@@ -19,7 +19,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from millrace.errors import UsageError
-from pyspark_millrace.offsets import OffsetRange, StreamOffsets, ranges_between
+from pyspark_millrace.planning.offsets import OffsetRange, StreamOffsets, ranges_between
 
 _VERSIONS: Final = ("v1", "v2")
 _IDS: Final = "@topic-ids"

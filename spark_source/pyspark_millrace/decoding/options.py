@@ -11,7 +11,7 @@ from millrace.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark_millrace.given_options import GivenOptions
+    from pyspark_millrace.options.given import GivenOptions
 
 DECODE: Final = "decode"
 DECODE_KEY: Final = "decode.key"

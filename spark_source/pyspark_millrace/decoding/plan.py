@@ -15,7 +15,7 @@ from pyspark_millrace.decoding.options import BadRecords, DecodeOptions, PartOpt
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_millrace.topics import Cluster
+    from pyspark_millrace.planning.topics import Cluster
 
 RAW_KEY: Final = "__key"
 RAW_VALUE: Final = "__value"

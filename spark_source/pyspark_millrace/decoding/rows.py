@@ -16,12 +16,12 @@ import pyarrow as pa
 from millrace.errors import InvalidRecordError
 from millrace.payloads import PayloadDecoder, PayloadSchema
 from millrace.schemas import promote
-from pyspark_millrace.columns import Column, Layout, Metadata, raw_columns
 from pyspark_millrace.decoding.options import BadRecords
 from pyspark_millrace.decoding.plan import RAW_KEY, RAW_VALUE, DecodePlan, PartPlan
+from pyspark_millrace.reading.columns import Column, Layout, Metadata, raw_columns
 
 if TYPE_CHECKING:
-    from pyspark_millrace.options import SourceOptions
+    from pyspark_millrace.options.source import SourceOptions
 
 REASON_HEADER: Final = "__millrace.errors.reason"
 TOPIC_HEADER: Final = "__millrace.errors.topic"

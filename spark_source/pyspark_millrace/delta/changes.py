@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import SchemaMismatchError, UsageError
-from pyspark_millrace.columns import Metadata
 from pyspark_millrace.delta.transactions import (
     Transaction,
     append_rows,
@@ -21,6 +20,7 @@ from pyspark_millrace.delta.transactions import (
     quoted,
     same_key,
 )
+from pyspark_millrace.reading.columns import Metadata
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

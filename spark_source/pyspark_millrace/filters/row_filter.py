@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_millrace.columns import Column, Layout, Metadata, available_columns, raw_columns
 from pyspark_millrace.filters.binding import bind_option
 from pyspark_millrace.filters.bounds import NO_LIMITS, Bounds, Limits, can_match, exactly, limits_of
 from pyspark_millrace.filters.expression import Expression, conjunction, leaves
 from pyspark_millrace.filters.parsing import parse_filter
+from pyspark_millrace.reading.columns import Column, Layout, Metadata, available_columns, raw_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
     from millrace.records import BatchHeader, BatchStatistics, ColumnStatistics, Wanted
-    from pyspark_millrace.positions import PartitionKey
+    from pyspark_millrace.options.positions import PartitionKey
 
 _MICROSECONDS_PER_MS: Final = 1000
 _OPAQUE_COLUMNS: Final = ("key", "value")

@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 from pyspark_millrace.monitor.progress import BatchProgress, SourceProgress
-from pyspark_millrace.read_reports import ReadReport
+from pyspark_millrace.reading.reports import ReadReport
 
 
 @dataclass(slots=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace.errors import UsageError
-from pyspark_millrace.offsets import StreamOffsets
 from pyspark_millrace.origin import Origin, origin_of
+from pyspark_millrace.planning.offsets import StreamOffsets
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from pyspark_millrace.monitor.group_commits import MONITOR_TIMEOUTS_MS, GroupCom
 from pyspark_millrace.monitor.measurements import Measurements
 from pyspark_millrace.monitor.outlets import Outlets
 from pyspark_millrace.monitor.progress import parse_progress
-from pyspark_millrace.read_reports import ADDRESS_PROPERTY, read_datagram
+from pyspark_millrace.reading.reports import ADDRESS_PROPERTY, read_datagram
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from millrace.errors import UsageError
-from pyspark_millrace.given_options import GivenOptions
+from pyspark_millrace.options.given import GivenOptions
 
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 """How long a task's records may wait for the driver's commit: as long as brokers allow by default."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from millrace.errors import EnvironmentProblemError, MillraceError
-from pyspark_millrace.spark_session import spark_submit_command
+from pyspark_millrace.environment.session import spark_submit_command
 
 _START_SECONDS_MAX: Final = 60.0
 _LOCK_SECONDS_MAX: Final = 60.0

@@ -12,8 +12,8 @@ from millrace.errors import UsageError
 from pyspark_millrace.checkpoints.query_log import read_checkpoint
 from pyspark_millrace.checkpoints.reset import execute_reset, offsets_of, plan_reset
 from pyspark_millrace.checkpoints.running import RunningLock, RunningLocks
-from pyspark_millrace.offsets import StreamOffsets
-from pyspark_millrace.positions import PartitionKey
+from pyspark_millrace.options.positions import PartitionKey
+from pyspark_millrace.planning.offsets import StreamOffsets
 
 ID, OTHER_ID = uuid.UUID(int=7), uuid.UUID(int=8)
 NOW = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)

@@ -12,10 +12,10 @@ from pyspark_millrace.monitor.exposition import MonitorCollector
 from pyspark_millrace.monitor.group_commits import CommitStatistics
 from pyspark_millrace.monitor.measurements import Measurements
 from pyspark_millrace.monitor.progress import parse_progress
-from pyspark_millrace.offsets import StreamOffsets
+from pyspark_millrace.options.positions import PartitionKey
 from pyspark_millrace.origin import Origin, with_origin
-from pyspark_millrace.positions import PartitionKey
-from pyspark_millrace.read_reports import ReadReport
+from pyspark_millrace.planning.offsets import StreamOffsets
+from pyspark_millrace.reading.reports import ReadReport
 
 END = StreamOffsets({PartitionKey("t", 0): 12}, {"t": uuid.UUID(int=7)}).to_json()
 LABELS = {"query_id": "q-1", "query": "nightly"}

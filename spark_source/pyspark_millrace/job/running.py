@@ -1,0 +1,136 @@
+"""A job from its start to its exit code: session, progress, signals, what went wrong.
+
+Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from millrace.errors import MillraceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+_POLL_SECONDS: Final = 0.2
+
+
+class Report:
+    """Prints a line for each micro-batch that is written; ``rows`` is their sum."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._last = -1
+
+    def add(self, batch_id: int, rows: int, seconds: float) -> None:
+        """A batch is done; told again, or without rows, it is passed over."""
+        if batch_id <= self._last or not rows:
+            return
+        self._last = batch_id
+        self.rows += rows
+        say(f"batch {batch_id}: {rows:,} rows in {seconds:.1f} s ({rows / max(seconds, 0.001):,.0f} rows/s)")
+
+    def add_progress(self, query: StreamingQuery) -> None:
+        """What Spark has written since the last time."""
+        for progress in query.recentProgress:
+            milliseconds = progress["durationMs"].get("triggerExecution", 0)
+            self.add(progress["batchId"], progress["numInputRows"], milliseconds / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryJob:
+    """A query that goes from one place to another, and what is said of it."""
+
+    name: str
+    source: str
+    target: str
+    checkpoint: str
+    counted: str = "rows"
+    delta: bool = True
+    spark_counts: bool = True
+    """Whether Spark's progress has the rows; who counts by himself adds them to the report."""
+
+
+def run_query(
+    job: QueryJob,
+    arguments: argparse.Namespace,
+    stopping: Event,
+    start: Callable[[SparkSession, Report], StreamingQuery],
+) -> None:
+    """Start Spark and the query, tell of its batches until it ends or is to stop, and sum up.
+
+    Raises what the query failed with.
+    """
+    from pyspark_millrace import session
+
+    root = os.path.dirname(job.checkpoint) or "."
+    spark = session(job.name, profile=arguments.profile, delta=job.delta, checkpoint_root=root)
+    spark.sparkContext.setLogLevel("ERROR")
+    say(f"{job.source} at {arguments.bootstrap_servers} -> {job.target} (checkpoint {job.checkpoint})")
+    started, report = time.monotonic(), Report()
+    query = start(spark, report)
+    follow(query, stopping, report.add_progress if job.spark_counts else lambda query: None)
+    seconds = time.monotonic() - started
+    say(f"{report.rows:,} {job.counted} in {seconds:.1f} s ({report.rows / seconds:,.0f} /s) -> {job.target}")
+    spark.stop()
+
+
+def follow(
+    query: StreamingQuery, stopping: Event, each_time: Callable[[StreamingQuery], None] = lambda query: None
+) -> None:
+    """Wait until the query ends or is to stop. Raises what it failed with."""
+    while query.isActive and not stopping.is_set():
+        stopping.wait(_POLL_SECONDS)
+        each_time(query)
+    if stopping.is_set() and query.isActive:
+        say("stopping: what is not committed yet is read again by the next run")
+        query.stop()
+    else:
+        query.awaitTermination()
+    each_time(query)
+
+
+def run_job(run: Callable[[Event], None]) -> int:
+    """Run a job and return its exit code; the event is set by SIGTERM and Ctrl-C."""
+    stopping = Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        run(stopping)
+    except MillraceError as error:
+        complain(error.message)
+        return 1
+    except Exception as error:  # noqa: BLE001  whatever Spark raises is told in a sentence, and the exit code says it
+        if stopping.is_set():
+            # The signal stopped Spark as well, in the middle of a call. What is committed is committed.
+            return 0
+        from pyspark_millrace.spark_errors import explain
+
+        complain(explain(error))
+        return 1
+    return 0
+
+
+def say(text: str) -> None:
+    """Print a line at once, so that it shows in a pipe as well."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def complain(reason: str) -> None:
+    """Tell why the job failed."""
+    sys.stderr.write(f"error: {reason}\n")

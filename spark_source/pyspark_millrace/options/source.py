@@ -1,0 +1,334 @@
+"""The options of ``format("millrace")``: names and meanings of Spark's Kafka connector, and a few of our own.
+
+Every option is checked when the DataFrame is made, before anything starts: an unknown name, a value of a wrong form
+and a combination that makes no sense raise ``UsageError`` with the option, the value and what would be accepted.
+An option of the Kafka connector that is not supported is refused with the reason, never ignored. Names are not
+case-sensitive, as everywhere in Spark. The table of all options is in ``docs/spark.md``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from millrace.errors import UsageError
+from pyspark_millrace.decoding.options import DECODE_OPTIONS, DecodeOptions, parse_decode
+from pyspark_millrace.options.given import GivenOptions
+from pyspark_millrace.options.limits import TriggerLimits, parse_trigger_limits
+from pyspark_millrace.options.positions import (
+    AtTimestamp,
+    Edge,
+    PartitionKey,
+    Position,
+    parse_assignment,
+    parse_offsets,
+    parse_timestamps,
+)
+
+DEFAULT_ROWS_PER_BATCH: Final = 50_000
+"""Most rows of an Arrow batch handed to Spark; docs/design/0006-spark-source.md has the measurement."""
+
+
+class DirectReads(StrEnum):
+    """Whether tasks read segment files themselves."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class IsolationLevel(StrEnum):
+    """Whether records of transactions that are open or were aborted are read."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
+
+
+class NoMatch(StrEnum):
+    """What a starting timestamp after a partition's last record means."""
+
+    ERROR = "error"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """A list of topics, by name."""
+
+    names: tuple[str, ...]
+
+    def covers(self, key: PartitionKey) -> bool:
+        """Whether a partition would be read if it was there."""
+        return key.topic in self.names
+
+    def __str__(self) -> str:
+        return f"subscribe={','.join(self.names)}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPattern:
+    """Every topic whose whole name matches; topics made later join a running stream."""
+
+    pattern: str
+
+    def covers(self, key: PartitionKey) -> bool:
+        """Whether a partition would be read if it was there."""
+        return re.fullmatch(self.pattern, key.topic) is not None
+
+    def __str__(self) -> str:
+        return f"subscribePattern={self.pattern}"
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedPartitions:
+    """Chosen partitions and no others."""
+
+    partitions: tuple[PartitionKey, ...]
+
+    def covers(self, key: PartitionKey) -> bool:
+        """Whether a partition would be read if it was there."""
+        return key in self.partitions
+
+    def __str__(self) -> str:
+        return f"assign={', '.join(map(str, self.partitions))}"
+
+
+Subscription = Topics | TopicPattern | AssignedPartitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """All options of one DataFrame, checked. ``None`` where batch and stream differ in their default."""
+
+    bootstrap_servers: str
+    client_config: Mapping[str, str]
+    subscription: Subscription
+    starting: Mapping[str, str]
+    ending: Mapping[str, str]
+    starting_no_match: NoMatch
+    isolation_level: IsolationLevel
+    fail_on_data_loss: bool
+    limits: TriggerLimits
+    min_partitions: int
+    max_records_per_partition: int | None
+    split_bytes: int | None
+    columns: tuple[str, ...]
+    filter: str | None
+    include_headers: bool
+    include_metadata: bool
+    direct_reads: DirectReads
+    rows_per_batch: int
+    transform: str | None = field(repr=False)
+    transform_schema: str | None
+    group_id: str | None = None
+    group_id_prefix: str | None = None
+    decode: DecodeOptions | None = None
+    max_bytes_per_second: int | None = None
+    poll_timeout_ms: int | None = None
+    fetch_offset_retries: int = 0
+    fetch_offset_retry_interval_ms: int = 0
+
+    def task_client_config(self) -> Mapping[str, str]:
+        """The client's settings in tasks, which wait for a broker as long as ``kafkaConsumer.pollTimeoutMs`` says."""
+        if self.poll_timeout_ms is None:
+            return self.client_config
+        waiting = ("request.timeout.ms", "socket.connection.setup.timeout.ms")
+        return {**dict.fromkeys(waiting, str(self.poll_timeout_ms)), **self.client_config}
+
+    def batch_range(self) -> tuple[Position, Position]:
+        """Start and end of a batch read: by default everything that is retained.
+
+        Raises ``UsageError`` for a start at the latest or an end at the earliest offset.
+        """
+        start = _position(self.starting, "starting", edges=(Edge.EARLIEST,), default=Edge.EARLIEST)
+        end = _position(self.ending, "ending", edges=(Edge.LATEST,), default=Edge.LATEST)
+        return start, end
+
+    def stream_start(self) -> Position:
+        """Where a new stream starts: by default at the latest offsets.
+
+        Raises ``UsageError`` when an end is given, which a stream has not.
+        """
+        for name, text in self.ending.items():
+            raise UsageError(f"{name}={text!r}: a stream has no end; leave it out, or read with spark.read")
+        return _position(self.starting, "starting", edges=(Edge.EARLIEST, Edge.LATEST), default=Edge.LATEST)
+
+
+def parse_options(values: Mapping[str, str]) -> SourceOptions:
+    """Check all options of a DataFrame and give them types.
+
+    Raises ``UsageError`` for the first option that is unknown, unsupported, missing or wrong.
+    """
+    given = GivenOptions(values)
+    given.refuse_unknown(_OPTIONS, _NOT_SUPPORTED, _DECIDED_BY_THE_SOURCE)
+    options = SourceOptions(
+        bootstrap_servers=given.bootstrap_servers(),
+        client_config=given.client_settings("bootstrap.servers", "isolation.level", "group.id"),
+        subscription=_subscription(given),
+        starting=given.present(*_STARTING),
+        ending=given.present(*_ENDING),
+        starting_no_match=given.choice("startingOffsetsByTimestampStrategy", NoMatch.ERROR),
+        isolation_level=_isolation_level(given),
+        fail_on_data_loss=given.flag("failOnDataLoss", default=True),
+        limits=parse_trigger_limits(given),
+        min_partitions=given.whole_number("minPartitions") or 1,
+        max_records_per_partition=given.whole_number("maxRecordsPerPartition"),
+        split_bytes=given.whole_number("splitBytes"),
+        columns=_columns(given),
+        filter=_filter(given),
+        include_headers=given.flag("includeHeaders", default=False),
+        include_metadata=given.flag("includeMetadata", default=False),
+        direct_reads=given.choice("directReads", DirectReads.AUTO),
+        rows_per_batch=given.whole_number("maxRecordsPerBatch") or DEFAULT_ROWS_PER_BATCH,
+        transform=given.text("transform"),
+        transform_schema=given.text("transformSchema"),
+        group_id=_group_id(given),
+        group_id_prefix=_group_id_prefix(given),
+        max_bytes_per_second=given.whole_number("maxBytesPerSecond"),
+        poll_timeout_ms=given.whole_number("kafkaConsumer.pollTimeoutMs", maximum=2**31 - 1),
+        fetch_offset_retries=given.whole_number("fetchOffset.numRetries", minimum=0) or 0,
+        fetch_offset_retry_interval_ms=given.whole_number("fetchOffset.retryIntervalMs", minimum=0) or 0,
+        decode=parse_decode(given),
+    )
+    _check_together(options, given)
+    return options
+
+
+_STARTING: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+_ENDING: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+
+_OPTIONS: Final = (
+    "bootstrap.servers", "kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign",
+    *_STARTING, *_ENDING, "startingOffsetsByTimestampStrategy", "failOnDataLoss", "maxOffsetsPerTrigger",
+    "maxBytesPerSecond", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "maxBytesPerTrigger", "minOffsetsPerTrigger", "minBytesPerTrigger", "maxTriggerDelay", "minPartitions",
+    "maxRecordsPerPartition", "splitBytes", "columns", "filter", "includeHeaders", "includeMetadata", "directReads",
+    "maxRecordsPerBatch", "transform", "transformSchema", "isolation.level", "kafka.isolation.level",
+    "group.id", "kafka.group.id", "groupIdPrefix", *DECODE_OPTIONS,
+)  # fmt: skip
+"""Every supported option by its name as documented; client settings come as ``kafka.<name>`` besides."""
+
+_NOT_SUPPORTED: Final = {
+    "path": "load() takes no path; name topics by subscribe, subscribePattern or assign",
+    "topic": "name topics by subscribe, subscribePattern or assign",
+}
+
+# What a Kafka consumer takes and the source decides itself; the first five Spark's connector refuses as well.
+_DECIDED_BY_THE_SOURCE: Final = {
+    "auto.offset.reset": "startingOffsets",
+    "key.deserializer": "a cast of the key column",
+    "value.deserializer": "a cast of the value column",
+    "enable.auto.commit": "the query's checkpoint",
+    "interceptor.classes": "nothing",
+    # What a consumer in a task would have, or a member of a group.
+    "max.poll.records": "maxRecordsPerBatch",
+    "max.poll.interval.ms": "nothing, for tasks do not poll",
+    "fetch.min.bytes": "minBytesPerTrigger",
+    "fetch.max.bytes": "splitBytes",
+    "fetch.max.wait.ms": "the query's trigger",
+    "max.partition.fetch.bytes": "splitBytes",
+    "session.timeout.ms": "nothing, for a query is no member of its group",
+    "heartbeat.interval.ms": "nothing, for a query is no member of its group",
+    "group.instance.id": "nothing, for a query is no member of its group",
+    "partition.assignment.strategy": "nothing, for a query is no member of its group",
+}
+
+
+def _isolation_level(given: GivenOptions) -> IsolationLevel:
+    """Committed records by default: Kafka's connector reads those of open and aborted transactions as well."""
+    values = {
+        given.choice(name, IsolationLevel.READ_COMMITTED)
+        for name in given.present("isolation.level", "kafka.isolation.level")
+    }
+    if len(values) > 1:
+        raise UsageError("isolation.level and kafka.isolation.level differ: give one")
+    return values.pop() if values else IsolationLevel.READ_COMMITTED
+
+
+def _group_id(given: GivenOptions) -> str | None:
+    """The group that a stream commits its progress to; none without the option."""
+    groups = {text.strip() for text in given.present("group.id", "kafka.group.id").values()}
+    if len(groups) > 1:
+        raise UsageError("group.id and kafka.group.id differ: give one")
+    if groups == {""}:
+        raise UsageError("group.id='': expected the name of a group")
+    return groups.pop() if groups else None
+
+
+def _group_id_prefix(given: GivenOptions) -> str | None:
+    """What the query's id is put after to name the group; without meaning beside ``group.id``, as in Kafka's."""
+    prefix = given.text("groupIdPrefix")
+    if prefix is not None and not prefix.strip():
+        raise UsageError("groupIdPrefix='': expected the beginning of a group's name")
+    return prefix and prefix.strip()
+
+
+def _subscription(given: GivenOptions) -> Subscription:
+    present = given.present("subscribe", "subscribePattern", "assign")
+    if len(present) != 1:
+        found = ", ".join(f"{name}={text!r}" for name, text in present.items()) or "none of them"
+        raise UsageError(f"exactly one of subscribe, subscribePattern and assign says what to read; found {found}")
+    (name, text), *_ = present.items()
+    if name == "assign":
+        return AssignedPartitions(parse_assignment(name, text))
+    if name == "subscribePattern":
+        if not text.strip():
+            raise UsageError(f"subscribePattern={text!r}: expected a regular expression")
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise UsageError(f"subscribePattern={text!r}: expected a regular expression: {error}") from None
+        return TopicPattern(text)
+    names = tuple(dict.fromkeys(topic.strip() for topic in text.split(",")))
+    if not all(names):
+        raise UsageError(f"subscribe={text!r}: expected topics separated by commas")
+    return Topics(names)
+
+
+def _columns(given: GivenOptions) -> tuple[str, ...]:
+    text = given.text("columns")
+    if text is None:
+        return ()
+    names = tuple(name.strip().strip("`") for name in text.split(","))
+    if not all(names) or len(set(names)) != len(names):
+        raise UsageError(f"columns={text!r}: expected names separated by commas, each once")
+    return names
+
+
+def _filter(given: GivenOptions) -> str | None:
+    """A condition; its columns are checked when the topics are known."""
+    text = given.text("filter")
+    if text is not None:
+        from pyspark_millrace.filters import parse_filter
+
+        parse_filter(text)
+    return text
+
+
+def _check_together(options: SourceOptions, given: GivenOptions) -> None:
+    # Whether batch or stream is not known yet, so positions are only checked for their form here.
+    every_edge = (Edge.EARLIEST, Edge.LATEST)
+    _position(options.starting, "starting", edges=every_edge, default=Edge.EARLIEST)
+    _position(options.ending, "ending", edges=every_edge, default=Edge.LATEST)
+    if options.columns and options.include_metadata:
+        raise UsageError("columns and includeMetadata=true contradict each other: name the metadata columns in columns")
+    if options.columns and given.text("includeHeaders") is not None:
+        raise UsageError("columns and includeHeaders contradict each other: name headers in columns")
+    if (options.transform is None) != (options.transform_schema is None):
+        raise UsageError("transform and transformSchema go together: a pickled function and the DDL of what it yields")
+
+
+def _position(texts: Mapping[str, str], side: str, *, edges: tuple[Edge, ...], default: Edge) -> Position:
+    """The position of one side. As in the Kafka connector a timestamp wins over timestamps, and these over offsets."""
+    if (text := texts.get(f"{side}Timestamp")) is not None:
+        if not text.strip().isdecimal():
+            raise UsageError(f"{side}Timestamp={text!r}: expected a time in ms since 1970")
+        return AtTimestamp(int(text))
+    if (text := texts.get(f"{side}OffsetsByTimestamp")) is not None:
+        return parse_timestamps(f"{side}OffsetsByTimestamp", text)
+    if (text := texts.get(f"{side}Offsets")) is not None:
+        return parse_offsets(f"{side}Offsets", text, edges=edges)
+    return default

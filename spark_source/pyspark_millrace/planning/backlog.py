@@ -1,0 +1,86 @@
+"""What a stream has not read yet, and as much of it as the limits of a micro-batch let through."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from pyspark_millrace.options.positions import PartitionKey
+from pyspark_millrace.planning.admission import admit, admit_bytes
+from pyspark_millrace.planning.offsets import LossReport, OffsetRange
+from pyspark_millrace.planning.splits import Extent, total_bytes
+
+_PIECES: Final = 4
+"""An extent is cut to a quarter of what has room, so that of that room at most a quarter as a rule stays empty."""
+
+
+class Locator(Protocol):
+    """Says where in the log ranges of offsets are; ``Cluster`` is one."""
+
+    def locate(
+        self, ranges: Sequence[tuple[OffsetRange, int]], report: LossReport
+    ) -> list[tuple[OffsetRange, tuple[Extent, ...]]]:
+        """The extents of ranges, each cut to about the number of bytes beside it (0: whole segments)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Offsets from ``begin`` to ``end`` (exclusive) of partitions; one that ``end`` lacks is not read."""
+
+    begin: Mapping[PartitionKey, int]
+    end: Mapping[PartitionKey, int]
+    topic_ids: Mapping[str, uuid.UUID]
+
+    @property
+    def counts(self) -> dict[PartitionKey, int]:
+        """Offsets of each partition."""
+        return {key: max(0, self.end.get(key, offset) - offset) for key, offset in self.begin.items()}
+
+    @property
+    def records(self) -> int:
+        """Offsets of all partitions."""
+        return sum(self.counts.values())
+
+    def nothing(self) -> Backlog:
+        """None of it."""
+        return replace(self, end={})
+
+    def measure(self, locator: Locator) -> int:
+        """Its size in the log, in bytes."""
+        return sum(map(total_bytes, self._located(locator).values()))
+
+    def limited_to_records(self, limit: int) -> Backlog:
+        """At most ``limit`` records, shared among partitions by what they have."""
+        shares = admit(self.counts, limit, turn=self._turn)
+        return replace(self, end={key: self.begin[key] + share for key, share in shares.items()})
+
+    def limited_to_bytes(self, limit: int, locator: Locator) -> Backlog:
+        """About ``limit`` bytes of the log, shared among partitions by what they have."""
+
+        def cut(key: PartitionKey, extent: Extent, room_bytes: int) -> Sequence[Extent]:
+            # Of a large extent not all is asked for: it would be an answer of as many pieces as it has index entries.
+            records = extent.end_offset - extent.start_offset
+            enough = max(1, records * room_bytes * _PIECES // max(1, extent.bytes))
+            end = min(extent.end_offset, extent.start_offset + enough)
+            piece = OffsetRange(key, self.topic_ids[key.topic], extent.start_offset, end)
+            [(_, pieces)] = locator.locate([(piece, max(1, room_bytes // _PIECES))], LossReport(fail=False))
+            return pieces or (replace(extent, end_offset=end),)
+
+        wanted = {key: self.begin[key] + count for key, count in self.counts.items() if count}
+        return replace(self, end=admit_bytes(wanted, self._located(locator), limit, cut, turn=self._turn))
+
+    @property
+    def _turn(self) -> int:
+        return sum(self.begin.values())
+
+    def _located(self, locator: Locator) -> dict[PartitionKey, Sequence[Extent]]:
+        ranges = [
+            OffsetRange(key, self.topic_ids[key.topic], self.begin[key], self.begin[key] + count)
+            for key, count in self.counts.items()
+            if count
+        ]
+        # What is lost is reported when the batch is planned.
+        located = locator.locate([(wanted, 0) for wanted in ranges], LossReport(fail=False))
+        return {wanted.key: extents for wanted, extents in located}

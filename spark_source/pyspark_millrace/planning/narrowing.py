@@ -1,0 +1,62 @@
+"""Ranges of offsets without what a filter rules out, before anything is read.
+
+By topic, partition and offset that takes nothing but the condition; by time, the time indexes of the brokers: all
+records before the first one of a time are earlier. The converse does not hold, for records may come late; so an upper
+limit of time leaves no offsets out, and batches are passed over by their statistics instead. But it tells where little
+can be expected: there splits may be large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark_millrace.filters import RowFilter
+    from pyspark_millrace.options.positions import PartitionKey
+    from pyspark_millrace.planning.offsets import OffsetRange
+
+FirstOffsetsFrom = Callable[[Mapping["PartitionKey", int]], Mapping["PartitionKey", int | None]]
+"""Asks brokers for the first record at or after a time in ms, in each partition; None: there is none."""
+
+
+def within_offsets(ranges: Sequence[OffsetRange], row_filter: RowFilter | None) -> list[OffsetRange]:
+    """The parts of ranges that may have matching records by topic, partition and offset."""
+    if row_filter is None:
+        return list(ranges)
+    narrowed = []
+    for each in ranges:
+        if each.start > each.end:  # records went away: that has to be told
+            narrowed.append(each)
+            continue
+        low, high = row_filter.offset_limits(each.key)
+        start = each.start if low is None else max(each.start, low)
+        end = each.end if high is None else min(each.end, high + 1)
+        if start < end and row_filter.covers(each.key, start, end):
+            narrowed.append(replace(each, start=start, end=end))
+    return narrowed
+
+
+def within_times(
+    ranges: Sequence[OffsetRange], row_filter: RowFilter | None, first_offsets_from: FirstOffsetsFrom
+) -> tuple[list[OffsetRange], list[OffsetRange]]:
+    """The parts of ranges that are not before the earliest time that may match, in two lists.
+
+    In the second is what follows the first record after the latest time: only records that came late match there.
+    """
+    if row_filter is None:
+        return list(ranges), []
+    limits = {each.key: row_filter.time_limits_ms(each.key) for each in ranges}
+    firsts = first_offsets_from({key: low for key, (low, _) in limits.items() if low is not None and low > 0})
+    lasts = first_offsets_from({key: high + 1 for key, (_, high) in limits.items() if high is not None and high >= 0})
+    timely, late = [], []
+    for each in ranges:
+        first, last = firsts.get(each.key, each.start), lasts.get(each.key)
+        start = each.end if first is None else max(each.start, first)
+        middle = each.end if last is None else min(max(start, last), each.end)
+        if start < middle:
+            timely.append(replace(each, start=start, end=middle))
+        if middle < each.end:
+            late.append(replace(each, start=middle))
+    return timely, late

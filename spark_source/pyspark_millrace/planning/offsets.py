@@ -1,0 +1,285 @@
+"""The offsets of a stream as Spark keeps them in the checkpoint, and what it means when the log has moved on.
+
+The JSON is the Kafka connector's, ``{"orders": {"0": 12, "1": 7}}`` (the next offset to read of each partition), with
+names that no topic can have beside the topics:
+
+* ``@topic-ids``  the id of each topic, by which one that was deleted and made anew is recognised (KIP-516);
+* ``@cluster``    the id of the cluster, by which brokers of another one are told from topics that were made anew;
+* ``@initial``    true in the offsets that a new query starts with;
+* ``@from``       in the end of the first batch: the offsets that it starts with;
+* ``@reset``      true in offsets that ``millrace offsets reset`` has put into the checkpoint. They are the end of a
+  batch without records, whatever lies between the batch before and them.
+
+``@from`` is there because Spark logs only the end of a batch. When a query dies in its first batch, Spark asks for
+the initial offsets anew and replays the batch up to the logged end; "latest" has moved by then, and the records in
+between would silently be skipped. (Spark's Kafka source keeps its initial offsets in the checkpoint for this; a Python
+source is not told where that is.)
+
+Invariants: the same offsets always give the same JSON, key for key, because Spark compares the text; a partition's
+next offset never goes back from one batch to the next unless its topic's id changed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+
+from millrace.errors import OffsetsLostError, UsageError
+from millrace.ids import id_text, parse_id
+from pyspark_millrace.options.positions import PartitionKey
+
+_TOPIC_IDS: Final = "@topic-ids"
+_CLUSTER: Final = "@cluster"
+_INITIAL: Final = "@initial"
+_FROM: Final = "@from"
+_RESET: Final = "@reset"
+_LISTED_MAX: Final = 10
+
+
+class Subscription(Protocol):
+    """What a query reads; its text says so in an option's words."""
+
+    def covers(self, key: PartitionKey) -> bool:
+        """Whether a partition would be read if it was there."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffsets:
+    """One point in a stream: the next offset of every partition, and which topics these were."""
+
+    next_offsets: Mapping[PartitionKey, int]
+    topic_ids: Mapping[str, uuid.UUID]
+    is_initial: bool = False
+    started_from: Mapping[PartitionKey, int] | None = None
+    is_reset: bool = False
+    cluster_id: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that Spark writes to the checkpoint and shows in progress reports."""
+        value: dict[str, Any] = _nested(self.next_offsets)
+        value[_TOPIC_IDS] = {topic: id_text(self.topic_ids[topic]) for topic in sorted(self.topic_ids)}
+        if self.cluster_id is not None:
+            value[_CLUSTER] = self.cluster_id
+        if self.is_initial:
+            value[_INITIAL] = True
+        if self.started_from is not None:
+            value[_FROM] = _nested(self.started_from)
+        if self.is_reset:
+            value[_RESET] = True
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> StreamOffsets:
+        """Read what ``to_json`` wrote. Raises ``UsageError`` for offsets of another source."""
+        try:
+            return cls(
+                next_offsets=_flat({topic: value[topic] for topic in value if not topic.startswith("@")}),
+                topic_ids={topic: parse_id(text) for topic, text in value[_TOPIC_IDS].items()},
+                is_initial=bool(value.get(_INITIAL, False)),
+                started_from=_flat(value[_FROM]) if _FROM in value else None,
+                is_reset=bool(value.get(_RESET, False)),
+                cluster_id=value.get(_CLUSTER),
+            )
+        except (KeyError, ValueError, AttributeError, TypeError):
+            raise UsageError(
+                f"the checkpoint's offsets {dict(value)} are not millrace's: it belongs to another source; "
+                "give the query a checkpoint of its own"
+            ) from None
+
+    def advanced_to(
+        self,
+        next_offsets: Mapping[PartitionKey, int],
+        topic_ids: Mapping[str, uuid.UUID],
+        cluster_id: str | None = None,
+    ) -> StreamOffsets:
+        """The end of a batch that begins here; these very offsets when there is nothing to read."""
+        if dict(next_offsets) == dict(self.next_offsets) and dict(topic_ids) == dict(self.topic_ids):
+            return self
+        return StreamOffsets(
+            next_offsets,
+            topic_ids,
+            started_from=self.next_offsets if self.is_initial else None,
+            cluster_id=cluster_id or self.cluster_id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets ``start`` to ``end`` (exclusive) of one partition of the topic with that id."""
+
+    key: PartitionKey
+    topic_id: uuid.UUID
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        """Offsets in the range, which compaction may have left without a record."""
+        return max(0, self.end - self.start)
+
+
+def ranges_between(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
+    """What lies between two points of a stream, in order of topic and partition.
+
+    A partition that ``start`` does not know begins at 0, as does every partition of a topic whose id has changed.
+    Nothing lies before offsets that were reset: what they leave out is not read, and what they go back to is read by
+    the batch after them.
+    """
+    if end.is_reset:
+        return []
+    begin = end.started_from if start.is_initial and end.started_from is not None else start.next_offsets
+    ranges = []
+    for key, end_offset in sorted(end.next_offsets.items()):
+        topic_id = end.topic_ids[key.topic]
+        same_topic = start.topic_ids.get(key.topic, topic_id) == topic_id
+        start_offset = begin.get(key, 0) if same_topic else 0
+        if start_offset != end_offset:
+            ranges.append(OffsetRange(key, topic_id, start_offset, end_offset))
+    return ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Records that a query should have read and cannot: a sentence that names them, and what to do."""
+
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        """The whole message."""
+        return f"{self.what}: {self.remedy}, or set failOnDataLoss=false to go on without them"
+
+
+@dataclass(slots=True)
+class LossReport:
+    """Collects losses. With ``fail`` the first one ends the query; without, the caller logs ``losses``."""
+
+    fail: bool
+    losses: list[Loss] = field(default_factory=list)
+
+    def add(self, loss: Loss) -> None:
+        """Raise ``OffsetsLostError``, or remember the loss."""
+        if self.fail:
+            raise OffsetsLostError(str(loss))
+        self.losses.append(loss)
+
+
+def clip_to_log(
+    wanted: OffsetRange, log_start: int, log_end: int, report: LossReport, *, why: str = "by retention or deletion"
+) -> OffsetRange:
+    """What of a range is still in the log, which holds ``log_start`` to ``log_end`` (the high watermark, exclusive).
+
+    Reports offsets below the log's start, which ``why`` says who removed, and past its end; gaps inside the log are
+    compaction's and no loss.
+    """
+    if wanted.start > wanted.end:
+        report.add(truncated(wanted.key, wanted.start, wanted.end))
+        return replace(wanted, start=wanted.end)
+    start, end = (min(max(offset, log_start), log_end) for offset in (wanted.start, wanted.end))
+    if start == end:
+        # Nothing is left: keep the position where it is, inside what was asked for.
+        start = end = min(max(log_start, wanted.start), wanted.end)
+    if wanted.start < start:
+        report.add(
+            Loss(
+                f"offsets {wanted.start}..{start - 1} of {wanted.key} are gone ({why}; the log now starts at "
+                f"{log_start})",
+                f"start at {log_start}",
+            )
+        )
+    if end < wanted.end:
+        report.add(
+            Loss(
+                f"offsets {end}..{wanted.end - 1} of {wanted.key} are not in the log, which ends at {log_end}",
+                f"end at {log_end}",
+            )
+        )
+    return replace(wanted, start=start, end=end)
+
+
+def why_removed(configs: Mapping[str, str]) -> str:
+    """What removes the oldest records of a topic with these settings, for the sentence of a loss."""
+    kept = {name: configs.get(name, "-1") for name in ("retention.ms", "retention.bytes")}
+    if "delete" in configs.get("cleanup.policy", "delete") and any(value != "-1" for value in kept.values()):
+        return f"by retention, {', '.join(f'{name}={value}' for name, value in kept.items())}, or DeleteRecords"
+    return "by DeleteRecords, for the topic has no retention"
+
+
+def losses_between(since: StreamOffsets, newest: StreamOffsets, subscription: Subscription) -> list[Loss]:
+    """What a query loses that goes on from ``since`` when its topics are as ``newest`` says."""
+    if since.cluster_id and newest.cluster_id and since.cluster_id != newest.cluster_id:
+        return [
+            Loss(
+                f"the checkpoint is of cluster {since.cluster_id}, and these brokers are cluster {newest.cluster_id}: "
+                "its offsets mean nothing there",
+                "correct kafka.bootstrap.servers, or start with another checkpoint",
+            )
+        ]
+    anew = {
+        topic: was
+        for topic, topic_id in newest.topic_ids.items()
+        if (was := since.topic_ids.get(topic, topic_id)) != topic_id
+    }
+    losses = [recreated(topic, was, newest.topic_ids[topic], _unread(since, topic)) for topic, was in anew.items()]
+    absent = sorted(key for key in since.next_offsets.keys() - newest.next_offsets.keys() if key.topic not in anew)
+    if other := [key for key in absent if not subscription.covers(key)]:
+        losses.append(
+            Loss(
+                f"the checkpoint has offsets of {_listed(other)}, which this query does not read: {subscription}",
+                "give each query a checkpoint of its own",
+            )
+        )
+    if deleted := [key for key in absent if subscription.covers(key)]:
+        what = ", ".join(f"{key} from offset {since.next_offsets[key]}" for key in deleted)
+        losses.append(gone(map(str, deleted), f"records of {what} on are gone"))
+    return losses
+
+
+def truncated(key: PartitionKey, read_up_to: int, log_end: int) -> Loss:
+    """The loss of a log that ends before what was read of it already."""
+    return Loss(
+        f"the log of {key} went back: offsets up to {read_up_to - 1} have been read, and it now ends at {log_end} "
+        "(records were truncated)",
+        "start anew with another checkpoint",
+    )
+
+
+def recreated(topic: str, was: uuid.UUID, now: uuid.UUID, lost: str) -> Loss:
+    """The loss of a topic that has another id than it had; ``lost`` names what was not read of it."""
+    return Loss(
+        f"topic {topic} is not the one that was read: its id is {id_text(now)} and was {id_text(was)} "
+        f"(deleted and made anew); {lost} of the old one are gone",
+        "start anew with another checkpoint",
+    )
+
+
+def gone(what: Iterable[str], lost: str = "its remaining records are gone") -> Loss:
+    """The loss of topics or partitions that were deleted while a query read them."""
+    return Loss(f"{', '.join(what)} no longer exists: {lost}", "stop reading it")
+
+
+def _unread(since: StreamOffsets, topic: str) -> str:
+    left = [f"{key} from {offset} on" for key, offset in sorted(since.next_offsets.items()) if key.topic == topic]
+    return "offsets of " + ", ".join(left)
+
+
+def _listed(keys: Sequence[PartitionKey]) -> str:
+    shown = ", ".join(map(str, keys[:_LISTED_MAX]))
+    return shown if len(keys) <= _LISTED_MAX else f"{shown} and {len(keys) - _LISTED_MAX} more"
+
+
+def _nested(offsets: Mapping[PartitionKey, int]) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for key in sorted(offsets):
+        value.setdefault(key.topic, {})[str(key.partition)] = offsets[key]
+    return value
+
+
+def _flat(value: Mapping[str, Mapping[str, int]]) -> dict[PartitionKey, int]:
+    return {
+        PartitionKey(topic, int(partition)): int(offset)
+        for topic, by_partition in value.items()
+        for partition, offset in by_partition.items()
+    }

@@ -1,0 +1,184 @@
+"""Ranges of offsets to splits: what one task reads.
+
+The broker says which extents of segment files hold a range and cuts them at index positions to about the size asked
+for. A split is a run of extents of one partition. Splits are sized by bytes, not by partition or record count, so
+that one huge partition feeds every core and a skewed topic starves none; every partition with records has a split of
+its own at least, as with the Kafka connector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from pyspark_millrace.planning.offsets import OffsetRange
+
+if TYPE_CHECKING:
+    from millrace.records import AbortedTransaction
+
+MIB: Final = 2**20
+SPLIT_BYTES_MIN: Final = 8 * MIB
+"""Below this a task costs more to start than to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """How large splits are where the user does not say it: ``per_core`` of them, up to ``bytes_max`` each."""
+
+    per_core: int
+    bytes_max: int
+
+
+BATCH_SIZING: Final = Sizing(per_core=4, bytes_max=128 * MIB)
+"""Tasks end at different times; with some for each core the last ones are short, and a retried one costs little."""
+STREAM_SIZING: Final = Sizing(per_core=2, bytes_max=512 * MIB)
+"""A task of a stream as a rule writes a file, and few large files are cheaper to write and to read."""
+
+
+LATE_SPLITS_LARGER: Final = 8
+"""How much larger splits are where nearly all batches will be passed over, by the times in their statistics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A run of whole batches in one segment file; the first and the last may reach beyond its offsets.
+
+    ``end_offset`` and ``end_position`` are exclusive. ``path`` is the file on the broker's host, empty when the broker
+    does not name it; ``uri`` is the segment's copy in the remote store, where it is only there. ``aborted`` are
+    transactions whose records in it are not to be read.
+    """
+
+    start_offset: int
+    end_offset: int
+    start_position: int
+    end_position: int
+    path: str
+    uri: str = ""
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Size in the log."""
+        return self.end_position - self.start_position
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSplit:
+    """What one task reads: extents of one partition, in order and without gaps."""
+
+    range: OffsetRange
+    extents: tuple[Extent, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Size in the log."""
+        return total_bytes(self.extents)
+
+
+def split_bytes(total_bytes: int, *, cores: int, sizing: Sizing, min_splits: int = 1, asked: int | None = None) -> int:
+    """The size to cut a read of ``total_bytes`` into: what was asked for, or by the number of cores."""
+    size = asked or min(max(total_bytes // (sizing.per_core * cores), SPLIT_BYTES_MIN), sizing.bytes_max)
+    return max(1, min(size, -(-total_bytes // min_splits)))
+
+
+def even_bytes(range_bytes: int, size_bytes: int) -> int:
+    """The size of the pieces when a range is cut evenly into pieces of up to about ``size_bytes``.
+
+    A quarter over counts as fitting: better one piece that is somewhat large than two halves.
+    """
+    pieces = max(1, -(-range_bytes * 4 // (size_bytes * 5)))
+    return max(1, -(-range_bytes // pieces))
+
+
+def located_bytes(located: Sequence[tuple[OffsetRange, Sequence[Extent]]]) -> int:
+    """Size of located ranges in the log."""
+    return sum(total_bytes(extents) for _, extents in located)
+
+
+def total_bytes(extents: Sequence[Extent]) -> int:
+    """Size of extents in the log."""
+    return sum(extent.bytes for extent in extents)
+
+
+def plan_splits(
+    located: Sequence[tuple[OffsetRange, Sequence[Extent]]],
+    sizes_bytes: Sequence[int],
+    *,
+    min_splits: int = 1,
+    max_records: int | None = None,
+) -> list[PlannedSplit]:
+    """Group the extents of each range into splits of up to about its size, in order of partition and offset.
+
+    ``max_records`` bounds the offsets of a split; ``min_splits`` asks for at least so many while there are records.
+    Where extents are too coarse for these, they are cut by offsets, and the tasks share the extent's bytes.
+    """
+    splits = [
+        PlannedSplit(wanted, tuple(run))
+        for (wanted, extents), size_bytes in zip(located, sizes_bytes, strict=True)
+        for run in _runs(_tiling(extents), even_bytes(total_bytes(extents), size_bytes))
+    ]
+    splits.sort(key=lambda split: (split.range.key, split.extents[0].start_offset))
+    if max_records is not None:
+        splits = [part for split in splits for part in _cut(split, -(-_records(split) // max_records))]
+    if len(splits) < min_splits:
+        splits = _at_least(splits, min_splits)
+    return [
+        replace(
+            split, range=replace(split.range, start=split.extents[0].start_offset, end=split.extents[-1].end_offset)
+        )
+        for split in splits
+    ]
+
+
+def _records(split: PlannedSplit) -> int:
+    return split.extents[-1].end_offset - split.extents[0].start_offset
+
+
+def _tiling(extents: Sequence[Extent]) -> Sequence[Extent]:
+    for before, after in pairwise(extents):
+        assert before.end_offset <= after.start_offset, f"extents overlap: {before}, {after}"
+    return [extent for extent in extents if extent.start_offset < extent.end_offset]
+
+
+def _runs(extents: Sequence[Extent], size_bytes: int) -> list[list[Extent]]:
+    """Neighbours together while they stay within the size."""
+    runs: list[list[Extent]] = []
+    room = 0
+    for extent in extents:
+        if not runs or extent.bytes > room:
+            runs.append([])
+            room = size_bytes
+        runs[-1].append(extent)
+        room -= extent.bytes
+    return runs
+
+
+def _at_least(splits: list[PlannedSplit], count: int) -> list[PlannedSplit]:
+    records = sum(_records(split) for split in splits)
+    if not records:
+        return splits
+    return [part for split in splits for part in _cut(split, -(-_records(split) * count // records))]
+
+
+def _cut(split: PlannedSplit, parts: int) -> list[PlannedSplit]:
+    """Cut a split into parts of equal numbers of offsets."""
+    first, last = split.extents[0].start_offset, split.extents[-1].end_offset
+    parts = min(parts, last - first)
+    if parts <= 1:
+        return [split]
+    edges = [first + (last - first) * part // parts for part in range(parts + 1)]
+    return [
+        replace(split, extents=run)
+        for start, end in pairwise(edges)
+        if (run := tuple(_clipped(split.extents, start, end)))
+    ]
+
+
+def _clipped(extents: Sequence[Extent], start: int, end: int) -> list[Extent]:
+    return [
+        replace(extent, start_offset=max(start, extent.start_offset), end_offset=min(end, extent.end_offset))
+        for extent in extents
+        if extent.start_offset < end and start < extent.end_offset
+    ]

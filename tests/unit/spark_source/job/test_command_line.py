@@ -1,0 +1,116 @@
+"""The command line of jobs: options from a file under those of the command line, wrong ones named."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyspark_millrace.job import BOOTSTRAP_VARIABLE, JobParser, names, pairs, source_options, trigger
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture
+def parse(tmp_path, monkeypatch):
+    """Parse arguments of a job whose file has these lines."""
+    monkeypatch.delenv(BOOTSTRAP_VARIABLE, raising=False)
+
+    def parse(*arguments, lines=None, environment=None):
+        if environment is not None:
+            monkeypatch.setenv(BOOTSTRAP_VARIABLE, environment)
+        if lines is not None:
+            (tmp_path / "conf" / "jobs").mkdir(parents=True, exist_ok=True)
+            (tmp_path / "conf" / "jobs" / "copy.properties").write_text("\n".join(lines))
+        parser = JobParser(str(tmp_path / "jobs" / "copy.py"), "What it does.")
+        parser.add_argument("--source", required=True)
+        parser.add_argument("--number", type=int, default=1)
+        parser.add_bootstrap_servers()
+        parser.add_source_options()
+        parser.add_stream_options()
+        return parser.parse(arguments)
+
+    return parse
+
+
+def test_options_come_from_the_jobs_file_and_the_command_line_counts_more(parse):
+    lines = ["# a comment", "source=a", "number=2", "option.x.y=1=2", "continuous=true", "bootstrap-servers=h:1"]
+    parsed = parse(lines=lines)
+    assert (parsed.source, parsed.number, parsed.continuous, parsed.bootstrap_servers) == ("a", 2, True, "h:1")
+    assert pairs(parsed.option) == {"x.y": "1=2"}
+    parsed = parse("--number", "3", "--option", "x.y=3", "--option", "z=", lines=[*lines, "profile=low-latency"])
+    assert (parsed.source, parsed.number, parsed.profile) == ("a", 3, "low-latency")
+    assert pairs(parsed.option) == {"x.y": "3", "z": ""}
+    assert parse(lines=lines, environment="e:2").bootstrap_servers == "e:2"
+    assert parse("--bootstrap-servers", "c:3", lines=lines, environment="e:2").bootstrap_servers == "c:3"
+
+
+def test_another_file_can_be_named_and_none_is_needed(parse, tmp_path):
+    (tmp_path / "mine.properties").write_text("source=b\ncontinuous=false")
+    parsed = parse("--config", str(tmp_path / "mine.properties"), lines=["source=a", "number=9"])
+    assert (parsed.source, parsed.number, parsed.continuous) == ("b", 1, False)
+    (tmp_path / "conf" / "jobs" / "copy.properties").unlink()
+    assert parse("--source", "c").source == "c"
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["sourc=a"], "sourc=a is no option of copy.py: did you mean source?"),
+        (["option=a"], "option=a is no option"),
+        (["source.x=a"], "source.x=a is no option"),
+        (["config=a"], "config=a is no option"),
+        (["source=a", "continuous=yes"], "continuous=yes: expected true or false"),
+        (["source=a", "number=x"], "argument --number: invalid int value: 'x'"),
+        (["number=1"], "the following arguments are required: --source"),
+    ],
+)
+def test_wrong_lines_are_named_and_end_with_2(parse, capsys, lines, message):
+    with pytest.raises(SystemExit) as ended:
+        parse(lines=lines)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_and_a_pair_that_is_none_are_named(parse, capsys):
+    for arguments, message in ((["--config", "/nowhere"], "/nowhere"), (["--option", "x"], "x: expected NAME=VALUE")):
+        with pytest.raises(SystemExit):
+            parse("--source", "a", *arguments)
+        assert message in capsys.readouterr().err
+
+
+def test_the_source_gets_its_options_by_its_own_names(parse):
+    parsed = parse(
+        "--source", "a", "--max-offsets-per-trigger", "7", "--option", "columns=x,y", "--option", "minPartitions=3"
+    )
+    options = source_options(parsed, "t", parsed.option)
+    assert options == {
+        "kafka.bootstrap.servers": "localhost:9092",
+        "subscribe": "t",
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "7",
+        "columns": "x,y",
+        "minPartitions": "3",
+    }
+    assert names(" a, b") == ("a", "b")
+    assert names(None) == names("") == ()
+
+
+def test_a_stream_ends_with_what_is_there_unless_it_goes_on(parse):
+    assert trigger(parse("--source", "a")) == {"availableNow": True}
+    assert trigger(parse("--source", "a", "--continuous")) == {"processingTime": "1 second"}
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "conf" / "jobs").iterdir()), ids=lambda file: file.stem)
+def test_the_files_that_come_with_the_jobs_name_their_options(file, tmp_path):
+    """What is commented out there is taken for given: names that are no options end the job with 2."""
+    lines = [line.removeprefix("#") for line in file.read_text().splitlines() if not line.startswith("# ")]
+    (tmp_path / "all.properties").write_text("\n".join(lines))
+    script = ROOT / "jobs" / f"{file.stem}.py"
+    command = [sys.executable, script, "--config", tmp_path / "all.properties", "--help"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert sum("=" in line for line in lines) > 4
+    assert not [line for line in file.read_text().splitlines() if line and not line.startswith("#")], (
+        "it changes nothing"
+    )

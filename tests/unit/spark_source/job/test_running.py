@@ -1,0 +1,26 @@
+"""What a job prints of its batches, and how it ends."""
+
+import pytest
+
+from pyspark_millrace.job import Report, run_job
+
+
+def test_each_batch_is_reported_once(capsys):
+    report = Report()
+    for batch in ((0, 10, 1.0), (0, 10, 1.0), (1, 0, 0.5), (2, 5000, 2.0)):
+        report.add(*batch)
+    assert report.rows == 5010
+    assert capsys.readouterr().out == (
+        "batch 0: 10 rows in 1.0 s (10 rows/s)\nbatch 2: 5,000 rows in 2.0 s (2,500 rows/s)\n"
+    )
+
+
+@pytest.mark.parametrize(("stopped", "code"), [(False, 1), (True, 0)])
+def test_what_fails_is_told_in_a_sentence_unless_it_was_to_stop(capsys, stopped, code):
+    def run(stopping):
+        if stopped:
+            stopping.set()
+        raise ValueError("no such thing")
+
+    assert run_job(run) == code
+    assert capsys.readouterr().err == ("" if stopped else "error: no such thing\n")

@@ -1,0 +1,188 @@
+"""Every option is checked before anything starts, and a refusal names option, value and accepted form."""
+
+import pytest
+
+from millrace.errors import UsageError
+from pyspark_millrace.options.limits import TriggerLimits
+from pyspark_millrace.options.positions import AtTimestamp, AtTimestamps, Edge, ExactOffsets, PartitionKey
+from pyspark_millrace.options.source import (
+    AssignedPartitions,
+    DirectReads,
+    IsolationLevel,
+    NoMatch,
+    TopicPattern,
+    Topics,
+    parse_options,
+)
+
+BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
+
+
+def refusal(**options):
+    with pytest.raises(UsageError) as caught:
+        parse_options({**BASE, **options})
+    return caught.value.message
+
+
+def test_defaults():
+    options = parse_options(BASE)
+    assert options.subscription == Topics(("orders",))
+    assert options.batch_range() == (Edge.EARLIEST, Edge.LATEST)
+    assert options.stream_start() is Edge.LATEST
+    assert options.fail_on_data_loss
+    assert options.direct_reads is DirectReads.AUTO
+    assert options.limits == TriggerLimits()
+    assert options.starting_no_match is NoMatch.ERROR
+    assert options.isolation_level is IsolationLevel.READ_COMMITTED
+
+
+def test_names_are_not_case_sensitive():
+    options = parse_options({"KAFKA.BOOTSTRAP.SERVERS": "h:1", "SubScribe": "a, b", "FAILONDATALOSS": "False"})
+    assert options.subscription == Topics(("a", "b"))
+    assert not options.fail_on_data_loss
+
+
+def test_bare_bootstrap_servers_and_client_settings():
+    options = parse_options({"bootstrap.servers": "a:1,b:2", "subscribe": "t", "kafka.request.timeout.ms": "5000"})
+    assert options.bootstrap_servers == "a:1,b:2"
+    assert options.client_config == {"request.timeout.ms": "5000"}
+
+
+def test_isolation_level_with_and_without_prefix():
+    for name in ("isolation.level", "kafka.isolation.level", "Isolation.Level"):
+        options = parse_options({**BASE, name: "read_uncommitted"})
+        assert options.isolation_level is IsolationLevel.READ_UNCOMMITTED
+        assert options.client_config == {}
+    with pytest.raises(UsageError, match=r"isolation\.level='dirty': expected one of read_committed"):
+        parse_options({**BASE, "isolation.level": "dirty"})
+
+
+def test_tasks_wait_for_brokers_as_long_as_a_poll_may_take():
+    options = parse_options({**BASE, "kafkaConsumer.pollTimeoutMs": "2500", "kafka.request.timeout.ms": "700"})
+    assert options.client_config == {"request.timeout.ms": "700"}
+    assert options.task_client_config() == {
+        "socket.connection.setup.timeout.ms": "2500",
+        "request.timeout.ms": "700",
+    }
+    assert parse_options(BASE).task_client_config() == {}
+
+
+def test_assign_and_pattern():
+    assign = parse_options({"bootstrap.servers": "h:1", "assign": '{"b": [1, 0], "a": [2]}'})
+    assert assign.subscription == AssignedPartitions((PartitionKey("a", 2), PartitionKey("b", 0), PartitionKey("b", 1)))
+    pattern = parse_options({"bootstrap.servers": "h:1", "subscribePattern": "or.*"})
+    assert pattern.subscription == TopicPattern("or.*")
+
+
+def test_positions():
+    options = parse_options(
+        {**BASE, "startingOffsets": '{"orders": {"1": 5, "0": -2}}', "endingOffsets": '{"orders": {"0": -1, "1": 9}}'}
+    )
+    start, end = options.batch_range()
+    assert start == ExactOffsets({PartitionKey("orders", 0): -2, PartitionKey("orders", 1): 5})
+    assert end == ExactOffsets({PartitionKey("orders", 0): -1, PartitionKey("orders", 1): 9})
+
+
+def test_a_timestamp_wins_over_timestamps_and_these_over_offsets():
+    by_time = {"startingOffsetsByTimestamp": '{"orders": {"0": 7}}', "startingOffsets": "earliest"}
+    assert parse_options({**BASE, **by_time}).batch_range()[0] == AtTimestamps({PartitionKey("orders", 0): 7})
+    assert parse_options({**BASE, **by_time, "startingTimestamp": "8"}).batch_range()[0] == AtTimestamp(8)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("failOnDataLoss", "yes", "true or false"),
+        ("maxOffsetsPerTrigger", "0", "a whole number from 1"),
+        ("maxOffsetsPerTrigger", "1e6", "a whole number from 1"),
+        ("maxBytesPerTrigger", "64m", "a whole number from 1"),
+        ("minOffsetsPerTrigger", "-1", "a whole number from 1"),
+        ("minBytesPerTrigger", "0", "a whole number from 1"),
+        ("maxTriggerDelay", "soon", "a duration as Spark writes it"),
+        ("maxTriggerDelay", "5 weeks", "a duration as Spark writes it"),
+        ("maxBytesPerSecond", "10MB", "a whole number from 1"),
+        ("kafkaConsumer.pollTimeoutMs", "0", "a whole number from 1 to 2147483647"),
+        ("fetchOffset.numRetries", "-1", "a whole number from 0"),
+        ("fetchOffset.retryIntervalMs", "1s", "a whole number from 0"),
+        ("minPartitions", "-4", "a whole number from 1"),
+        ("splitBytes", "8m", "a whole number from 1"),
+        ("directReads", "sometimes", "auto, always, never"),
+        ("startingOffsets", "newest", "earliest, latest"),
+        ("startingOffsets", '{"orders": [1]}', "JSON such as"),
+        ("startingOffsets", '{"orders": {"0": "5"}}', "JSON such as"),
+        ("startingOffsets", '{"orders": {"0": -3}}', "JSON such as"),
+        ("startingOffsets", "{", "JSON such as"),
+        ("startingTimestamp", "yesterday", "ms since 1970"),
+        ("startingOffsetsByTimestamp", '{"orders": {"0": -1}}', "ms since 1970"),
+        ("endingOffsets", "soon", "latest"),
+        ("columns", "a,,b", "separated by commas"),
+        ("columns", "a,a", "each once"),
+        ("kafka.bootstrap.servers", "localhost", "host:port"),
+        ("kafka.bootstrap.servers", "localhost:port", "host:port"),
+        ("subscribe", "a,,b", "separated by commas"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name_value_and_form(option, value, expected):
+    message = refusal(**{option: value})
+    assert option in message
+    assert value in message
+    assert expected in message
+
+
+def test_one_way_to_say_what_to_read():
+    assert "exactly one of" in refusal(assign='{"orders": [0]}')
+    with pytest.raises(UsageError, match="none of them"):
+        parse_options({"kafka.bootstrap.servers": "h:1"})
+
+
+def test_bootstrap_servers_are_required():
+    with pytest.raises(UsageError, match=r"kafka\.bootstrap\.servers is required"):
+        parse_options({"subscribe": "orders"})
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_names():
+    assert "did you mean subscribe" in refusal(subscribes="x")
+    assert "the options are" in refusal(xyz="1")
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["path", "topic", "kafka.auto.offset.reset"],
+)
+def test_what_is_not_supported_says_why(option):
+    message = refusal(**{option: "1"})
+    assert "is not supported: " in message
+    assert option.lower() in message
+
+
+def test_what_makes_no_sense_in_this_kind_of_query():
+    with pytest.raises(UsageError, match=r"startingOffsets='latest' makes no sense"):
+        parse_options({**BASE, "startingOffsets": "latest"}).batch_range()
+    with pytest.raises(UsageError, match=r"endingOffsets='earliest' makes no sense"):
+        parse_options({**BASE, "endingOffsets": "earliest"}).batch_range()
+    with pytest.raises(UsageError, match="a stream has no end"):
+        parse_options({**BASE, "endingOffsets": "latest"}).stream_start()
+    with pytest.raises(UsageError, match="latest"):
+        parse_options({**BASE, "startingOffsets": '{"orders": {"0": -1}}'}).batch_range()
+
+
+def test_contradictions():
+    assert "contradict" in refusal(columns="a", includeMetadata="true")
+    assert "contradict" in refusal(columns="a", includeHeaders="true")
+    assert "go together" in refusal(transform="x")
+
+
+def test_the_transformation_is_not_part_of_the_text():
+    assert "c2VjcmV0" not in repr(parse_options({**BASE, "transform": "c2VjcmV0", "transformSchema": "a int"}))
+
+
+def test_the_group_that_progress_is_committed_to() -> None:
+    options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
+    assert parse_options(options).group_id is None
+    assert parse_options({**options, "group.id": "g"}).group_id == "g"
+    with_kafkas_name = parse_options({**options, "kafka.group.id": "g"})
+    assert (with_kafkas_name.group_id, dict(with_kafkas_name.client_config)) == ("g", {})
+    with pytest.raises(UsageError, match="differ"):
+        parse_options({**options, "group.id": "g", "kafka.group.id": "h"})
+    with pytest.raises(UsageError, match="name of a group"):
+        parse_options({**options, "group.id": " "})

@@ -1,0 +1,70 @@
+"""The tasks of a machine together read no faster than the rate that they share."""
+
+import os
+import threading
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_millrace.reading.pacing import Pace, SharedPace, used_up_to
+
+RATE = 1000
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.integers(1, 10_000)), min_size=1))
+def test_who_waits_as_told_keeps_the_rate(reads):
+    """One task after another: time passes between reads, and then it waits."""
+    now = until = 0.0
+    total = 0
+    for pause, size in reads:
+        now += pause
+        until = used_up_to(until, now, size, RATE)
+        total += size
+        now = max(now, until)
+        assert total <= RATE * now * 1.000001
+
+
+def test_time_that_nobody_used_is_not_saved_up():
+    assert used_up_to(3.0, 100.0, 500, RATE) == 100.5
+
+
+def test_tasks_share_what_is_used_up(tmp_path):
+    pace = Pace(uuid.uuid4(), RATE)
+    one, other, stranger = (
+        SharedPace(each, tmp_path / "pace", clock=lambda: 50.0) for each in (pace, pace, Pace(uuid.uuid4(), RATE))
+    )
+    assert one.spend(500) == 0.5
+    assert other.spend(1500) == 2.0
+    assert one.spend(2000) == 4.0
+    assert stranger.spend(250) == 0.25
+    for shared in (one, other, stranger):
+        shared.close()
+
+
+def test_tasks_that_read_at_once_lose_nothing(tmp_path):
+    pace = Pace(uuid.uuid4(), RATE)
+
+    def read():
+        shared = SharedPace(pace, tmp_path / "pace", clock=lambda: 0.0)
+        for _ in range(200):
+            shared.spend(10)
+        shared.close()
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    last = SharedPace(pace, tmp_path / "pace", clock=lambda: 0.0)
+    assert abs(last.spend(0) - 8.0) < 1e-9
+    last.close()
+
+
+def test_files_of_yesterday_are_removed(tmp_path):
+    folder = tmp_path / "pace"
+    old, new = Pace(uuid.uuid4(), RATE), Pace(uuid.uuid4(), RATE)
+    SharedPace(old, folder).close()
+    os.utime(folder / old.token.hex, (1, 1))
+    SharedPace(new, folder).close()
+    assert [path.name for path in folder.iterdir()] == [new.token.hex]
