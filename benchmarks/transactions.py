@@ -8,6 +8,7 @@ a reader of committed records.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import subprocess
 import time
@@ -55,19 +56,25 @@ def open_ours(context: Context) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def open_peer(context: Context) -> Iterator[Measure]:
-    """A hundred ``KafkaProducer``s in one JVM, which has its own warm-up in each run."""
+    """A hundred ``KafkaProducer``s in one JVM, which has its own warm-up in each run.
+
+    Topic and transactional ids are new in each: a commit whose topic is deleted before its last marker is written
+    never ends in Kafka, nor does the next ``initTransactions`` of its id.
+    """
     broker = context.kafka
+    topics = (f"{_TOPIC}-{number}" for number in itertools.count())
 
     def measure() -> Sample:
-        with broker.topic(_TOPIC):
+        topic = next(topics)
+        with broker.topic(topic):
             each = (_WARM_UP_EACH["peer"], _TRANSACTIONS_EACH)
-            command = broker.java(str(_SOURCE), broker.bootstrap, _TOPIC, *map(str, (PRODUCERS, PARTITIONS, *each)))
+            command = broker.java(str(_SOURCE), broker.bootstrap, topic, *map(str, (PRODUCERS, PARTITIONS, *each)))
             done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECONDS_MAX, check=False)
             found = _RESULT.search(done.stdout)
             if done.returncode or not found:
                 raise BenchmarkError(f"Transactions failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
             untimed = PRODUCERS * RECORDS * _WARM_UP_EACH["peer"]
-            count = _read_from_kafka(broker, untimed + PRODUCERS * RECORDS * _TRANSACTIONS_EACH)
+            count = _read_from_kafka(broker, topic, untimed + PRODUCERS * RECORDS * _TRANSACTIONS_EACH)
             return _sample(int(found[1]) / 1e9, count - untimed)
 
     yield measure
@@ -77,11 +84,11 @@ def _sample(seconds: float, records: int) -> Sample:
     return Sample(figure=PRODUCERS * _TRANSACTIONS_EACH / seconds, answer=records)
 
 
-def _read_from_kafka(broker: KafkaBroker, expected: int) -> int:
+def _read_from_kafka(broker: KafkaBroker, topic: str, expected: int) -> int:
     config: dict[str, Any] = {"bootstrap.servers": broker.bootstrap, "group.id": "check", "log_level": 0}
     consumer = KafkaConsumer({**config, "isolation.level": "read_committed"})
     try:
-        consumer.assign([KafkaPartition(_TOPIC, number, 0) for number in range(PARTITIONS)])
+        consumer.assign([KafkaPartition(topic, number, 0) for number in range(PARTITIONS)])
         count = 0
         deadline = time.monotonic() + _READ_SECONDS_MAX
         while count < expected and time.monotonic() < deadline:

@@ -23,7 +23,7 @@ public class Transactions {
         for (int number = 0; number < count; number++) {
             Properties properties = new Properties();
             properties.put("bootstrap.servers", args[0]);
-            properties.put("transactional.id", "producer-" + number);
+            properties.put("transactional.id", topic + "-producer-" + number);
             producers.add(new KafkaProducer<>(properties, new ByteArraySerializer(), new ByteArraySerializer()));
         }
         ExecutorService pool = Executors.newFixedThreadPool(count);
