@@ -98,11 +98,5 @@ def run(arguments: argparse.Namespace, stopping: Event) -> None:
     run_query(job, arguments, stopping, lambda spark, report: start_query(spark, arguments))
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the job and return its exit code."""
-    parsed = parse_arguments(arguments)
-    return run_job(lambda stopping: run(parsed, stopping))
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_job(run, parse_arguments(sys.argv[1:])))

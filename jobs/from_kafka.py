@@ -113,11 +113,5 @@ def carry_over(
         say("no group has committed anything of the topic")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the job and return its exit code."""
-    parsed = parse_arguments(arguments)
-    return run_job(lambda stopping: run(parsed, stopping))
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_job(run, parse_arguments(sys.argv[1:])))

@@ -60,7 +60,8 @@ def stream_main(
     parsed = parser.parse(arguments)
     if parsed.trigger_interval and not parsed.continuous:
         parser.error("--trigger-interval goes with --continuous")
-    return run_job(lambda stopping: _stream(factory or (lambda: load_topology(parsed.topology)), parsed, stopping))
+    made = factory or (lambda: load_topology(parsed.topology))
+    return run_job(lambda arguments, stopping: _stream(made, arguments, stopping), parsed)
 
 
 def batch_main(arguments: Sequence[str], *, script: str, description: str | None) -> int:
@@ -70,7 +71,7 @@ def batch_main(arguments: Sequence[str], *, script: str, description: str | None
     add("--from", dest="start", metavar="TIME", help="only records from this time on (ISO 8601, UTC)")
     add("--to", dest="end", metavar="TIME", help="only records before this time (ISO 8601, UTC)")
     parsed = parser.parse(arguments)
-    return run_job(lambda stopping: _batch(parsed))
+    return run_job(lambda arguments, stopping: _batch(arguments), parsed)
 
 
 def _parser(script: str, description: str | None, *, topology: bool) -> JobParser:

@@ -24,6 +24,7 @@ from millrace_broker.embedded import EmbeddedBroker
 from pyspark_millrace import session
 
 from .consumer_groups import Group
+from .reader_model import Model, ModelFactory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -158,6 +159,23 @@ def admin(module_broker: EmbeddedBroker) -> Iterator[Admin]:
     """Administers the broker that the module's tests share."""
     with Admin(module_broker.bootstrap_servers) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def new_model(module_broker: EmbeddedBroker, admin: Admin) -> Iterator[ModelFactory]:
+    """Makes topics at that broker, each with a list model of what it holds."""
+    with ModelFactory(module_broker.bootstrap_servers, admin) as create:
+        yield create
+
+
+@pytest.fixture(scope="module")
+def filled(new_model: ModelFactory) -> Model:
+    """Such a topic of three partitions, one of them with most of the records."""
+    model = new_model(3)
+    for _ in range(8):
+        for partition, count in [(0, 150), (1, 30), (2, 7)]:
+            model.append(partition, count)
+    return model
 
 
 @pytest.fixture

@@ -169,7 +169,8 @@ def test_what_the_options_get_wrong_is_one_sentence(module_broker, run, tmp_path
         "import runpy\n"
         f"job = runpy.run_path({str(JOB)!r})\n"
         f"for name, arguments in {calls!r}.items():\n"
-        f"    code = job['main']([*arguments, '--table', {str(tmp_path / 'table')!r}])\n"
+        f"    parsed = job['parse_arguments']([*arguments, '--table', {str(tmp_path / 'table')!r}])\n"
+        "    code = job['run_job'](job['run'], parsed)\n"
         "    print(f'exit code {code}: {name}', flush=True)\n"
     )
     ran = run([sys.executable, program])

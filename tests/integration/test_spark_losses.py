@@ -12,23 +12,7 @@ from millrace.clients import Admin, Producer, TopicPartition
 from millrace.errors import OffsetsLostError, UsageError
 from millrace_broker.embedded import EmbeddedBroker
 
-from .reader_model import START_MS, Model, ModelFactory, checkpointed, rows_of, source, stream
-
-
-@pytest.fixture(scope="module")
-def new_model(module_broker, admin):
-    with ModelFactory(module_broker.bootstrap_servers, admin) as create:
-        yield create
-
-
-@pytest.fixture(scope="module")
-def filled(new_model):
-    model = new_model(3)
-    for _ in range(8):
-        model.append(0, 150)
-        model.append(1, 30)
-        model.append(2, 7)
-    return model
+from .reader_model import START_MS, Model, checkpointed, rows_of, source, stream
 
 
 def losing(reader, start):

@@ -145,14 +145,15 @@ def test_any_filter_by_any_split_and_path_gives_the_rows_that_it_is_true_for(
     found, schema = source(module_broker, name, filter=text_of(condition), **options)
     if is_stream:
         reader = found.streamReader(schema)
-        start = reader.initialOffset()
-        tasks = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+        try:
+            start = reader.initialOffset()
+            read = rows_of(reader, reader.partitions(start, reader.latestOffset(start, ReadAllAvailable())))
+        finally:
+            reader.stop()
     else:
         reader = found.reader(schema)
-        tasks = reader.partitions()
-    assert rows_of(reader, tasks) == [row.out() for row in rows if is_true(condition, row)]
-    if is_stream:
-        reader.stop()
+        read = rows_of(reader, reader.partitions())
+    assert read == [row.out() for row in rows if is_true(condition, row)]
 
 
 def counted(module_broker, name, condition):

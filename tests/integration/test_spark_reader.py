@@ -15,26 +15,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from millrace.clients import Producer
 from millrace.errors import BrokerUnavailableError, OffsetsLostError
 
-from .reader_model import ModelFactory, batches, checkpointed, rows_of, source, stream
+from .reader_model import batches, checkpointed, rows_of, source, stream
 
 PARTITIONS = 3
 
 many = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.fixture(scope="module")
-def new_model(module_broker, admin):
-    with ModelFactory(module_broker.bootstrap_servers, admin) as create:
-        yield create
-
-
-@pytest.fixture(scope="module")
-def filled(new_model):
-    model = new_model(PARTITIONS)
-    for _ in range(8):
-        for partition, count in [(0, 150), (1, 30), (2, 7)]:
-            model.append(partition, count)
-    return model
 
 
 reading = st.fixed_dictionaries(

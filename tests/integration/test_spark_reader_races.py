@@ -12,16 +12,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from millrace.clients import Producer, TopicPartition
 
-from .reader_model import ModelFactory, checkpointed, rows_of, source, stream
+from .reader_model import checkpointed, rows_of, source, stream
 
 BROKER_OPTIONS = {"log.cleaner.backoff.ms": 20, "log.segment.delete.delay.ms": 0}
 DEADLINE_S = 60
-
-
-@pytest.fixture(scope="module")
-def new_model(module_broker, admin):
-    with ModelFactory(module_broker.bootstrap_servers, admin) as create:
-        yield create
 
 
 def read_beside(work, reader, limit):

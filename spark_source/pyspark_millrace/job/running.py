@@ -100,7 +100,7 @@ def follow(
     each_time(query)
 
 
-def run_job(run: Callable[[Event], None]) -> int:
+def run_job(run: Callable[[argparse.Namespace, Event], None], arguments: argparse.Namespace) -> int:
     """Run a job and return its exit code; the event is set by SIGTERM and Ctrl-C."""
     stopping = Event()
 
@@ -110,7 +110,7 @@ def run_job(run: Callable[[Event], None]) -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     try:
-        run(stopping)
+        run(arguments, stopping)
     except MillraceError as error:
         complain(error.message)
         return 1

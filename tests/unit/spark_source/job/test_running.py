@@ -1,5 +1,7 @@
 """What a job prints of its batches, and how it ends."""
 
+import argparse
+
 import pytest
 
 from pyspark_millrace.job import Report, run_job
@@ -17,10 +19,10 @@ def test_each_batch_is_reported_once(capsys):
 
 @pytest.mark.parametrize(("stopped", "code"), [(False, 1), (True, 0)])
 def test_what_fails_is_told_in_a_sentence_unless_it_was_to_stop(capsys, stopped, code):
-    def run(stopping):
+    def run(arguments, stopping):
         if stopped:
             stopping.set()
         raise ValueError("no such thing")
 
-    assert run_job(run) == code
+    assert run_job(run, argparse.Namespace()) == code
     assert capsys.readouterr().err == ("" if stopped else "error: no such thing\n")
