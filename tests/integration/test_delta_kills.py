@@ -1,11 +1,12 @@
 """Topic to Delta, added and merged, while driver, Python workers and broker are killed: each row as it should be.
 
-The jobs are those that users run, and the tables are read by delta-rs.
+The jobs are those that users run, and the tables are read by delta-rs; the auditor must come to the same result.
 """
 
 import os
 import random
 import signal
+import subprocess
 import threading
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from deltalake import DeltaTable
 
 from millrace.clients import Admin, Producer
 
-from .job_kills import DEADLINE_S, VICTIMS, Broker, Job, kill_one, wait_for
+from .job_kills import DEADLINE_S, MILLRACE, VICTIMS, Broker, Job, kill_one, wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -22,11 +23,21 @@ JOBS = Path(__file__).parents[2] / "jobs"
 CHANGES_PER_ROUND = 900
 BATCH_RECORDS = 150
 KEYS = 300
+PLACED = ("--columns", "id,n,op,__partition,__offset")
 PIPELINES = {
-    "appended": ("ingest_to_delta.py", [("--writer", "direct"), ("--writer", "spark")]),
-    "merged": ("upsert_to_delta.py", [("--key", "id", "--delete-when", "op = 'd'", "--drop", "op")]),
+    "appended": (
+        "ingest_to_delta.py",
+        [(*PLACED, "--writer", "direct"), (*PLACED, "--writer", "spark")],
+        ("_checkpoints/ingest", "each row was looked at"),
+    ),
+    "merged": (
+        "upsert_to_delta.py",
+        [("--key", "id", "--delete-when", "op = 'd'", "--drop", "op")],
+        ("_checkpoints/upsert", "rows were counted", "--rows-differ"),
+    ),
 }
-"""Jobs, and the options of which each start takes some: the writers of a table take turns on one checkpoint."""
+"""Jobs, the options of which each start takes some (the writers of a table take turns on one checkpoint), and what is
+audited how."""
 
 
 @pytest.fixture
@@ -76,13 +87,21 @@ def rows_in(table, *names):
     return sorted(zip(*found.values(), strict=True))
 
 
+def audited(broker, table, checkpoint, *options):
+    """What the auditor says, who has the checkpoint, the table and the topic and knows nothing of what was sent."""
+    command = [MILLRACE, "audit", "-c", table / checkpoint, "-t", table, "-b", broker.address, *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
 @pytest.mark.dial("DELTA_KILL_ROUNDS", seconds=90)
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_killed_at_random_moments_the_table_has_every_row_once(broker, jobs, tmp_path, rounds, pipeline):
     seed = int(os.environ.get("DELTA_KILL_SEED", random.SystemRandom().randrange(2**32)))
     print(f"DELTA_KILL_SEED={seed}")
     chance = random.Random(seed)
-    script, ways = PIPELINES[pipeline]
+    script, ways, (checkpoint, how, *audit_options) = PIPELINES[pipeline]
     history = History(chance)
     with Admin(broker.address) as admin:
         schema = "id INT NOT NULL, n BIGINT, op STRING"
@@ -115,3 +134,6 @@ def test_killed_at_random_moments_the_table_has_every_row_once(broker, jobs, tmp
     else:
         expected = sorted((change["n"], change["id"], change["op"]) for change in history.sent)
         assert rows_in(tmp_path / "table", "n", "id", "op") == expected, f"DELTA_KILL_SEED={seed}"
+    said = audited(broker, tmp_path / "table", checkpoint, *audit_options)
+    assert how in said
+    assert "proved: each range of offsets landed once" in said
