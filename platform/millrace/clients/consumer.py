@@ -54,9 +54,12 @@ def _in_use(
 
     @wraps(method)
     def guarded(self: Consumer, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._signal.in_use():
+        self._signal.enter()
+        try:
             self._check_open()
             return method(self, *args, **kwargs)
+        finally:
+            self._signal.leave()
 
     return cast("Callable[Concatenate[Consumer, P], R]", guarded)
 

@@ -31,6 +31,7 @@ class MetadataCache:
 
     def __init__(self, connections: Connections, *, may_create: bool = False) -> None:
         self._connections = connections
+        self._max_age_s = connections.config.metadata_max_age_ms / 1000
         self._may_create = may_create
         self._lock = threading.Lock()
         self._topics: dict[str, tuple[float, TopicDescription]] = {}
@@ -48,7 +49,7 @@ class MetadataCache:
     def known(self, name: str) -> TopicDescription | None:
         """A topic as it is in memory, ``None`` when it is not or is older than ``metadata.max.age.ms``."""
         known = self._topics.get(name)
-        if known is None or time.monotonic() - known[0] >= self._connections.config.metadata_max_age_ms / 1000:
+        if known is None or time.monotonic() - known[0] >= self._max_age_s:
             return None
         return known[1]
 
@@ -101,6 +102,9 @@ class MetadataCache:
 
         Raises ``UnknownTopicOrPartitionError`` or, while there is no leader, ``LeaderNotAvailableError``.
         """
+        known = self.known_leader_address(partition)
+        if known is not None:
+            return known
         topic = self.topic(partition.topic, timeout_ms=timeout_ms)
         if not 0 <= partition.partition < topic.num_partitions:
             topic = self.topic(partition.topic, fresh=True, timeout_ms=timeout_ms)
@@ -111,6 +115,13 @@ class MetadataCache:
             self.forget(partition.topic)
             raise LeaderNotAvailableError(f"{partition} has no leader now: broker {leader} is not there")
         return address
+
+    def known_leader_address(self, partition: TopicPartition) -> str | None:
+        """The same as far as it is in memory, ``None`` where it is not."""
+        topic = self.known(partition.topic)
+        if topic is None or not 0 <= partition.partition < topic.num_partitions:
+            return None
+        return self._addresses.get(topic.partitions[partition.partition].leader)
 
     def address_of(self, node_id: int) -> str | None:
         """Where a broker listens, by its id, as far as is known."""

@@ -107,7 +107,10 @@ def batch_to_records(
         headers = [
             tuple((entry["key"], entry["value"]) for entry in record or ()) for record in batch.headers.to_pylist()
         ]
-    rows = zip(batch.offsets().to_pylist(), batch.timestamps_ms().to_pylist(), keys, values, headers, strict=False)
+    constant = batch.constant_timestamp_ms
+    timestamps: Any = batch.timestamps_ms().to_pylist() if constant is None else repeat(constant)
+    offsets: Any = batch.offset_range() or batch.offsets().to_pylist()
+    rows = zip(offsets, timestamps, keys, values, headers, strict=False)
     return [
         ConsumerRecord(partition.topic, partition.partition, offset, timestamp, key, value, header)
         for offset, timestamp, key, value, header in rows

@@ -14,7 +14,8 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeAlias
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -83,11 +84,18 @@ class DecodedBatch:
 
     def offsets(self) -> pa.Int64Array:
         """Absolute offset of each record."""
-        deltas = self._reserved(OFFSET_COLUMN)
-        if deltas is None:
-            start = self.header.base_offset + self._first_row
-            return pa.arange(start, start + self.num_rows)
+        ascending = self.offset_range()
+        if ascending is not None:
+            return pa.arange(ascending.start, ascending.stop)
+        deltas: Any = self._reserved(OFFSET_COLUMN)
         return pc.add(deltas.cast(pa.int64()), int64_scalar(self.header.base_offset))
+
+    def offset_range(self) -> range | None:
+        """The same where they ascend by one, without an array; ``None`` where they are stored one by one."""
+        if self.has_gaps:
+            return None
+        start = self.header.base_offset + self._first_row
+        return range(start, start + self.num_rows)
 
     @property
     def has_gaps(self) -> bool:
@@ -395,10 +403,15 @@ def _constant_timestamp(header: BatchHeader, layout: ColumnsHeader) -> int | Non
 def _with_null_key(body: pa.RecordBatch, row_count: int, columns: Sequence[str] | None) -> pa.RecordBatch:
     if "key" in body.schema.names or (columns is not None and "key" not in columns):
         return body
-    nulls = pa.nulls(row_count, pa.binary())
+    nulls = _null_keys(row_count) if row_count <= _SMALL_ROWS_MAX else pa.nulls(row_count, pa.binary())
     if body.num_columns == 1:  # several times as fast as adding a column
         return pa.RecordBatch.from_arrays([nulls, body.column(0)], schema=OPAQUE_SCHEMA)
     return body.add_column(0, OPAQUE_SCHEMA.field("key"), nulls)
+
+
+@lru_cache(maxsize=64)
+def _null_keys(row_count: int) -> pa.BinaryArray:
+    return pa.nulls(row_count, pa.binary())
 
 
 class _Message:

@@ -21,7 +21,8 @@ class Signal:
     """A bell that other threads ring, and the turnstile before the consumer."""
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        self._lock = threading.RLock()
+        self._condition = threading.Condition(self._lock)
         self._serial = 0
         self._is_woken = False
         self._owner: int | None = None
@@ -40,7 +41,7 @@ class Signal:
 
     def ring(self) -> None:
         """Something has come: let the caller look."""
-        with self._condition:
+        with self._lock:
             self._serial += 1
             self._condition.notify_all()
         if self._helper is not None:
@@ -48,7 +49,7 @@ class Signal:
 
     def wakeup(self) -> None:
         """End the caller's wait with ``WakeupError``, now or as soon as it waits."""
-        with self._condition:
+        with self._lock:
             self._is_woken = True
             self._condition.notify_all()
         if self._helper is not None:
@@ -56,7 +57,7 @@ class Signal:
 
     def forget_wakeup(self) -> None:
         """Take back a wake-up that nobody has noticed yet."""
-        with self._condition:
+        with self._lock:
             self._is_woken = False
 
     def ignore_wakeups(self) -> None:
@@ -65,7 +66,7 @@ class Signal:
 
     def check(self) -> None:
         """Raise ``WakeupError`` if there was a wake-up, once."""
-        with self._condition:
+        with self._lock:
             self._raise_if_woken()
 
     def _raise_if_woken(self) -> None:
@@ -77,14 +78,14 @@ class Signal:
         """Wait until the bell has rung since ``serial``, or ``timeout_s``. Raises ``WakeupError``."""
         deadline = time.monotonic() + timeout_s
         while True:
-            with self._condition:
+            with self._lock:
                 self._raise_if_woken()
                 left = deadline - time.monotonic()
                 if self._serial != serial or left <= 0:
                     return
             if self._helper is not None and self._helper.help(lambda: self._is_over(serial), left):
                 continue
-            with self._condition:
+            with self._lock:
                 if not self._is_over(serial):
                     self._condition.wait(min(left, threading.TIMEOUT_MAX))
 
@@ -108,7 +109,7 @@ class Signal:
     def enter(self) -> None:
         """Begin to use the consumer; again, from within a listener, is right."""
         me = threading.get_ident()
-        with self._condition:
+        with self._lock:
             if self._owner is not None and self._owner != me:
                 raise ConcurrentUseError(
                     "the consumer is in use in another thread: give each thread its own, or call wakeup() from here"
@@ -118,7 +119,7 @@ class Signal:
 
     def leave(self) -> None:
         """End what ``enter`` began."""
-        with self._condition:
+        with self._lock:
             self._depth -= 1
             if not self._depth:
                 self._owner = None

@@ -17,8 +17,8 @@ import numpy as np
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import BatchMetadata, TopicDescription
 from millrace.clients.producing.batch_making import BatchMaker
-from millrace.clients.producing.batching import BuiltBatch, Fitted, RefusedRow
-from millrace.clients.producing.chunk import Chunk, Rows
+from millrace.clients.producing.batching import BuiltBatch, Fitted, RefusedRow, Rows
+from millrace.clients.producing.chunk import Chunk
 from millrace.clients.producing.futures import Outcomes
 from millrace.clients.producing.memory import BufferMemory, NoRoomError
 from millrace.clients.producing.outgoing import Completion
@@ -221,7 +221,7 @@ class Accumulator:
         """Send the batches of fitted records; ``rows`` are their numbers in the chunk, unless they are all of it."""
         for batch in self._maker.batches(fitted, number_rows=True):
             assert batch.rows is not None
-            numbers = batch.rows if rows is None else rows[batch.rows]
+            numbers = batch.rows if rows is None else np.asarray(rows)[np.asarray(batch.rows)]
             if isinstance(batch, RefusedRow):
                 chunk.refuse(numbers, batch.error)
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,8 @@ HEADERS: Final = "__headers"
 PARTITION: Final = "__partition"
 TOMBSTONE: Final = "__tombstone"
 
-Rows = npt.NDArray[np.int64]
+Rows = range | npt.NDArray[np.int64]
+"""Numbers of rows, ascending; a range where they follow each other, which costs nothing."""
 _FILTERED_PARTITIONS_MAX: Final = 16
 """Up to so many partitions one filter each is faster than sorting rows."""
 
@@ -40,7 +41,7 @@ class Fitted:
     """A table that fits its topic: the schema's columns, and what stands beside them (a column each, or one value)."""
 
     topic: TopicDescription
-    columns: pa.Table
+    columns: pa.Table | pa.RecordBatch
     beside: dict[str, pa.ChunkedArray]
     timestamp_ms: int
     partition: int | None = None
@@ -61,8 +62,7 @@ class Fitted:
         return replace(self, columns=self.columns.slice(offset, length), beside=beside)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltBatch:
+class BuiltBatch(NamedTuple):
     """A batch ready to be sent. ``rows`` are the numbers of its rows in the table, where they were asked for."""
 
     partition: int
@@ -72,8 +72,7 @@ class BuiltBatch:
     rows: Rows | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedRow:
+class RefusedRow(NamedTuple):
     """A row that cannot be sent; ``rows`` holds its number, where numbers were asked for."""
 
     error: MillraceError
@@ -218,7 +217,7 @@ def divide(
     partitions = _partitions(fitted, ignore_keys=ignore_keys)
     if isinstance(partitions, int):
         parts: Iterable[tuple[int, Fitted, Rows | None]] = [
-            (partitions, fitted, np.arange(fitted.num_rows) if number_rows else None)
+            (partitions, fitted, range(fitted.num_rows) if number_rows else None)
         ]
     else:
         parts = _parts(fitted, partitions, number_rows)
@@ -262,11 +261,13 @@ def _parts(
     fitted: Fitted, partitions: npt.NDArray[np.int32], number_rows: bool
 ) -> Iterator[tuple[int, Fitted, Rows | None]]:
     whole = fitted.columns
+    if isinstance(whole, pa.RecordBatch):
+        whole = pa.Table.from_batches([whole])
     for name, column in fitted.beside.items():
         whole = whole.append_column(name, column)
     distinct = np.unique(partitions).tolist()
     if len(distinct) == 1:
-        yield distinct[0], fitted, np.arange(len(partitions)) if number_rows else None
+        yield distinct[0], fitted, range(len(partitions)) if number_rows else None
         return
     order = np.argsort(partitions, kind="stable") if len(distinct) > _FILTERED_PARTITIONS_MAX else None
     taken = whole.take(pa.array(order)) if order is not None else None
@@ -325,9 +326,9 @@ def build_batches(
 
 
 def _build(part: Fitted, compression: Compression) -> bytes:
-    columns = pa.RecordBatch.from_arrays(
-        [_whole(column) for column in part.columns.columns], schema=part.columns.schema
-    )
+    columns = part.columns
+    if isinstance(columns, pa.Table):
+        columns = pa.RecordBatch.from_arrays([_whole(column) for column in columns.columns], schema=columns.schema)
     beside = {name: _whole(column) for name, column in part.beside.items() if name != PARTITION}
     return build_columnar_batch(
         columns,

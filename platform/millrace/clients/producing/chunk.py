@@ -3,6 +3,8 @@
 A chunk lives twice: while it is open, records are appended (by ``RecordBuffer``, under its lock); once it is taken, it
 is cut into batches, and each batch's fate is that of its rows. Invariants: a row belongs to at most one batch; a fate,
 once set, stays; callbacks of a row are called once, after its fate is set, in the order of the rows of a batch.
+
+Of a chunk that is one batch, as most small ones are, nothing is kept row by row.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.clients.model import BatchMetadata, RecordMetadata, TopicDescription
-from millrace.clients.producing.batching import HEADERS, PARTITION, TIMESTAMP, Fitted
+from millrace.clients.producing.batching import HEADERS, PARTITION, TIMESTAMP, Fitted, Rows
 from millrace.clients.producing.futures import Outcomes, SendFuture, call_safely
 from millrace.errors import MillraceError, SchemaMismatchError
 from millrace.records import OPAQUE_SCHEMA
@@ -24,11 +26,11 @@ from millrace.records.arrays import binary_array, headers_array, int32_array
 from millrace.schemas import conform
 
 Headers = Sequence[tuple[str, bytes | None]]
-Rows = npt.NDArray[np.int64]
 OnDelivery = Callable[[RecordMetadata | None, MillraceError | None], Any]
 """Told where a record landed, or why it did not."""
 
 _NO_BATCH: Final = -1
+_VALUES_SCHEMA: Final = pa.schema([OPAQUE_SCHEMA.field("value")])
 
 
 class _Fate(NamedTuple):
@@ -49,7 +51,9 @@ class Chunk:
         "_callbacks",
         "_condition",
         "_fates",
+        "_num_rows",
         "_position_of",
+        "_timestamps_ms",
         "_unsettled_rows",
         "_when_settled",
         "created",
@@ -62,7 +66,6 @@ class Chunk:
         "stamp_rows",
         "stamp_until",
         "stamps_ms",
-        "timestamps_ms",
         "values",
     )
 
@@ -78,7 +81,8 @@ class Chunk:
         self.size_bytes = 0
         self.reserved_bytes = 0
         self.created = 0.0
-        self.timestamps_ms: npt.NDArray[np.int64] | None = None
+        self._num_rows: int | None = None
+        self._timestamps_ms: npt.NDArray[np.int64] | None = None
         self._condition = condition
         self._callbacks: dict[int, list[OnDelivery]] = {}
         self._batch_of: npt.NDArray[np.int32] | None = None
@@ -151,26 +155,20 @@ class Chunk:
     @property
     def num_rows(self) -> int:
         """How many records there are."""
-        return len(self.values) if self.timestamps_ms is None else len(self.timestamps_ms)
+        return len(self.values) if self._num_rows is None else self._num_rows
 
     def close(self) -> None:
         """No more records come."""
-        count = len(self.values)
-        if len(self.stamps_ms) == 1:  # of few records it is the numbers of steps that counts
-            self.timestamps_ms = np.full(count, self.stamps_ms[0], np.int64)
-        else:
+        count = self._num_rows = self._unsettled_rows = len(self.values)
+        if len(self.stamps_ms) > 1:
             runs = np.array([*self.stamp_rows, count], np.int64)
-            self.timestamps_ms = np.repeat(np.array(self.stamps_ms, np.int64), np.diff(runs))
-        self._batch_of = np.full(count, _NO_BATCH, np.int32)
-        self._position_of = np.zeros(count, np.int32)
-        self._unsettled_rows = count
+            self._timestamps_ms = np.repeat(np.array(self.stamps_ms, np.int64), np.diff(runs))
 
     def fit(self, topic: TopicDescription, rows: Rows | None = None) -> Fitted:
         """The records, or some of them, as what batches are made of; raises ``SchemaMismatchError``."""
         beside: dict[str, pa.ChunkedArray] = {}
-        assert self.timestamps_ms is not None
-        stamps = self.timestamps_ms if rows is None else self.timestamps_ms[rows]
-        if len(self.stamps_ms) > 1:
+        if self._timestamps_ms is not None:
+            stamps = self._timestamps_ms if rows is None else self._timestamps_ms[rows]
             buffers = [None, pa.py_buffer(stamps)]
             beside[TIMESTAMP] = pa.chunked_array([pa.Array.from_buffers(pa.int64(), len(stamps), buffers)])
         if self.headers is not None:
@@ -178,14 +176,14 @@ class Chunk:
         if self.partitions is not None:
             beside[PARTITION] = pa.chunked_array([int32_array(_pick(self.partitions, rows))])
         columns = self._opaque_columns(rows) if topic.schema is None else self._typed_columns(topic, rows)
-        return Fitted(topic=topic, columns=columns, beside=beside, timestamp_ms=int(stamps[0]) if len(stamps) else 0)
+        timestamp_ms = self.stamps_ms[0] if self.stamps_ms else 0
+        return Fitted(topic=topic, columns=columns, beside=beside, timestamp_ms=timestamp_ms)
 
-    def _opaque_columns(self, rows: Rows | None) -> pa.Table:
-        arrays, fields = [binary_array(_pick(self.values, rows))], [OPAQUE_SCHEMA.field("value")]
-        if self.keys is not None:
-            arrays.insert(0, binary_array(_pick(self.keys, rows)))
-            fields.insert(0, OPAQUE_SCHEMA.field("key"))
-        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    def _opaque_columns(self, rows: Rows | None) -> pa.RecordBatch:
+        values = binary_array(_pick(self.values, rows))
+        if self.keys is None:
+            return pa.RecordBatch.from_arrays([values], schema=_VALUES_SCHEMA)
+        return pa.RecordBatch.from_arrays([binary_array(_pick(self.keys, rows)), values], schema=OPAQUE_SCHEMA)
 
     def _typed_columns(self, topic: TopicDescription, rows: Rows | None) -> pa.Table:
         try:
@@ -200,13 +198,24 @@ class Chunk:
 
     def assign(self, rows: Rows) -> int:
         """Some rows have become a batch; returns its number, for ``settle``."""
-        assert self._batch_of is not None
-        assert self._position_of is not None
         number = len(self._fates)
         self._fates.append(None)
-        self._position_of[rows] = np.arange(len(rows))
-        self._batch_of[rows] = number
+        if self._batch_of is None and len(rows) < self.num_rows:
+            self._position_of = np.zeros(self.num_rows, np.int32)
+            self._batch_of = np.full(self.num_rows, _NO_BATCH, np.int32)
+        if self._batch_of is not None and self._position_of is not None:
+            self._position_of[rows] = np.arange(len(rows))
+            self._batch_of[rows] = number
         return number
+
+    def _place(self, row: int) -> tuple[int, int]:
+        """The number of a record's batch, ``_NO_BATCH`` for none, and its position there."""
+        if self._batch_of is None or self._position_of is None:
+            return (0 if self._fates else _NO_BATCH), row
+        return int(self._batch_of[row]), int(self._position_of[row])
+
+    def _timestamp_ms(self, row: int) -> int:
+        return self.stamps_ms[0] if self._timestamps_ms is None else int(self._timestamps_ms[row])
 
     # --- fates ---------------------------------------------------------------------------------------------------
 
@@ -226,7 +235,7 @@ class Chunk:
             told = []
             if self._callbacks:
                 pop = self._callbacks.pop
-                told = [(at, found) for at, row in enumerate(rows.tolist()) if (found := pop(row, None))]
+                told = [(at, found) for at, row in enumerate(_numbers(rows)) if (found := pop(row, None))]
             self._condition.notify_all()
         if told:
             self._call(told, rows, metadata, append_time_ms, error)
@@ -242,16 +251,14 @@ class Chunk:
         error: MillraceError | None,
     ) -> None:
         """Call the callbacks of a batch's rows, given by their positions in it."""
-        assert self.timestamps_ms is not None
         if batch is None:
             for _, callbacks in told:
                 for callback in callbacks:
                     call_safely(callback, None, error)
             return
-        stamps = self.timestamps_ms[rows].tolist() if append_time_ms < 0 else None
         for at, callbacks in told:
             offset = batch.base_offset + at if batch.base_offset >= 0 else -1
-            stamp = stamps[at] if stamps is not None else append_time_ms
+            stamp = self._timestamp_ms(int(rows[at])) if append_time_ms < 0 else append_time_ms
             metadata = RecordMetadata(batch.topic, batch.partition, offset, stamp)
             for callback in callbacks:
                 call_safely(callback, metadata, None)
@@ -262,29 +269,27 @@ class Chunk:
 
     def refuse_rest(self, error: MillraceError) -> None:
         """All rows fail that are in no batch yet."""
-        assert self._batch_of is not None
-        if len(rows := np.flatnonzero(self._batch_of == _NO_BATCH)):
+        rows: Rows = range(0 if self._fates else self.num_rows)
+        if self._batch_of is not None:
+            rows = np.flatnonzero(self._batch_of == _NO_BATCH)
+        if len(rows):
             self.refuse(rows, error)
 
     def is_done(self, row: int) -> bool:
         """Whether the fate of a record is known."""
-        if self._batch_of is None:
-            return False
-        number = self._batch_of[row]
+        number, _ = self._place(row)
         return number != _NO_BATCH and self._fates[number] is not None
 
     def fate(self, row: int) -> tuple[RecordMetadata | None, MillraceError | None]:
         """Where a record landed, or why it did not, once that is known."""
-        assert self._batch_of is not None
-        assert self._position_of is not None
-        assert self.timestamps_ms is not None
-        fate = self._fates[self._batch_of[row]]
+        number, position = self._place(row)
+        fate = self._fates[number]
         assert fate is not None
         batch = fate.metadata
         if batch is None:
             return None, fate.error
-        offset = batch.base_offset + int(self._position_of[row]) if batch.base_offset >= 0 else -1
-        stamp = fate.append_time_ms if fate.append_time_ms >= 0 else int(self.timestamps_ms[row])
+        offset = batch.base_offset + position if batch.base_offset >= 0 else -1
+        stamp = fate.append_time_ms if fate.append_time_ms >= 0 else self._timestamp_ms(row)
         return RecordMetadata(batch.topic, batch.partition, offset, stamp), None
 
     @property
@@ -319,4 +324,11 @@ class RecordFuture(SendFuture[RecordMetadata]):
 
 
 def _pick(column: list[Any], rows: Rows | None) -> list[Any]:
-    return column if rows is None else [column[row] for row in rows.tolist()]
+    return column if rows is None else [column[row] for row in _numbers(rows)]
+
+
+def _numbers(rows: Rows) -> Sequence[int]:
+    if isinstance(rows, range):
+        return rows
+    numbers: list[int] = rows.tolist()
+    return numbers

@@ -38,7 +38,9 @@ class Outcomes(threading.Condition):
     """
 
     def __init__(self, helper: Helper | None = None) -> None:
-        super().__init__()
+        self.lock = threading.RLock()
+        """The condition's own, for those who do not wait: to enter the condition takes several times as long."""
+        super().__init__(self.lock)
         self._helper = helper
         self._calls = False
 

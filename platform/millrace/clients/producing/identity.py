@@ -8,6 +8,7 @@ only be aborted then: the next one has another epoch. With each id or epoch the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from millrace.clients.connections import Connections
@@ -37,12 +38,12 @@ class Identity:
         """Whether ``ensure`` has nothing to ask."""
         return self._producer is not None or not self._config.enable_idempotence
 
-    def ensure(self, timeout_ms: int) -> None:
-        """See to it that there is an id, if there is to be one; asking for it may take ``timeout_ms``."""
+    def ensure(self, timeout_ms: Callable[[], int]) -> None:
+        """See to it that there is an id, if there is to be one; ``timeout_ms`` says how long asking for it may take."""
         if self._transactions is not None:
             producer = self._transactions.identity
         elif self._config.enable_idempotence:
-            producer = self._producer or self._new_producer(timeout_ms)
+            producer = self._producer or self._new_producer(timeout_ms())
         else:
             return
         if producer != self._producer:

@@ -67,6 +67,7 @@ class Sender:
         self._connections = connections
         self._metadata = metadata
         self._condition = condition
+        self._lock = condition.lock
         self._transactions = transactions
         # Apart from the condition of those who wait for outcomes, which would wake the thread with each of them.
         self._bell = threading.Condition(threading.Lock())
@@ -102,10 +103,12 @@ class Sender:
         """Queue a batch behind those of its partition; ``completion`` is called from other threads."""
         partition = TopicPartition(topic, batch.partition)
         deadline = time.monotonic() + self._config.delivery_timeout_ms / 1000
-        with self._condition:
+        with self._lock:
             if self._stopping:
                 raise ClientClosedError("the producer is closed: make a new one")
-            queue = self._queues.setdefault(partition, Queue())
+            queue = self._queues.get(partition)
+            if queue is None:
+                queue = self._queues[partition] = Queue()
             queue.waiting.append(Outgoing(batch, partition, completion, deadline))
             self._outstanding += 1
         if threading.get_ident() != self._passing_thread:  # which looks at the queues next
@@ -126,7 +129,7 @@ class Sender:
         finally:
             self._passing_thread = None
             self._passing.release()
-        with self._condition:
+        with self._lock:
             return not any(queue.waiting for queue in self._queues.values())
 
     def wake(self) -> None:
@@ -137,7 +140,7 @@ class Sender:
 
     def is_busy(self, topic: str) -> bool:
         """Whether batches of a topic wait for one that is under way, so that gathering more costs no time."""
-        with self._condition:
+        with self._lock:
             return any(
                 queue.in_flight and queue.waiting
                 for partition, queue in self._queues.items()
@@ -148,7 +151,7 @@ class Sender:
         """The queues of those partitions of a topic that have had batches."""
         now = time.monotonic()
         found = {}
-        with self._condition:
+        with self._lock:
             for info in topic.partitions:
                 queue = self._queues.get(TopicPartition(topic.name, info.partition))
                 if queue is not None:
@@ -159,7 +162,7 @@ class Sender:
 
     def look_up(self, topic: str) -> None:
         """Have the thread ask what a topic is, so that somebody who must not wait finds it known later."""
-        with self._condition:
+        with self._lock:
             self._wanted_topics.add(topic)
         self.wake()
 
@@ -170,7 +173,7 @@ class Sender:
 
     def statistics(self, buffer_bytes: int) -> ProducerStatistics:
         """The counts, beside what the producer holds."""
-        with self._condition:
+        with self._lock:
             return self._counts.statistics(self._outstanding, buffer_bytes)
 
     def wait_until_sent(self, timeout_s: float | None) -> bool:
@@ -180,12 +183,12 @@ class Sender:
         """
         if self.is_in_callback:
             raise UsageError("a producer's callback cannot wait for the producer: flush, commit or close elsewhere")
-        with self._condition:
+        with self._lock:
             return self._condition.wait_for(lambda: not self._outstanding, timeout_s)
 
     def stop(self) -> None:
         """End the thread; batches that are left fail with ``ClientClosedError``."""
-        with self._condition:
+        with self._lock:
             self._stopping = True
         self.wake()
         if threading.current_thread() is not self._thread:
@@ -199,7 +202,7 @@ class Sender:
             with self._passing:
                 next_work_s = self._pass(self._all_work)
                 self._passing_thread = None
-            with self._condition:
+            with self._lock:
                 wait_s = self._wait_s(next_work_s)
             with self._bell:
                 if not self._woken and not self._stopping:
@@ -238,7 +241,7 @@ class Sender:
         return max(min(times) - now, 0.0) if times else None
 
     def _look_up_wanted(self) -> None:
-        with self._condition:
+        with self._lock:
             wanted, self._wanted_topics = self._wanted_topics, set()
         for topic in wanted:
             try:
@@ -249,7 +252,7 @@ class Sender:
     def _expire(self) -> None:
         now = time.monotonic()
         expired: list[Outgoing] = []
-        with self._condition:
+        with self._lock:
             for queue in self._queues.values():
                 while queue.waiting and not queue.in_flight and queue.waiting[0].deadline <= now:
                     expired.append(queue.waiting.popleft())
@@ -278,7 +281,7 @@ class Sender:
     def _take_ready(self) -> dict[str, list[Outgoing]]:
         """The heads of queues that may be sent now, by the leaders' addresses, as many as a request takes."""
         now = time.monotonic()
-        with self._condition:
+        with self._lock:
             ready = [
                 partition
                 for partition, queue in self._queues.items()
@@ -289,7 +292,7 @@ class Sender:
         for partition, address in self._sendable(ready):
             if self._requests_in_flight.get(address, 0) >= self._config.max_in_flight_requests_per_connection:
                 continue
-            with self._condition:
+            with self._lock:
                 queue = self._queues[partition]
                 if not queue.waiting:
                     continue
@@ -309,11 +312,12 @@ class Sender:
         found = []
         for partition in ready:
             try:
-                timeout_ms = self._lookup_timeout_ms()
-                found.append((partition, self._metadata.leader_address(partition, timeout_ms)))
-                self._identity.ensure(timeout_ms)
+                address = self._metadata.known_leader_address(partition)
+                if address is None:
+                    address = self._metadata.leader_address(partition, self._lookup_timeout_ms())
+                self._identity.ensure(self._lookup_timeout_ms)
+                found.append((partition, address))
             except MillraceError as error:
-                found = [entry for entry in found if entry[0] != partition]
                 self._postpone(partition, error)
         if self._transactions is None or not found:
             return found
@@ -327,7 +331,7 @@ class Sender:
 
     def _postpone(self, partition: TopicPartition, error: MillraceError) -> None:
         """No leader or no producer id: try again later, or fail all when that is of no use."""
-        with self._condition:
+        with self._lock:
             queue = self._queues[partition]
             if not queue.waiting:
                 return
@@ -346,13 +350,13 @@ class Sender:
 
     def _lookup_timeout_ms(self) -> int:
         """How long the thread may ask for leaders and ids: not beyond the time at which a batch must be given up."""
-        with self._condition:
+        with self._lock:
             deadlines = [queue.waiting[0].deadline for queue in self._queues.values() if queue.waiting]
         left_ms = (min(deadlines, default=0.0) - time.monotonic()) * 1000
         return max(min(int(left_ms), self._config.request_timeout_ms), 1)
 
     def _send(self, address: str, batches: list[Outgoing]) -> None:
-        with self._condition:
+        with self._lock:
             self._requests_in_flight[address] = self._requests_in_flight.get(address, 0) + 1
             self._silent_since.setdefault(address, time.monotonic())
             self._counts.requests += 1
@@ -404,7 +408,7 @@ class Sender:
                 for topic in response.topics
                 for result in topic.partitions
             }
-        with self._condition:
+        with self._lock:
             self._requests_in_flight[address] -= 1
             if error is None:
                 self._silent_since.pop(address, None)
@@ -422,7 +426,7 @@ class Sender:
                 self._failed(outgoing, _refusal(outgoing.partition, result.error))
             else:
                 self._succeeded(outgoing, result.base_offset, result.log_append_time_ms)
-        with self._condition:
+        with self._lock:
             has_more = any(queue.waiting for queue in self._queues.values())
         if has_more or self._has_records():
             self.wake()
@@ -451,7 +455,7 @@ class Sender:
         self._complete(outgoing, error=error, was_in_flight=True)
 
     def _requeue(self, outgoing: Outgoing) -> None:
-        with self._condition:
+        with self._lock:
             queue = self._queues[outgoing.partition]
             queue.in_flight = False
             queue.waiting.appendleft(outgoing)
@@ -474,7 +478,7 @@ class Sender:
             outgoing.completion(metadata, append_time_ms, error)
         finally:
             self._calling.discard(thread)
-            with self._condition:
+            with self._lock:
                 if was_in_flight:
                     self._queues[outgoing.partition].in_flight = False
                 self._outstanding -= 1
@@ -484,7 +488,7 @@ class Sender:
     def _fail_all(self, error: MillraceError, *, spare_in_flight: bool = False) -> None:
         """Fail what waits, but for partitions of which something is under way, whose callbacks come first."""
         left: list[Outgoing] = []
-        with self._condition:
+        with self._lock:
             for queue in self._queues.values():
                 if not (spare_in_flight and queue.in_flight):
                     left += queue.waiting

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -34,8 +33,7 @@ _CRC_POSITION: Final = 17
 _CHECKED_FROM: Final = 21
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerStamp:
+class ProducerStamp(NamedTuple):
     """Which producer a batch is from, and which of its records to the partition is the batch's first."""
 
     producer_id: int
@@ -96,6 +94,8 @@ def _text_field(tag: int, text: str) -> bytes:
 
 def _varint_field(tag: int, value: int) -> bytes:
     """A tag (below 128) and an unsigned varint: a number, or the length of what follows."""
+    if 0 <= value <= 0x7F:
+        return bytes((tag, value))
     encoded = bytearray((tag,))
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
