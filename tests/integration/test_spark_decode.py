@@ -9,10 +9,13 @@ import uuid
 
 import fastavro
 import pytest
+from deltalake import DeltaTable
 
 from millrace.clients import Consumer, Producer, RegisteredSchema, TopicPartition
 from millrace.payloads import PayloadKind
 from millrace.schemas import compile_proto
+from pyspark_millrace.decoding.dead_letters import dead_letters
+from pyspark_millrace.delta import upsert
 from pyspark_millrace.spark_errors import explain
 
 pytestmark = pytest.mark.spark
@@ -118,7 +121,7 @@ def test_bare_json_and_protobuf(reader, fill):
     assert [tuple(row) for row in frame.selectExpr("id", "prices['x']").collect()] == [(n, n / 2) for n in range(5)]
 
 
-def test_bad_records_fail_are_null_or_go_to_a_topic(reader, fill, admin, module_broker):
+def test_bad_records_fail_are_null_or_go_to_a_topic_and_a_table(spark, reader, fill, admin, module_broker, tmp_path):
     good, bad = b'{"id": 1}', b'{"id": "one"}'
     topic = fill([(b"k0", good), (b"k1", bad), (b"k2", good), (b"k3", b"{")])
     options = {"decode": "json", "decode_schema": "id BIGINT", "columns": "id,__offset"}
@@ -148,6 +151,26 @@ def test_bad_records_fail_are_null_or_go_to_a_topic(reader, fill, admin, module_
         "__millrace.errors.partition": b"0",
         "__millrace.errors.offset": b"1",
     }
+
+    reader(topic, **options, badRecords="deadletter:dead-letters").load().collect()  # as a task that is run again
+    with Producer(module_broker.bootstrap_servers) as producer:
+        producer.send("dead-letters", b"of somebody else's", headers=[("h", b"2")])
+    table = str(tmp_path / "bad")
+    records = (
+        spark.readStream.format("millrace")
+        .option("kafka.bootstrap.servers", module_broker.bootstrap_servers)
+        .option("subscribe", "dead-letters")
+        .option("startingOffsets", "earliest")
+        .option("includeHeaders", "true")
+        .load()
+    )
+    into = upsert(table, key=["topic", "partition", "offset"], select=dead_letters)
+    written = records.writeStream.foreachBatch(into).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    written.trigger(availableNow=True).start().awaitTermination()
+    found = DeltaTable(table).to_pyarrow_table().sort_by("offset").to_pylist()
+    assert [(row["topic"], row["partition"], row["offset"]) for row in found] == [(topic, 0, 1), (topic, 0, 3)]
+    assert found[0]["reason"].startswith("value: id:")
+    assert (found[0]["key"], found[0]["value"], found[0]["headers"]) == (b"k1", bad, [{"key": "h", "value": b"1"}])
 
 
 def test_a_stream_decodes_schemas_registered_while_it_runs(

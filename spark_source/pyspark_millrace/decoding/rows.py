@@ -16,17 +16,13 @@ import pyarrow as pa
 from millrace.errors import InvalidRecordError
 from millrace.payloads import PayloadDecoder, PayloadSchema
 from millrace.schemas import promote
+from pyspark_millrace.decoding.dead_letters import OFFSET_HEADER, PARTITION_HEADER, REASON_HEADER, TOPIC_HEADER
 from pyspark_millrace.decoding.options import BadRecords
 from pyspark_millrace.decoding.plan import RAW_KEY, RAW_VALUE, DecodePlan, PartPlan
 from pyspark_millrace.reading.columns import Column, Layout, Metadata, raw_columns
 
 if TYPE_CHECKING:
     from pyspark_millrace.options.source import SourceOptions
-
-REASON_HEADER: Final = "__millrace.errors.reason"
-TOPIC_HEADER: Final = "__millrace.errors.topic"
-PARTITION_HEADER: Final = "__millrace.errors.partition"
-OFFSET_HEADER: Final = "__millrace.errors.offset"
 
 DeadLetter = dict[str, Any]
 """``key``, ``value`` and ``headers`` of a record to send."""

@@ -1,0 +1,39 @@
+"""Dead letters as rows: what a topic of bad records says of each, for a table of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+REASON_HEADER: Final = "__millrace.errors.reason"
+TOPIC_HEADER: Final = "__millrace.errors.topic"
+PARTITION_HEADER: Final = "__millrace.errors.partition"
+OFFSET_HEADER: Final = "__millrace.errors.offset"
+_HEADERS: Final = (REASON_HEADER, TOPIC_HEADER, PARTITION_HEADER, OFFSET_HEADER)
+
+
+def dead_letters(records: DataFrame) -> DataFrame:
+    """Records of a topic of dead letters, read with ``includeHeaders``, by where they were found and what was wrong.
+
+    Columns: ``topic string, partition int, offset bigint`` of the bad record, by which it is known; ``reason string``;
+    ``key binary, value binary, headers array<struct<key: string, value: binary>>`` as they were; ``timestamp``, when it
+    was put aside. Records that are no dead letters are left out.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    def said(name: str) -> Column:
+        # Ours come last; a record may have been a dead letter before.
+        return F.element_at(F.filter("headers", lambda header: header["key"] == name), -1)["value"].cast("string")
+
+    return records.where(F.exists("headers", lambda header: header["key"] == OFFSET_HEADER)).select(
+        said(TOPIC_HEADER).alias("topic"),
+        said(PARTITION_HEADER).cast("int").alias("partition"),
+        said(OFFSET_HEADER).cast("bigint").alias("offset"),
+        said(REASON_HEADER).alias("reason"),
+        "key",
+        "value",
+        F.filter("headers", lambda header: ~header["key"].isin(*_HEADERS)).alias("headers"),
+        "timestamp",
+    )
