@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 _POLL_SECONDS: Final = 0.2
+_SIGNAL_SECONDS: Final = 0.5
+"""A signal that both processes get, the JVM and ours, may arrive so much later here."""
 
 
 class Report:
@@ -115,8 +117,8 @@ def run_job(run: Callable[[argparse.Namespace, Event], None], arguments: argpars
         complain(error.message)
         return 1
     except Exception as error:  # noqa: BLE001  whatever Spark raises is told in a sentence, and the exit code says it
-        if stopping.is_set():
-            # The signal stopped Spark as well, in the middle of a call. What is committed is committed.
+        if stopping.wait(_SIGNAL_SECONDS):
+            # The signal stopped Spark as well, perhaps before us, in the middle of a call. What is committed is.
             return 0
         from pyspark_millrace.spark_errors import explain
 
