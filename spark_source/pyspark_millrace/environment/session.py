@@ -11,7 +11,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
@@ -141,20 +142,30 @@ def merge_settings(defaults: Mapping[str, str], given: Mapping[str, str]) -> dic
 
 
 def spark_submit_command(
-    script: str | Path, *arguments: str, conf: Mapping[str, str] | None = None, delta: bool = True
+    script: str | Path,
+    *arguments: str,
+    conf: Mapping[str, str] | None = None,
+    delta: bool = True,
+    py_files: Sequence[str | Path] = (),
 ) -> list[str]:
     """The command that runs ``script`` by the spark-submit of this environment, with Delta from the cache.
 
     The same as ``spark-submit --packages io.delta:... --properties-file conf/spark.properties script``, without
-    asking a repository every time. Raises ``EnvironmentProblemError`` like ``session``.
+    asking a repository every time. ``conf`` wins over what is set here, ``spark.master`` and ``spark.pyspark.python``
+    among it; ``py_files`` go to executors that have no millrace (``package.build_package``).
+    Raises ``EnvironmentProblemError`` like ``session``.
     """
     check_java()
-    settings = merge_settings(default_settings(local=True, delta=delta), conf or {})
+    given = conf or {}
+    local = given.get("spark.master", "local[*]").startswith("local")
+    settings = merge_settings(default_settings(local=local, delta=delta), given)
     python = settings.setdefault("spark.pyspark.python", sys.executable)
     # The JVM looks for Python sources with the interpreter that this variable names, whatever its settings say.
     command = ["env", f"PYSPARK_PYTHON={python}", str(spark_home() / "bin" / "spark-submit")]
     if delta:
         command += ["--jars", ",".join(map(str, delta_jars()))]
+    if py_files:
+        command += ["--py-files", ",".join(map(str, py_files))]
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
     return [*command, str(script), *arguments]
@@ -235,12 +246,37 @@ def _register_source(created: SparkSession) -> None:
     """Make ``format("millrace")`` known where Spark's own search would not find it.
 
     That search is run by the interpreter which the JVM's environment names, else by whatever python3 is on its path.
-    Under spark-submit this need not be ours: of ``spark.pyspark.python`` the search knows nothing.
+    Under spark-submit this need not be ours: the search knows nothing of ``spark.pyspark.python`` and ``--py-files``.
     """
-    if created._jvm.System.getenv("PYSPARK_PYTHON") == os.environ["PYSPARK_PYTHON"] or created in _registered:
+    archive = _archive_of(Path(__file__))
+    same_python = created._jvm.System.getenv("PYSPARK_PYTHON") == os.environ["PYSPARK_PYTHON"]
+    if (same_python and archive is None) or created in _registered:
         return
-    created.dataSource.register(DefaultSource)
+    with _python_path(created.sparkContext.environment, archive):
+        created.dataSource.register(DefaultSource)
     _registered.add(created)
+
+
+def _archive_of(module: Path) -> Path | None:
+    """The zip file that a module was imported from, if it was."""
+    return next((parent.absolute() for parent in module.parents if parent.is_file()), None)
+
+
+@contextmanager
+def _python_path(environment: dict[str, str], archive: Path | None) -> Iterator[None]:
+    """Give what is registered here an environment in which the archive is found.
+
+    Spark's process that plans a stream is the one that looks for ``--py-files`` where there are none.
+    """
+    before = environment.get("PYTHONPATH")
+    if archive is not None:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(archive), before)))
+    try:
+        yield
+    finally:
+        environment.pop("PYTHONPATH", None)
+        if before is not None:
+            environment["PYTHONPATH"] = before
 
 
 _registered: Final[WeakSet[SparkSession]] = WeakSet()

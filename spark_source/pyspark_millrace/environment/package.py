@@ -1,0 +1,101 @@
+"""Our code as a zip file that ``spark-submit --py-files`` takes to executors which have none of it.
+
+The zip has the layout of a wheel: the pure Python packages that tasks may need, and the distribution's metadata, by
+which code asks for its own version. What is compiled for a machine cannot be imported from a zip: ``requirements``
+names what the executors' environment must have.
+
+Beside each module lies its bytecode, which Python would otherwise make anew in every worker process. It is that of the
+Python which packs; others pass over it and compile the source (PEP 552: unchecked, since both are from one file).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import py_compile
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from millrace.errors import EnvironmentProblemError, UsageError
+
+PACKAGES: Final = ("millrace", "pyspark_millrace", "millrace_streams")
+"""What drivers and tasks import. The broker is not among them."""
+
+_DISTRIBUTION: Final = "millrace"
+_METADATA_FILES: Final = ("METADATA", "entry_points.txt")
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+"""Time of all entries, the earliest that a zip file can tell: the same code gives the same bytes."""
+
+_EXTRA: Final = "extra =="
+# Drivers write to Delta's log and serve metrics, the command line draws tables: tasks do without.
+_DRIVERS_ONLY: Final = frozenset(("prometheus-client", "rich", "typer"))
+
+
+def build_package(target: Path) -> int:
+    """Write the zip file, in place of one that is there; returns the number of modules in it.
+
+    Drivers that hand out the one before are not disturbed. Raises ``UsageError`` for a name that Spark would not take
+    for a zip file, and ``EnvironmentProblemError`` where our own code is not there as files.
+    """
+    if target.suffix != ".zip":
+        raise UsageError(f"{target}: expected a name that ends in .zip, for Spark goes by it")
+    modules = [(PurePosixPath(root.name, path.relative_to(root)), path) for root in _roots() for path in _modules(root)]
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
+        unfinished = Path(scratch, target.name)
+        with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as package:
+            for module, path in modules:
+                _add(package, module, path.read_bytes())
+                _add(package, module.with_suffix(".pyc"), _compiled(path, module, Path(scratch, "module.pyc")))
+            for name, text in _metadata():
+                _add(package, name, text.encode())
+        unfinished.replace(target)
+    return len(modules)
+
+
+def requirements() -> list[str]:
+    """What the executors' Python needs from elsewhere, as ``pip install`` takes it; PySpark itself is Spark's."""
+    found = [text for text in importlib.metadata.requires(_DISTRIBUTION) or () if _EXTRA not in text]
+    return sorted(text for text in found if not text.startswith(tuple(_DRIVERS_ONLY)))
+
+
+def _roots() -> Iterator[Path]:
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        places = [] if spec is None else list(spec.submodule_search_locations or ())
+        if not places or not Path(places[0]).is_dir():
+            raise EnvironmentProblemError(
+                f"the package {package} is not there as files: run this where millrace is installed by pip"
+            )
+        yield Path(places[0])
+
+
+def _modules(root: Path) -> list[Path]:
+    return sorted(root.rglob("*.py"))
+
+
+def _compiled(path: Path, module: PurePosixPath, scratch: Path) -> bytes:
+    py_compile.compile(
+        str(path),
+        cfile=str(scratch),
+        dfile=str(module),
+        doraise=True,
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )
+    return scratch.read_bytes()
+
+
+def _metadata() -> Iterator[tuple[PurePosixPath, str]]:
+    distribution = importlib.metadata.distribution(_DISTRIBUTION)
+    for name in _METADATA_FILES:
+        if (text := distribution.read_text(name)) is not None:
+            yield PurePosixPath(f"{_DISTRIBUTION}-{distribution.version}.dist-info", name), text
+
+
+def _add(package: zipfile.ZipFile, name: PurePosixPath, content: bytes) -> None:
+    entry = zipfile.ZipInfo(str(name), date_time=_EPOCH)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.external_attr = 0o644 << 16
+    package.writestr(entry, content)

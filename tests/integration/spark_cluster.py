@@ -1,0 +1,96 @@
+"""A standalone Spark cluster on loopback, and an environment for it that has everything but millrace."""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pyspark
+
+from .job_kills import wait_for
+
+SPARK_HOME = Path(pyspark.__file__).parent
+
+
+def clean_environment(directory):
+    """A virtual environment with all that is installed here besides millrace itself; gives its interpreter."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
+    made = Path(directory) / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        # An environment in use may have more than what a fresh one has: pip's files are there already, or not needed.
+        if "millrace" not in entry.name and not (made / entry.name).exists():
+            (made / entry.name).symlink_to(entry)
+    return Path(directory) / "bin" / "python"
+
+
+class Daemon:
+    """A master or a worker, known by the address that it logs."""
+
+    def __init__(self, directory, name, arguments, ready):
+        self._log = directory / f"{name}.log"
+        # Nothing of this process's environment: no PYTHONPATH, no PYSPARK_PYTHON.
+        kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ}
+        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", **kept, "SPARK_HOME": str(SPARK_HOME)}
+        environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{arguments[0]}", *arguments[1:]],
+                env=environment,
+                cwd=directory,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._ready = ready
+
+    def address(self):
+        found = wait_for(self._log.name, lambda: re.search(self._ready, self.log) or self.process.poll() is not None)
+        assert found is not True, self.log
+        return found[1] if found.groups() else found[0]
+
+    @property
+    def log(self):
+        return self._log.read_text()
+
+    def kill(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, 9)
+        self.process.wait(60)
+
+
+class Cluster:
+    """A master and two workers of one core each."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self._daemons = [
+            Daemon(
+                directory,
+                "master",
+                ["master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"],
+                r"Starting Spark master at (\S+)",
+            )
+        ]
+        self.master = self._daemons[0].address()
+        self.workers = []
+        for name in ("first", "second"):
+            self.add_worker(name)
+        for worker in self.workers:
+            worker.address()
+
+    def add_worker(self, name):
+        arguments = ["worker.Worker", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0", "--cores", "1"]
+        arguments += ["--memory", "1g", "--work-dir", str(self.directory / name), self.master]
+        self.workers.append(Daemon(self.directory, name, arguments, "Successfully registered with master"))
+        self._daemons.append(self.workers[-1])
+
+    def logs(self):
+        """Everything that master, workers and executors have logged."""
+        executors = self.directory.glob("*/app-*/*/std*")
+        return "\n".join([daemon.log for daemon in self._daemons] + [path.read_text() for path in executors])
+
+    def close(self):
+        for daemon in reversed(self._daemons):
+            daemon.kill()

@@ -1,0 +1,189 @@
+"""On a standalone cluster whose Python has everything but millrace, which comes as a zip file."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from millrace.clients import Admin, Consumer, Producer
+from pyspark_millrace import spark_submit_command
+from pyspark_millrace.environment.package import build_package
+
+from .job_kills import wait_for
+from .spark_cluster import Cluster, clean_environment
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+JOB = Path(__file__).with_name("cluster_job.py")
+DEADLINE_S = 200
+NUMBERS = 1000
+WORDS = 300
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    running = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def submit(cluster, module_broker):
+    """Starts a driver with the steps to take; all are killed in the end."""
+    python = clean_environment(cluster.directory / "environment")
+    package = cluster.directory / "millrace.zip"
+    build_package(package)
+    conf = {
+        "spark.master": cluster.master,
+        "spark.pyspark.python": str(python),
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+    }
+    started = []
+
+    def start(directory, *steps):
+        command = spark_submit_command(
+            JOB, module_broker.bootstrap_servers, directory, *steps, conf=conf, py_files=[package]
+        )
+        kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "MILLRACE_CACHE") if name in os.environ}
+        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "SPARK_LOCAL_IP": "127.0.0.1", **kept}
+        log = (cluster.directory / f"driver-{len(started)}.log").open("w")
+        with log:
+            started.append(
+                subprocess.Popen(
+                    [str(part) for part in command],
+                    env=environment,
+                    cwd="/",
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+        started[-1].log = Path(log.name)  # spark-submit has the program's errors on its standard output
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def topics(module_broker):
+    with Admin(module_broker.bootstrap_servers) as admin, Producer(module_broker.bootstrap_servers) as producer:
+        admin.create_topic(
+            "numbers", partitions=3, schema="n BIGINT NOT NULL, word STRING", configs={"retention.ms": "-1"}
+        )
+        for topic in ("words", "copies"):
+            admin.create_topic(topic, partitions=2, configs={"retention.ms": "-1"})
+        for n in range(NUMBERS):
+            producer.send("numbers", {"n": n, "word": f"w{n % 7}"})
+        send_words(producer, 0)
+
+
+def send_words(producer, first):
+    for n in range(first, first + WORDS):
+        producer.send("words", b"%d" % n, key=b"%d" % (n % 100))
+    producer.flush()
+
+
+@pytest.fixture(scope="module")
+def done(submit, topics, cluster):
+    """What the steps that are not disturbed found, and where they wrote."""
+    process = submit(cluster.directory, "read", "view", "stream", "ingest", "sink")
+    assert process.wait(DEADLINE_S) == 0, errors_in(process.log.read_text())
+    found = {}
+    for line in process.log.read_text().splitlines():
+        if line.startswith('{"'):
+            found |= json.loads(line)
+    return found
+
+
+def errors_in(log):
+    return "\n".join(line for line in log.splitlines() if " INFO " not in line)[:5000]
+
+
+def test_tasks_run_where_only_the_zip_file_has_our_code(cluster, done):
+    environment = cluster.directory / "environment"
+    assert done["read"]["sum"] == sum(range(NUMBERS))
+    assert done["read"]["python"] == [str(environment / "bin" / "python")]
+    assert [code.rpartition("/millrace.zip/")[2] for code in done["read"]["code"]] == ["pyspark_millrace/__init__.pyc"]
+    assert done["read"]["executors"] == 2
+
+
+def test_batches_streams_sql_ingest_and_sink(cluster, done, module_broker):
+    assert done["view"] == {"count(1)": NUMBERS // 2, "max(n)": NUMBERS - 2}
+    for table in ("streamed", "ingested"):
+        rows = DeltaTable(cluster.directory / table).to_pyarrow_table()
+        assert sorted(rows["n"].to_pylist()) == list(range(NUMBERS))
+        assert set(rows["word"].to_pylist()) == {f"w{n}" for n in range(7)}
+    assert copies(module_broker)[:WORDS] == list(range(WORDS))
+
+
+def test_executors_and_workers_killed_in_mid_job_lose_and_double_nothing(cluster, submit, done, module_broker):
+    with Producer(module_broker.bootstrap_servers) as producer:
+        send_words(producer, WORDS)
+    process = submit(cluster.directory, "until_stopped")
+    wait_for("the first batches", lambda: len(kept(cluster)) >= 200 and len(copies(module_broker)) > WORDS)
+    executor = next(iter(executors_of(cluster.workers[0])))
+    os.kill(executor, signal.SIGKILL)
+    wait_for("another executor", lambda: executors_of(cluster.workers[0]) - {executor})
+    cluster.workers[1].kill()
+    with Producer(module_broker.bootstrap_servers) as producer:
+        send_words(producer, 2 * WORDS)
+    cluster.add_worker("third")
+    expected = list(range(3 * WORDS))
+    wait_for(
+        "all words",
+        lambda: process.poll() is not None or kept(cluster) == copies(module_broker) == expected,
+    )
+    (cluster.directory / "stop").touch()
+    code = process.wait(DEADLINE_S)
+    log = process.log.read_text()
+    assert code == 0, errors_in(log)
+    assert len(re.findall("ERROR TaskSchedulerImpl: Lost executor", log)) >= 2
+    assert kept(cluster) == expected
+    assert copies(module_broker) == expected
+
+
+def kept(cluster):
+    """The words in the table of the direct ingest."""
+    if not DeltaTable.is_deltatable(str(cluster.directory / "kept")):
+        return []
+    return sorted(map(int, DeltaTable(cluster.directory / "kept").to_pyarrow_table()["value"].to_pylist()))
+
+
+def copies(broker):
+    """The words in the topic of the sink, as far as they are committed."""
+    config = {"bootstrap.servers": broker.bootstrap_servers, "isolation.level": "read_committed"}
+    with Consumer(config) as consumer:
+        partitions = consumer.partitions_for("copies")
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(partitions)
+        found = []
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            found += [int(record.value) for record in consumer.poll(200)]
+        return sorted(found)
+
+
+def executors_of(worker):
+    """The processes of a worker's executors."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == worker.process.pid and b"CoarseGrainedExecutorBackend" in (entry / "cmdline").read_bytes():
+                found.add(int(entry.name))
+        except (OSError, ValueError):
+            continue
+    return found
