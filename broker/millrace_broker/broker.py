@@ -16,11 +16,12 @@ import asyncio
 import functools
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from millrace.config.broker import BrokerConfig, Listener
 from millrace.coordination import METADATA_FILE, Coordination, EmbeddedStore
@@ -90,8 +91,7 @@ class BrokerStatistics:
     transactions: TransactionStatistics
 
 
-@dataclass(frozen=True, slots=True)
-class ServedPartition:
+class ServedPartition(NamedTuple):
     """A partition that this broker leads: what is known of it, and its log."""
 
     topic: TopicInfo
@@ -139,7 +139,7 @@ class Broker:
             config.remote_log_reader_threads, config.remote_log_reader_max_pending_tasks
         )
         self._administration = ThreadPoolExecutor(1, thread_name_prefix="millrace-administration")
-        self._append_locks: dict[PartitionKey, asyncio.Lock] = {}
+        self._append_locks: defaultdict[PartitionKey, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[Any]] = set()
         self.groups: Final = GroupCoordinator(self)
         self.share_groups: Final = ShareCoordinator(self)
@@ -285,8 +285,7 @@ class Broker:
     async def run_sized(self, size_bytes: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run a function on so many bytes that are in memory: at once if they are few."""
         if self.small_work.includes(size_bytes):
-            with self.small_work.watched():
-                return function(*args, **kwargs)
+            return self.small_work.do(function, *args, **kwargs)
         return await self.run_io(function, *args, **kwargs)
 
     async def run_read(
@@ -297,8 +296,7 @@ class Broker:
         Otherwise this is ``run_search``, and raises what that does.
         """
         if log.is_recent(offset) and self.small_work.includes(0):
-            with self.small_work.watched():
-                return function(*args, **kwargs)
+            return self.small_work.do(function, *args, **kwargs)
         return await self.run_search(log, offset, function, *args, **kwargs)
 
     async def run_search(
@@ -370,13 +368,16 @@ class Broker:
         ``origin`` less is checked. Raises what the log raises.
         """
         epoch = partition.info.leader_epoch
-        async with self._append_lock(partition):
+        async with self._append_locks[partition.key]:
             result = None
             if self.small_work.includes(len(records)):
-                with self.small_work.watched():
-                    result = partition.log.append_at_once(
-                        records, leader_epoch=epoch, in_transaction=in_transaction, origin=origin
-                    )
+                result = self.small_work.do(
+                    partition.log.append_at_once,
+                    records,
+                    leader_epoch=epoch,
+                    in_transaction=in_transaction,
+                    origin=origin,
+                )
             if result is None:
                 result = await self.run_io(
                     partition.log.append_unsynced,
@@ -406,18 +407,14 @@ class Broker:
             leader_epoch=partition.info.leader_epoch,
             is_epoch_raised=is_epoch_raised,
         )
-        async with self._append_lock(partition):
+        async with self._append_locks[partition.key]:
             result = None
             if self.small_work.includes(_MARKER_BYTES):
-                with self.small_work.watched():
-                    result = write(may_wait=False)
+                result = self.small_work.do(write, may_wait=False)
             if result is None:
                 result = await self.run_io(write)
         assert result is not None, "it may wait in a thread"
         await self._appended(partition, result, _MARKER_BYTES)
-
-    def _append_lock(self, partition: ServedPartition) -> asyncio.Lock:
-        return self._append_locks.setdefault(partition.key, asyncio.Lock())
 
     async def _appended(self, partition: ServedPartition, result: AppendResult, size_bytes: int) -> None:
         """Wait for the disk where the topic wants that, and tell those who wait for what was appended."""

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Final, ParamSpec, TypeVar
 
 SMALL_BYTES: Final = 16 * 1024
 """Records up to this size are checked and appended in the event loop: that takes about 0.2 ms."""
@@ -30,6 +29,7 @@ SLOW_FOR_S: Final = 1.0
 _enter_task: Final[Callable[[Any, Any], None]] = getattr(asyncio.tasks, "_enter_task")  # noqa: B009
 _leave_task: Final[Callable[[Any, Any], None]] = getattr(asyncio.tasks, "_leave_task")  # noqa: B009
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -44,12 +44,11 @@ class SmallWork:
         """Whether work on so many bytes, all in memory, is to be done at once."""
         return size_bytes <= SMALL_BYTES and self._monotonic() >= self._threads_until
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
+    def do(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Do it, in the event loop."""
         started = self._monotonic()
         try:
-            yield
+            return function(*args, **kwargs)
         finally:
             ended = self._monotonic()
             if ended - started > SLOW_S:

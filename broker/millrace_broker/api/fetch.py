@@ -10,8 +10,7 @@ of what it reads were aborted.
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from millrace.errors import StorageError
 from millrace.protocol import millrace_pb2 as pb
@@ -24,8 +23,7 @@ from millrace_broker.limits import Lease
 from millrace_broker.log import PartitionLog
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(NamedTuple):
     """A response as far as it was filled, the bytes in it, and whether it must be sent without waiting."""
 
     response: FetchAnswer
@@ -63,10 +61,12 @@ def _readable_bytes_max(broker: Broker, request: pb.FetchRequest) -> int:
     total = 0
     for topic in request.topics:
         for wanted in topic.partitions:
-            with suppress(StorageError):  # offline, which is reported where it is read
+            try:
                 log = broker.logs.get(topic.name, wanted.partition)
-                if log is not None and wanted.fetch_offset < end_of(log, request.isolation_level):
-                    total += max(0, wanted.partition_max_bytes)
+            except StorageError:  # offline, which is reported where it is read
+                continue
+            if log is not None and wanted.fetch_offset < end_of(log, request.isolation_level):
+                total += max(0, wanted.partition_max_bytes)
     return total
 
 

@@ -79,8 +79,8 @@ async def _append(
         partition = broker.partition(topic, data.partition)
         if request.acks == _ALL:
             _check_replicas(topic, partition)
-        work_bytes = work_bytes_of(topic, data.records)
-        records = await broker.run_sized(work_bytes, prepare_records, topic, data.records)
+        sent = data.records  # each look at it is a copy
+        records = await broker.run_sized(work_bytes_of(topic, sent), prepare_records, topic, sent)
         if request.transactional_id:
             await _verify(broker, request, partition, records)
         appended = await _append_in_order(broker, partition, records, in_transaction=bool(request.transactional_id))

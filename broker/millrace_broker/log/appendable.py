@@ -14,9 +14,8 @@ import logging
 import threading
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from millrace.config.topic import MessageTimestampType, TopicConfig
@@ -57,8 +56,7 @@ from millrace_broker.log.validation import check_produced, check_times
 _LOG: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendResult:
+class AppendResult(NamedTuple):
     """Where batches went. ``log_append_time_ms`` is -1 where timestamps are the producer's.
 
     ``is_duplicate`` says that the batch had been appended before, and the offsets are the ones it got then.
@@ -239,10 +237,12 @@ class AppendableLog(ReadableLog):
             if self._config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME:
                 append_time_ms = now_ms
                 records, placed = stamp(records, placed, now_ms)
-            if not may_wait and not self._is_ready(placed.headers, len(records), leader_epoch, now_ms):
-                return None
-            self._note_epoch(leader_epoch)
-            self._write(placed.parts(records), placed.headers, len(records), now_ms)
+            appender = self._ready_appender(placed.headers, len(records), leader_epoch, now_ms)
+            if appender is None:
+                if not may_wait:
+                    return None
+                appender = self._new_appender(placed.headers, len(records), leader_epoch, now_ms)
+            self._write(appender, placed.parts(records), placed.headers, len(records))
             if producer is not None:
                 self._producers.update(producer, now_ms)
                 self._first_open_offset = self._producers.first_open_offset()
@@ -303,13 +303,15 @@ class AppendableLog(ReadableLog):
             header = read_header(batch)
             is_aborted = completed is not None and completed.is_aborted
             aborted = [index_entry(completed, self._producers)] if completed is not None and is_aborted else []
-            if not may_wait and (aborted or not self._is_ready([header], len(batch), leader_epoch, now_ms)):
+            appender = self._ready_appender([header], len(batch), leader_epoch, now_ms)
+            if not may_wait and (aborted or appender is None):
                 return None
-            self._note_epoch(leader_epoch)
+            if appender is None:
+                appender = self._new_appender([header], len(batch), leader_epoch, now_ms)
             # Until its marker may be read, a transaction is undecided for consumers.
             undecided = [each for each in self._ended if each.last_offset >= self._high_watermark]
             self._ended = (*undecided, *(() if completed is None else (completed,)))
-            self._write([batch], [header], len(batch), now_ms, aborted)
+            self._write(appender, [batch], [header], len(batch), aborted)
             self._producers.update(entry, now_ms)
             self._first_open_offset = self._producers.first_open_offset()
             return AppendResult(
@@ -378,22 +380,31 @@ class AppendableLog(ReadableLog):
             write_epochs(self._files, self.directory / LEADER_EPOCHS, epochs.entries)
             self._epochs = epochs
 
-    def _is_ready(self, headers: Sequence[BatchHeader], size_bytes: int, leader_epoch: int, now_ms: int) -> bool:
-        """Whether appending these batches needs no file that is not open."""
+    def _ready_appender(
+        self, headers: Sequence[BatchHeader], size_bytes: int, leader_epoch: int, now_ms: int
+    ) -> SegmentAppender | None:
+        """What these batches can be appended with if that needs no file that is not open."""
         appender = self._appender
         if appender is None or leader_epoch != self._epochs.latest:
-            return False
-        return not self._must_roll(appender, headers, size_bytes, now_ms)
+            return None
+        return None if self._must_roll(appender, headers, size_bytes, now_ms) else appender
+
+    def _new_appender(
+        self, headers: Sequence[BatchHeader], size_bytes: int, leader_epoch: int, now_ms: int
+    ) -> SegmentAppender:
+        """The same where files must be made for it."""
+        self._note_epoch(leader_epoch)
+        appender = self._appender or self._open_appender(now_ms)
+        return self.roll() if self._must_roll(appender, headers, size_bytes, now_ms) else appender
 
     def _write(
         self,
+        appender: SegmentAppender,
         parts: Sequence[Part],
         headers: Sequence[BatchHeader],
         size_bytes: int,
-        now_ms: int,
         aborted: Sequence[AbortedTransaction] = (),
     ) -> None:
-        appender = self._appender_for(headers, size_bytes, now_ms)
         try:
             appender.append(parts, headers, aborted)
         except StorageError as error:
@@ -414,10 +425,6 @@ class AppendableLog(ReadableLog):
         except StorageError as worse:
             _LOG.error("%s: offline (%s)", self.name, worse.message)
             self._failure = error
-
-    def _appender_for(self, headers: Sequence[BatchHeader], size_bytes: int, now_ms: int) -> SegmentAppender:
-        appender = self._appender or self._open_appender(now_ms)
-        return self.roll() if self._must_roll(appender, headers, size_bytes, now_ms) else appender
 
     def _must_roll(
         self, appender: SegmentAppender, headers: Sequence[BatchHeader], size_bytes: int, now_ms: int

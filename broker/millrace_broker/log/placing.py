@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from millrace.records import BatchHeader, read_header, stamp_append_time
 from millrace_broker.log.files import Part
@@ -17,8 +16,7 @@ from millrace_broker.log.files import Part
 _PREFIX: Final = struct.Struct(">qii")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class Placed(NamedTuple):
     """Batches with their place in the log: ``headers`` have offsets and epoch, ``positions`` are those in the input."""
 
     headers: tuple[BatchHeader, ...]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -107,7 +106,7 @@ def _recall(producers: ProducerStates, segments: Sequence[Segment], offset: int,
     for producer_id, batches in recalled.items():
         entry = producers.get(producer_id)
         if entry.batches and batches[-1].last_offset == entry.last_offset:
-            producers.update(replace(entry, batches=tuple(batches[-BATCHES_KEPT:])), now_ms)
+            producers.update(entry._replace(batches=tuple(batches[-BATCHES_KEPT:])), now_ms)
 
 
 def _replay(

@@ -10,9 +10,9 @@ and goes on from 2^31-1 to 0.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NamedTuple
 
 from millrace.errors import (
     InvalidProducerEpochError,
@@ -40,8 +40,7 @@ class Origin(Enum):
     """A leader decided already, or the log is being read again: nothing is refused."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducedBatch:
+class ProducedBatch(NamedTuple):
     """Where one batch of a producer lies in the log. ``timestamp_ms`` is its largest."""
 
     last_sequence: int
@@ -60,8 +59,7 @@ class ProducedBatch:
         return self.last_offset - self.offset_delta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerEntry:
+class ProducerEntry(NamedTuple):
     """What is known of one producer. ``open_transaction_offset`` is where its unfinished transaction began."""
 
     producer_id: int
@@ -89,8 +87,11 @@ class ProducerEntry:
         """Find the batch that ``header`` repeats: same epoch, same sequence numbers."""
         if header.producer_epoch != self.epoch:
             return None
-        wanted = (header.base_sequence, last_sequence_of(header))
-        return next((batch for batch in self.batches if (batch.first_sequence, batch.last_sequence) == wanted), None)
+        last_sequence = last_sequence_of(header)
+        for batch in self.batches:
+            if batch.last_sequence == last_sequence and batch.first_sequence == header.base_sequence:
+                return batch
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +153,7 @@ def append_batch(
     transaction = entry.open_transaction_offset
     if transaction is None and header.is_transactional:
         transaction = header.base_offset
-    return replace(
-        entry,
+    return entry._replace(
         epoch=header.producer_epoch,
         batches=(*earlier, batch)[-BATCHES_KEPT:],
         last_timestamp_ms=header.max_timestamp,
@@ -189,8 +189,7 @@ def end_transaction(
             last_offset=offset,
             is_aborted=is_aborted,
         )
-    after = replace(
-        entry,
+    after = entry._replace(
         epoch=epoch,
         batches=entry.batches if epoch == entry.epoch else (),
         last_timestamp_ms=timestamp_ms,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 _BYTES_MAX: Final = 64 * 1024
 _AGE_MAX_S: Final = 10.0
 """After that the kernel may have put the pages to another use."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecentEnd:
+class RecentEnd(NamedTuple):
     """What was appended from ``start_offset`` on: ``size_bytes`` of batches, the first of them at ``since_s``."""
 
     start_offset: int

@@ -31,6 +31,7 @@ from millrace_broker.log.timestamps import record_times
 
 _KNOWN_ATTRIBUTES: Final = 0x003F
 _UNLIMITED_MS: Final = 2**63 - 1
+_COMPRESSIONS: Final = frozenset(Compression)
 _COLUMNAR_COMPRESSIONS: Final = (Compression.NONE, Compression.LZ4, Compression.ZSTD)
 
 
@@ -98,7 +99,7 @@ def _check_header(position: int, header: BatchHeader, config: TopicConfig) -> No
 
 
 def _check_compression(batch: str, header: BatchHeader) -> None:
-    known = header.compression in list(Compression)
+    known = header.compression in _COMPRESSIONS
     if not known or (header.is_columnar and header.compression not in _COLUMNAR_COMPRESSIONS):
         name = Compression(header.compression).name.lower() if known else str(header.compression)
         accepted = ", ".join(c.name.lower() for c in (_COLUMNAR_COMPRESSIONS if header.is_columnar else Compression))

@@ -24,7 +24,7 @@ decoded in place.
 from __future__ import annotations
 
 import struct
-from enum import IntFlag
+from enum import IntEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -54,8 +54,8 @@ _COLUMNS_HEADER: Final = struct.Struct(">BBBiiiii")
 _RESERVED_TAIL: Final = bytes(MESSAGE_POSITION - HEADER_BYTES - _COLUMNS_HEADER.size)
 
 
-class ColumnFlags(IntFlag):
-    """Which columns a body has beside those of its schema."""
+class ColumnFlags(IntEnum):
+    """The bits that say which columns a body has beside those of its schema. Together they are plain integers."""
 
     OFFSETS = 1
     TIMESTAMPS = 2
@@ -77,7 +77,7 @@ class ColumnsHeader(NamedTuple):
     """The 23 bytes after the batch header, as they were read."""
 
     version: int
-    flags: ColumnFlags
+    flags: int
     reserved: int
     schema_id: int
     message_position: int
@@ -99,7 +99,7 @@ def read_columns_header(buffer: ReadableBuffer, position: int, header: BatchHead
     size = header.size_bytes
     if size < MESSAGE_POSITION:
         raise _corrupt(header, f"{size} bytes, a columnar batch has at least {MESSAGE_POSITION}")
-    columns = ColumnsHeader(*_COLUMNS_HEADER.unpack_from(buffer, position + HEADER_BYTES))
+    columns = ColumnsHeader._make(_COLUMNS_HEADER.unpack_from(buffer, position + HEADER_BYTES))
     if columns.version != BODY_VERSION:
         raise _corrupt(header, f"body version {columns.version}, this reader knows {BODY_VERSION}")
     if columns.flags & _UNKNOWN_FLAGS or columns.reserved:
@@ -114,7 +114,7 @@ def read_columns_header(buffer: ReadableBuffer, position: int, header: BatchHead
         raise _corrupt(header, f"message of {columns.message_length} bytes at {columns.message_position}")
     if columns.statistics_position and not _within(columns.statistics_position, columns.statistics_length, size):
         raise _corrupt(header, f"statistics of {columns.statistics_length} bytes at {columns.statistics_position}")
-    return columns._replace(flags=ColumnFlags(columns.flags))
+    return columns
 
 
 def _within(position: int, length: int, size: int) -> bool:
@@ -125,7 +125,7 @@ def _corrupt(header: BatchHeader, problem: str) -> CorruptBatchError:
     return CorruptBatchError(f"columnar batch with base offset {header.base_offset}: {problem}")
 
 
-def write_columns_header(flags: ColumnFlags, schema_id: int, message_length: int, statistics_length: int = 0) -> bytes:
+def write_columns_header(flags: int, schema_id: int, message_length: int, statistics_length: int = 0) -> bytes:
     """Write what lies between the batch header and the statistics, or the message if there are none.
 
     The message begins at the next multiple of 64 after the statistics.

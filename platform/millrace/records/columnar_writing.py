@@ -104,18 +104,18 @@ def build_columnar_batch(
 
 def _body(
     columns: pa.RecordBatch, schema_id: int, reserved: _ReservedColumns, compression: str | None
-) -> tuple[ColumnFlags, list[Any], bytes]:
+) -> tuple[int, list[Any], bytes]:
     """The columns that there are, the pieces of the message, the entries of the statistics."""
     flags = reserved.flags
     if schema_id == OPAQUE_SCHEMA_ID:
         arrays = _opaque_arrays(columns)
         flags |= ColumnFlags.KEY if len(arrays) == 2 else 0
-        schema = opaque_body_schema(int(flags))
+        schema = opaque_body_schema(flags)
         summed: list[pa.Array | None] = [*arrays] if len(arrays) == 2 else [None, *arrays]
     else:
         _refuse_reserved_names(columns.schema)
         arrays = columns.columns
-        schema = typed_body_schema(columns.schema, int(flags))
+        schema = typed_body_schema(columns.schema, flags)
         summed = [*arrays]
     message = _message_parts(pa.RecordBatch.from_arrays(reserved.arrays + arrays, schema=schema), compression)
     return flags, message, gather_entries(summed, reserved.timestamps)
@@ -125,7 +125,7 @@ class _ReservedColumns:
     """Gathers the reserved columns and what the header says about them."""
 
     def __init__(self, row_count: int) -> None:
-        self.flags = ColumnFlags(0)
+        self.flags = 0
         self.arrays: list[pa.Array] = []
         self.base_timestamp = self.max_timestamp = NO_TIMESTAMP
         self.timestamps: pa.Array | None = None

@@ -214,9 +214,9 @@ def decode_batch(
         return _decode_rows(buffer, position, header, columns, max_bytes)
     layout = read_columns_header(buffer, position, header)
     if layout.schema_id == OPAQUE_SCHEMA_ID:
-        schema = opaque_body_schema(int(layout.flags))
+        schema = opaque_body_schema(layout.flags)
     else:
-        schema = typed_body_schema(schema_of(layout.schema_id), int(layout.flags))
+        schema = typed_body_schema(schema_of(layout.schema_id), layout.flags)
     message = _Message(buffer, position, header, layout, schema, max_bytes)
     reserved_count = layout.reserved_column_count
     selected = [

@@ -230,7 +230,7 @@ def _read_value(kind: int, data: bytes) -> Value:
 
 
 def seal_columnar(
-    header: BatchHeader, flags: ColumnFlags, schema_id: int, message: Sequence[ReadableBuffer], entries: bytes = b""
+    header: BatchHeader, flags: int, schema_id: int, message: Sequence[ReadableBuffer], entries: bytes = b""
 ) -> bytes:
     """Join a header, the pieces of a message and the entries of its statistics (empty: none) into a whole batch."""
     message_length = sum(len(piece) for piece in message)
@@ -318,7 +318,7 @@ def _read_entries(section: bytes) -> Iterator[tuple[int, ColumnStatistics]]:
         yield number, ColumnStatistics(nulls, bool(flags & _ONLY_NULLS), bounds, bool(flags & _IS_PREFIX))
 
 
-def _timestamps(header: BatchHeader, flags: ColumnFlags, times: ColumnStatistics | None) -> tuple[int, int] | None:
+def _timestamps(header: BatchHeader, flags: int, times: ColumnStatistics | None) -> tuple[int, int] | None:
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return header.max_timestamp, header.max_timestamp
     if flags & ColumnFlags.TIMESTAMPS:

@@ -110,7 +110,7 @@ class ColumnarBody:
             flags |= ColumnFlags.OFFSETS
         message = pa.RecordBatch.from_arrays(arrays, schema=_body_schema(self._schema, flags)).serialize()
         thinned = self._new_header(columns, delete_horizon_ms, len(deltas))
-        return seal_columnar(thinned, ColumnFlags(flags), self._layout.schema_id, [message], self._statistics)
+        return seal_columnar(thinned, flags, self._layout.schema_id, [message], self._statistics)
 
     def _new_header(self, columns: pa.RecordBatch, delete_horizon_ms: int | None, count: int) -> BatchHeader:
         header = self._header
