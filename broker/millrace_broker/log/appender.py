@@ -100,7 +100,7 @@ class SegmentAppender:
             self._write_aborted(aborted)
         if self._first_timestamp_ms is None:
             self._first_timestamp_ms = headers[0].max_timestamp
-        self.segment.size_bytes = position + sum(header.size_bytes for header in headers)
+        self.segment.publish(position + sum(header.size_bytes for header in headers), headers[-1])
         self._builder.take(growth)
 
     def undo(self) -> None:

@@ -8,6 +8,7 @@ Invariants:
 - ``size_bytes`` only grows, and only after the bytes are written.
 - An index entry is a hint: it is used only if the batch that it points at agrees with it. If it does not, the indexes
   are built anew from the log, or, while the segment grows, done without.
+- The place of the batch that was appended last is such a hint, too: those who wait for records begin there.
 - Only the last segment of a partition *grows*: it has an appender, whose open files and entries in memory are what is
   read. A sealed segment's files no longer change, except for indexes that are rebuilt. One that is *gone* from the log
   serves those who still hold it and writes nothing.
@@ -78,6 +79,8 @@ class Segment:
         self._grows = False
         self._is_gone = False
         self._has_no_aborted = False
+        self._newest: tuple[int, OffsetEntry] | None = None
+        """Base offset of the batch that was appended last, and an entry for it, which the index need not have."""
 
     # --- files, opened when first needed -------------------------------------------------------------------
 
@@ -120,6 +123,12 @@ class Segment:
         with self.lock:
             self._file, self._indexes, self._grows = file, (offset_index, time_index), True
         self._open_segments.closed(self)
+
+    def publish(self, size_bytes: int, newest: BatchHeader) -> None:
+        """Whole batches have been written up to ``size_bytes``, the last of them with this header."""
+        self.size_bytes = size_bytes
+        entry = OffsetEntry(newest.last_offset, size_bytes - newest.size_bytes)
+        self._newest = (newest.base_offset, entry)
 
     def release(self) -> None:
         """Let go of open files; they close when the last reader is done with them, and open again when needed."""
@@ -215,7 +224,11 @@ class Segment:
     def find(self, offset: int, limit: int | None = None) -> tuple[int, BatchHeader] | None:
         """Find the first batch that ends at ``offset`` or later: (position, header); None when all end before."""
         end = self.size_bytes if limit is None else limit
-        entry = self.indexes()[0].lookup(offset)
+        newest = self._newest
+        if newest is not None and newest[0] <= offset and newest[1].position < end:
+            entry = newest[1]
+        else:
+            entry = self.indexes()[0].lookup(offset)
         found = self._find_from(entry, offset, end)
         return self._find_with_care(offset, end) if found is None else found
 

@@ -245,9 +245,11 @@ class _Gatherer:
 def _message_parts(columns: pa.RecordBatch, compression: str | None) -> list[Any]:
     """Serialise to the pieces of an encapsulated message: metadata as bytes, buffers as they are in ``columns``.
 
-    Small ones are one piece, a copy: that is faster than to be given the pieces one by one.
+    Small ones are one piece, a copy: that is faster than to be given the pieces one by one. (A small part of large
+    buffers is small as well; but that takes longer to find out.)
     """
-    if compression is None and columns.nbytes <= _COPIED_BYTES_MAX:
+    is_small = columns.get_total_buffer_size() <= _COPIED_BYTES_MAX or columns.nbytes <= _COPIED_BYTES_MAX
+    if compression is None and is_small:
         return [columns.serialize()]
     sink = _Gatherer()
     options = pa.ipc.IpcWriteOptions(compression=compression)

@@ -9,6 +9,7 @@ distance back to its vtable, which holds the position of each field within the t
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -25,6 +26,8 @@ _PREFIX: Final = struct.Struct("<Ii")
 
 _CONTINUATION: Final = 0xFFFF_FFFF
 _RECORD_BATCH: Final = 3
+_DISTANCES: Final = tuple(struct.Struct(f"<{count}H") for count in range(5))
+_ABSENT: Final = (0, 0, 0, 0)
 _CODECS: Final = {0: Compression.LZ4, 1: Compression.ZSTD}
 
 
@@ -54,28 +57,26 @@ def _inspect(message: pa.Buffer) -> MessageSummary:
     if continuation != _CONTINUATION or metadata_bytes <= 0 or body_position > message.size or body_position % 8:
         raise CorruptBatchError("Arrow message does not begin with its prefix and metadata")
     metadata = memoryview(message)[_PREFIX.size : body_position].tobytes()
-    root = _Table(metadata, _follow(metadata, 0))
-    if root.byte(1) != _RECORD_BATCH:
-        raise CorruptBatchError(f"Arrow message of type {root.byte(1)}, expected a record batch")
-    body_bytes = root.long(3)
+    _, type_at, header_at, length_at = _fields(metadata, _follow(metadata, 0))
+    kind = metadata[type_at] if type_at else 0
+    if kind != _RECORD_BATCH:
+        raise CorruptBatchError(f"Arrow message of type {kind}, expected a record batch")
+    body_bytes = _long(metadata, length_at)
     if body_bytes != message.size - body_position:
         raise CorruptBatchError(f"Arrow message declares a body of {body_bytes} bytes in {message.size}")
-    batch = _Table(metadata, root.reference(2))
-    compression = Compression.NONE
-    if compression_at := batch.field(3):
-        number = _Table(metadata, _follow(metadata, compression_at)).byte(0)
-        if number not in _CODECS:
-            raise CorruptBatchError(f"Arrow message with unknown compression {number}")
-        compression = _CODECS[number]
+    if not header_at:
+        raise CorruptBatchError("Arrow message without a record batch")
+    rows_at, _, buffers_at, compression_at = _fields(metadata, _follow(metadata, header_at))
+    compression = _compression(metadata, compression_at) if compression_at else Compression.NONE
     decompressed_bytes = 0
-    for offset, length in batch.pairs(2):
+    for offset, length in _pairs(metadata, buffers_at):
         if offset < 0 or length < 0 or offset + length > body_bytes:
             raise CorruptBatchError(f"Arrow buffer of {length} bytes at {offset} in a body of {body_bytes}")
         if compression is not Compression.NONE and length:
             decompressed_bytes += _decompressed_size(message, body_position + offset, length)
         else:
             decompressed_bytes += length
-    return MessageSummary(batch.long(0), compression, body_position, decompressed_bytes)
+    return MessageSummary(_long(metadata, rows_at), compression, body_position, decompressed_bytes)
 
 
 def _decompressed_size(message: pa.Buffer, position: int, length: int) -> int:
@@ -94,50 +95,37 @@ def _follow(data: bytes, position: int) -> int:
     return target
 
 
-class _Table:
-    """A flatbuffer table: fields by number, absent ones with flatbuffers' default 0."""
+def _fields(table: bytes, position: int) -> tuple[int, ...]:
+    """The positions of the first four fields of the flatbuffer table at ``position``; 0 for one that is absent."""
+    vtable = position - _I32.unpack_from(table, position)[0]
+    if vtable < 0:
+        raise CorruptBatchError("Arrow message with a table outside it")
+    (vtable_bytes,) = _U16.unpack_from(table, vtable)
+    count = min(max(vtable_bytes // _U16.size - 2, 0), 4)
+    distances = _DISTANCES[count].unpack_from(table, vtable + 4) + _ABSENT[count:]
+    return tuple([position + distance if distance else 0 for distance in distances])
 
-    def __init__(self, data: bytes, position: int) -> None:
-        self._data = data
-        self._position = position
-        self._vtable = position - _I32.unpack_from(data, position)[0]
-        if self._vtable < 0:
-            raise CorruptBatchError("Arrow message with a table outside it")
-        (self._vtable_bytes,) = _U16.unpack_from(data, self._vtable)
 
-    def field(self, number: int) -> int:
-        """Position of a field, 0 when absent."""
-        entry = 4 + 2 * number
-        if entry + 2 > self._vtable_bytes:
-            return 0
-        (distance,) = _U16.unpack_from(self._data, self._vtable + entry)
-        return self._position + distance if distance else 0
+def _long(data: bytes, position: int) -> int:
+    """A 64-bit field, with flatbuffers' default 0."""
+    return int(_I64.unpack_from(data, position)[0]) if position else 0
 
-    def byte(self, number: int) -> int:
-        """An 8-bit field."""
-        at = self.field(number)
-        return self._data[at] if at else 0
 
-    def long(self, number: int) -> int:
-        """A 64-bit field."""
-        at = self.field(number)
-        return int(_I64.unpack_from(self._data, at)[0]) if at else 0
+def _compression(metadata: bytes, position: int) -> Compression:
+    codec_at = _fields(metadata, _follow(metadata, position))[0]
+    number = metadata[codec_at] if codec_at else 0
+    if number not in _CODECS:
+        raise CorruptBatchError(f"Arrow message with unknown compression {number}")
+    return _CODECS[number]
 
-    def reference(self, number: int) -> int:
-        """Position of what a field refers to, which must be there."""
-        at = self.field(number)
-        if not at:
-            raise CorruptBatchError(f"Arrow message without field {number}")
-        return _follow(self._data, at)
 
-    def pairs(self, number: int) -> list[tuple[int, int]]:
-        """A vector of structs of two 64-bit integers."""
-        at = self.field(number)
-        if not at:
-            return []
-        start = _follow(self._data, at)
-        (count,) = _U32.unpack_from(self._data, start)
-        end = start + 4 + count * _PAIR.size
-        if end > len(self._data):
-            raise CorruptBatchError(f"Arrow message with a list of {count} entries that leads outside it")
-        return list(_PAIR.iter_unpack(memoryview(self._data)[start + 4 : end]))
+def _pairs(data: bytes, position: int) -> Iterator[tuple[int, int]]:
+    """A vector of structs of two 64-bit integers."""
+    if not position:
+        return iter(())
+    start = _follow(data, position)
+    (count,) = _U32.unpack_from(data, start)
+    end = start + 4 + count * _PAIR.size
+    if end > len(data):
+        raise CorruptBatchError(f"Arrow message with a list of {count} entries that leads outside it")
+    return _PAIR.iter_unpack(data[start + 4 : end])

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from millrace.errors import StorageError
+from millrace.errors import CorruptBatchError, StorageError
 from millrace.records import scan_headers
 from millrace_broker.log import PartitionLog
 
 INDEXED = {"index.interval.bytes": 1, "file.delete.delay.ms": 0}
 OFFSET_ENTRY_BYTES = 8
+MAGIC_POSITION = 16
 
 OpenLog = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
@@ -74,6 +75,20 @@ def test_a_damaged_entry_of_a_sealed_segment_is_rebuilt(
         caplog.clear()
         log.release()
         assert index.read_bytes() == sound
+
+
+def test_what_was_appended_last_is_found_without_looking_at_what_is_before(
+    open_log: OpenLog, batch: Batch, tmp_path: Path
+) -> None:
+    log = open_log()
+    for n in range(5):
+        log.append(batch([n, n]))
+    with (tmp_path / f"{0:020}.log").open("r+b") as file:
+        file.seek(MAGIC_POSITION)
+        file.write(b"\x07")
+    assert [first_offset(log.read(offset, 1)) for offset in (8, 9)] == [8, 8]
+    with pytest.raises(CorruptBatchError):
+        log.read(7, 1)
 
 
 def test_a_deleted_segment_writes_no_index_files(
