@@ -52,6 +52,11 @@ class EmbeddedBroker:
         return self.server.frame_port
 
     @property
+    def metrics_port(self) -> int:
+        """The port at which metrics are served; 0: none."""
+        return self.server.metrics_port
+
+    @property
     def bootstrap_servers(self) -> str:
         """What clients are given: ``127.0.0.1:port``."""
         return f"127.0.0.1:{self.port}"

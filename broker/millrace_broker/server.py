@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from millrace.config.broker import BrokerConfig, Listener
 from millrace.errors import StorageError
@@ -16,6 +17,9 @@ from millrace_broker.frame_listener import FrameListener
 from millrace_broker.grpc_listener import bind, make_server
 from millrace_broker.log import Files
 from millrace_broker.log.starting import Progress
+
+if TYPE_CHECKING:
+    from millrace_broker.metrics import MetricsListener
 
 _logger = logging.getLogger(__name__)
 
@@ -30,8 +34,9 @@ class BrokerServer:
         self._config: Final = config
         self.broker: Final = Broker(config, clock=clock, files=files)
         self._frames: FrameListener | None = None
+        self._metrics: MetricsListener | None = None
         self._is_started = False
-        self._port = self._frame_port = 0
+        self._port = self._frame_port = self._metrics_port = 0
 
     @property
     def port(self) -> int:
@@ -42,6 +47,11 @@ class BrokerServer:
     def frame_port(self) -> int:
         """The port at which frames are answered, once started; 0: none."""
         return self._frame_port
+
+    @property
+    def metrics_port(self) -> int:
+        """The port at which metrics are served, once started; 0: none."""
+        return self._metrics_port
 
     @property
     def address(self) -> Listener:
@@ -64,6 +74,7 @@ class BrokerServer:
         try:
             frame_port = self._bind_frames()
             await self.broker.open(on_progress)
+            self._serve_metrics()
             advertised = self._config.advertised
             await self.broker.announce(Listener(_reachable(advertised.host), advertised.port or self._port), frame_port)
             if self._frames is not None:
@@ -110,10 +121,22 @@ class BrokerServer:
         self._frame_port = self._frames.bind(Listener(self._config.listener.host, self._config.frame_listener_port))
         return self._config.advertised_frame_port or self._frame_port
 
+    def _serve_metrics(self) -> None:
+        if self._config.metrics_port < 0:
+            return
+        from millrace_broker.metrics import MetricsListener
+
+        metrics = MetricsListener(self.broker.statistics)
+        self._metrics_port = metrics.serve(self._config.listener.host, self._config.metrics_port)
+        self._metrics = metrics
+        _logger.info("metrics are served at http://%s:%d/metrics", self._config.listener.host, self._metrics_port)
+
     async def _stop_listening(self, grace_s: float | None) -> None:
-        stopping = [self._server.stop(grace_s)]
+        stopping: list[Awaitable[None]] = [self._server.stop(grace_s)]
         if self._frames is not None:
             stopping.append(self._frames.stop(grace_s or 0))
+        if self._metrics is not None:
+            stopping.append(asyncio.to_thread(self._metrics.close))
         await asyncio.gather(*stopping)
 
     async def __aenter__(self) -> Self:

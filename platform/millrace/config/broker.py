@@ -101,6 +101,12 @@ class BrokerConfig(Config):
     advertised_frame_port: int = Field(
         0, ge=0, le=65535, description="Port for frames that clients are told; 0: the one listened at."
     )
+    metrics_port: int = Field(
+        -1,
+        ge=-1,
+        le=65535,
+        description="Port of the same host at which metrics are served to Prometheus; 0: any free one, -1: none.",
+    )
     broker_rack: str = Field("", description="Rack of this broker.")
     log_dirs: str = Field("millrace-data", description="Directories of the data, separated by commas.")
     num_partitions: _PositiveInt = Field(1, description="Partitions of a topic created without a number.")

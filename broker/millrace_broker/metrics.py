@@ -1,0 +1,144 @@
+"""What a broker does, for Prometheus: its numbers as they are when they are asked for.
+
+They are read in the event loop, which alone may look at them; the HTTP server has threads of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from millrace.errors import EnvironmentProblemError
+from millrace_broker.broker import BrokerStatistics
+from millrace_broker.log.tiered.manager import TieringStatistics
+from millrace_broker.purgatory import PurgatoryStatistics
+
+_ANSWER_S: Final = 5.0
+"""A loop that takes longer is stuck, and who asks is told so."""
+
+
+class MetricsListener:
+    """Serves ``/metrics`` from ``serve`` to ``close``."""
+
+    def __init__(self, statistics: Callable[[], BrokerStatistics]) -> None:
+        """``statistics`` is called in the event loop in which this is made."""
+        self._collector: Final = BrokerCollector(statistics, asyncio.get_running_loop())
+
+    def serve(self, host: str, port: int) -> int:
+        """Begin; returns the port, which the system chooses for 0. Raises ``EnvironmentProblemError``."""
+        registry = CollectorRegistry()
+        registry.register(self._collector)
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise EnvironmentProblemError(
+                f"metrics cannot be served on {host}:{port}: {error.strerror}; correct metrics.port, 0 is any free one"
+            ) from error
+        return int(self._server.server_port)
+
+    def close(self) -> None:
+        """Stop serving; waits for the thread that does, so not in the event loop."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class BrokerCollector(Collector):
+    """Makes the metrics whenever they are collected. To be called in other threads than the loop's."""
+
+    def __init__(self, statistics: Callable[[], BrokerStatistics], loop: asyncio.AbstractEventLoop) -> None:
+        self._statistics = statistics
+        self._loop = loop
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics. Raises ``TimeoutError`` when the broker's loop does not get to it."""
+        found = asyncio.run_coroutine_threadsafe(self._read(), self._loop).result(_ANSWER_S)
+        yield from metrics_of(found)
+
+    def describe(self) -> list[Metric]:
+        """Nothing, so that registering does not ask."""
+        return []
+
+    async def _read(self) -> BrokerStatistics:
+        return self._statistics()
+
+
+def metrics_of(found: BrokerStatistics) -> Iterator[Metric]:
+    """The metrics of a broker's numbers; docs/operations.md has the table."""
+    yield GaugeMetricFamily("millrace_topics", "Topics.", found.topics)
+    yield GaugeMetricFamily("millrace_partitions", "Partitions.", found.partitions)
+    limits = found.limits
+    yield GaugeMetricFamily("millrace_requests", "Requests in progress.", limits.requests)
+    yield GaugeMetricFamily("millrace_connections", "Open connections.", limits.connections)
+    yield GaugeMetricFamily("millrace_request_bytes", "Bytes of requests and responses held.", limits.bytes_in_use)
+    yield CounterMetricFamily("millrace_requests_refused", "Requests beyond a limit, refused.", limits.refused)
+    yield CounterMetricFamily("millrace_requests_delayed", "Requests that had to wait for memory.", limits.delayed)
+    yield from _purgatories(
+        {
+            "fetch": found.delayed_fetches,
+            "fetch of committed records": found.delayed_committed_fetches,
+            "rebalance": found.groups.rebalances,
+            "heartbeat": found.groups.heartbeats,
+            "share heartbeat": found.share_groups.heartbeats,
+            "transaction to be ended": found.transactions.waiting,
+        }
+    )
+    yield _by("millrace_groups", "Consumer groups that are coordinated here.", "state", found.groups.by_state)
+    yield GaugeMetricFamily("millrace_group_offsets", "Offsets that groups have committed.", found.groups.offsets)
+    yield GaugeMetricFamily(
+        "millrace_share_groups", "Share groups that are coordinated here.", found.share_groups.groups
+    )
+    yield GaugeMetricFamily("millrace_share_members", "Their members.", found.share_groups.members)
+    yield GaugeMetricFamily(
+        "millrace_share_acquired", "Records given out, not acknowledged.", found.share_groups.acquired
+    )
+    transactions = found.transactions
+    yield _by("millrace_transactional_ids", "Transactional ids by state.", "state", transactions.by_state)
+    ended = CounterMetricFamily("millrace_transactions_ended", "Transactions, by how they ended.", labels=["how"])
+    for how, count in transactions.ended.items():
+        ended.add_metric([how], count)
+    yield ended
+    commit = found.group_commit
+    yield CounterMetricFamily("millrace_sync_waits", "Appends that waited for a sync.", commit.waits)
+    yield CounterMetricFamily("millrace_syncs", "Syncs that they took.", commit.syncs)
+    reads = found.remote_reads
+    yield GaugeMetricFamily("millrace_remote_reads_pending", "Reads of the remote store, not ended.", reads.pending)
+    yield CounterMetricFamily("millrace_remote_reads", "Reads of the remote store that ended.", reads.done)
+    yield CounterMetricFamily("millrace_remote_reads_refused", "Reads refused: too many waited.", reads.refused)
+    if found.tiering is not None:
+        yield from _tiering(found.tiering)
+
+
+def _purgatories(found: Mapping[str, PurgatoryStatistics]) -> Iterator[Metric]:
+    """As of Kafka's ``DelayedOperationPurgatory``: ``NumDelayedOperations``, ``PurgatorySize``."""
+    labels = ["purgatory"]
+    delayed = GaugeMetricFamily("millrace_delayed_operations", "Operations that wait.", labels=labels)
+    watched = GaugeMetricFamily("millrace_delayed_watched", "Pairs of one and a key it waits for.", labels=labels)
+    completed = CounterMetricFamily("millrace_delayed_completed", "Operations that had waited.", labels=labels)
+    expired = CounterMetricFamily("millrace_delayed_expired", "Those whose time had run out.", labels=labels)
+    for name, numbers in found.items():
+        delayed.add_metric([name], numbers.delayed)
+        watched.add_metric([name], numbers.watched)
+        completed.add_metric([name], numbers.completed)
+        expired.add_metric([name], numbers.expired)
+    yield from (delayed, watched, completed, expired)
+
+
+def _tiering(found: TieringStatistics) -> Iterator[Metric]:
+    yield GaugeMetricFamily("millrace_tiered_partitions", "Partitions with remote storage.", len(found.partitions))
+    yield GaugeMetricFamily("millrace_tiering_in_progress", "Partitions being worked at.", len(found.in_progress))
+    yield CounterMetricFamily("millrace_tiering_failures", "Tries that failed.", found.failures)
+    yield GaugeMetricFamily("millrace_tiered_deletions", "Folders that are to be removed.", found.deletions)
+    yield GaugeMetricFamily("millrace_tiered_cached_bytes", "Cached index bytes.", found.cached_bytes)
+
+
+def _by(name: str, text: str, label: str, numbers: Mapping[str, int]) -> Metric:
+    metric = GaugeMetricFamily(name, text, labels=[label])
+    for value, number in numbers.items():
+        metric.add_metric([value], number)
+    return metric

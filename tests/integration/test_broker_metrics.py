@@ -1,0 +1,70 @@
+"""A broker's metrics as Prometheus gets them, while clients use it."""
+
+import socket
+import threading
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from millrace.clients import Admin, Consumer, Producer
+from millrace.errors import EnvironmentProblemError
+from millrace_broker.embedded import EmbeddedBroker
+
+DEADLINE_S = 30
+
+
+def samples(broker):
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.metrics_port}/metrics", timeout=DEADLINE_S) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        return {
+            (sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples
+        }
+
+
+def wait_for(broker, is_there):
+    found, tries = samples(broker), 0
+    while not is_there(found):
+        tries += 1
+        assert tries < DEADLINE_S * 20, found
+        threading.Event().wait(0.05)
+        found = samples(broker)
+    return found
+
+
+def test_metrics_say_what_waits_and_what_was_done(tmp_path):
+    options = {"metrics.port": 0, "group.initial.rebalance.delay.ms": 0}
+    with EmbeddedBroker(tmp_path, options=options) as broker, Admin(broker.bootstrap_servers) as admin:
+        admin.create_topic("orders", partitions=3)
+        before = samples(broker)
+        assert before[("millrace_delayed_operations", "fetch of committed records")] == 0
+        config = {"bootstrap.servers": broker.bootstrap_servers, "fetch.max.wait.ms": 20_000, "direct.reads": "never"}
+        with Consumer({**config, "group.id": "readers"}) as consumer:
+            consumer.subscribe(["orders"])
+            while len(consumer.assignment()) < 3:
+                consumer.poll(100)
+            consumer.poll(100)  # a fetch is left at the broker
+            waiting = wait_for(broker, lambda found: found[("millrace_delayed_operations", "fetch")] == 1)
+            assert waiting[("millrace_delayed_watched", "fetch")] == 3
+            assert waiting[("millrace_groups", "Stable")] == 1
+            assert waiting[("millrace_delayed_operations", "heartbeat")] == 1
+            assert waiting[("millrace_connections",)] > 0
+            with Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "writer"}) as producer:
+                producer.init_transactions()
+                with producer.transaction():
+                    producer.send("orders", b"1")
+            done = wait_for(broker, lambda found: found[("millrace_delayed_completed_total", "fetch")] >= 1)
+            consumer.commit()
+        assert done[("millrace_topics",)] == 3  # and two of the broker's own
+        done = wait_for(broker, lambda found: ("millrace_transactions_ended_total", "committed") in found)
+        assert done[("millrace_transactions_ended_total", "committed")] == 1
+        assert done[("millrace_group_offsets",)] == 3
+
+
+def test_none_are_served_unless_asked_for_and_a_port_in_use_is_named(tmp_path):
+    with EmbeddedBroker(tmp_path / "quiet") as broker:
+        assert broker.metrics_port == 0
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(EnvironmentProblemError, match=f"metrics cannot be served on 127.0.0.1:{port}: Address alr"):
+            EmbeddedBroker(tmp_path / "taken", metrics_port=port).start()
