@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from millrace.config.secrets import shown
 from millrace.errors import InvalidConfigError
 
 
@@ -34,10 +35,15 @@ class Config(BaseModel):
 
         Raises ``InvalidConfigError`` naming every option that is unknown or has a wrong value.
         """
+        return cls._validated(values, values)
+
+    @classmethod
+    def _validated(cls, values: Mapping[str, Any], given: Mapping[str, Any]) -> Self:
+        """Build from ``values``; messages show what was ``given`` for them."""
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise InvalidConfigError("; ".join(_explain(cls, problem) for problem in error.errors())) from None
+            raise InvalidConfigError("; ".join(_explain(cls, problem, given) for problem in error.errors())) from None
 
     @classmethod
     def option_names(cls) -> list[str]:
@@ -49,7 +55,7 @@ class Config(BaseModel):
         return self.model_dump(by_alias=True, mode="json")
 
 
-def _explain(cls: type[Config], problem: Any) -> str:
+def _explain(cls: type[Config], problem: Any, given: Mapping[str, Any]) -> str:
     if not problem["loc"]:  # options that contradict each other; the message names them
         return str(problem["msg"]).removeprefix("Value error, ")
     name = option_name(".".join(str(part) for part in problem["loc"]))
@@ -57,7 +63,7 @@ def _explain(cls: type[Config], problem: Any) -> str:
         return f"unknown option {name}: the options are {', '.join(cls.option_names())}"
     if problem["type"] == "missing":
         return f"{name} is required"
-    return f"{name}={problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+    return f"{name}={shown(name, given.get(name, problem['input']))}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
 
 
 def read_properties(path: Path) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from millrace.config.base import Config
+from millrace.config.references import resolve_references
 from millrace.config.topic import Int32, Int64
 
 DEFAULT_PORT: Final = 9092
@@ -136,6 +137,11 @@ class ClientConfig(Config):
         Transport.AUTO,
         description="auto: frames over TCP where the broker answers them, which costs less; grpc: gRPC only.",
     )
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any]) -> Self:
+        """Build from options by their dotted names, references resolved; raises ``InvalidConfigError``."""
+        return cls._validated(resolve_references(values), values)
 
     @field_validator("bootstrap_servers")
     @classmethod

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
+from millrace.config.secrets import SECRET_PATTERN
 from millrace.errors import EnvironmentProblemError, UsageError
 from pyspark_millrace.environment.checkpoint_files import CHECKPOINT_MANAGER, probe_rename
 from pyspark_millrace.environment.delta_jars import DELTA_PACKAGE, delta_jars, spark_home
@@ -39,6 +40,8 @@ COMMON_SETTINGS: Final[Mapping[str, str]] = {
     "spark.python.unix.domain.socket.enabled": "true",
     # Filters of batch reads are applied before rows cross into the JVM.
     "spark.sql.python.filterPushdown.enabled": "true",
+    # Options whose names or values say that they are secrets are hidden in plans, event logs and the web interface.
+    "spark.redaction.regex": SECRET_PATTERN,
     "spark.ui.showConsoleProgress": "false",
 }
 """What every session of ours has; ``conf/spark.properties`` says the same to ``spark-submit``."""

@@ -9,9 +9,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from millrace.config.secrets import shown
 from millrace.errors import UsageError
+
+_SECURITY: Final = ("sasl.", "ssl.", "security.")
+"""How the settings of Kafka's clients begin that are about TLS and who one is."""
 
 _T = TypeVar("_T")
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -102,11 +106,15 @@ class GivenOptions:
             if name in known:
                 continue
             if name in reasons:
-                raise UsageError(f"option {name}={value!r} is not supported: {reasons[name]}")
+                raise UsageError(f"option {name}={shown(name, value)} is not supported: {reasons[name]}")
             if name != setting and setting in decided:
-                raise UsageError(f"option {name}={value!r} is not supported: it is decided by {decided[setting]}")
+                raise UsageError(
+                    f"option {name}={shown(name, value)} is not supported: it is decided by {decided[setting]}"
+                )
+            if name != setting and setting.startswith(_SECURITY):
+                raise UsageError(f"option {name} is not supported: brokers have neither TLS nor SASL; leave it out")
             if name == setting:
-                raise UsageError(f"unknown option {name}={value!r}: {_suggestion(name, supported)}")
+                raise UsageError(f"unknown option {name}={shown(name, value)}: {_suggestion(name, supported)}")
 
 
 def _suggestion(name: str, supported: Sequence[str]) -> str:

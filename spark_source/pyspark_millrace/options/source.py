@@ -104,7 +104,7 @@ class SourceOptions:
     """All options of one DataFrame, checked. ``None`` where batch and stream differ in their default."""
 
     bootstrap_servers: str
-    client_config: Mapping[str, str]
+    client_config: Mapping[str, str] = field(repr=False)
     subscription: Subscription
     starting: Mapping[str, str]
     ending: Mapping[str, str]

@@ -66,5 +66,5 @@ def test_wrong_options_are_named(options, is_stream, message):
 
 
 def test_secrets_are_not_shown():
-    options = parse_sink_options({**BASE, "kafka.sasl.jaas.config": "hidden"}, is_stream=True)
+    options = parse_sink_options({**BASE, "kafka.client.id": "hidden"}, is_stream=True)
     assert "hidden" not in repr(options)

@@ -1,0 +1,61 @@
+"""Options of clients given by reference: what a file or a variable of the environment holds, a secret perhaps.
+
+The forms are those of Kafka's own configuration providers (KIP-297, KIP-421), which need no configuration here:
+
+* ``${file:/run/secrets/kafka.properties:password}``: the property ``password`` of a properties file
+* ``${directory:/run/secrets:password}``: the whole file ``password`` in a directory
+* ``${env:KAFKA_PASSWORD}``: a variable of the environment
+
+A reference is resolved where a client is made, and nowhere before: options that are shown, logged or sent hold
+it. Only options of this process's own clients are resolved, never what came from others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from millrace.config.base import read_properties
+from millrace.config.secrets import REFERENCE
+from millrace.errors import InvalidConfigError
+
+
+def resolve_references(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with their references replaced. Raises ``InvalidConfigError`` for one that leads nowhere."""
+    return {name: _resolved(name, value) if isinstance(value, str) else value for name, value in values.items()}
+
+
+def _resolved(name: str, value: str) -> str:
+    def look_up(found: re.Match[str]) -> str:
+        try:
+            return _PROVIDERS[found["provider"]](found["rest"])
+        except (KeyError, OSError, UnicodeDecodeError, InvalidConfigError):
+            # Without the reason's own words, which might be a line of a file of secrets.
+            raise InvalidConfigError(
+                f"{name}={found.group()} leads to nothing here: expected ${{env:NAME}}, ${{file:PATH:PROPERTY}} or "
+                "${directory:PATH:FILE}, on every machine where clients are made"
+            ) from None
+
+    return REFERENCE.sub(look_up, value)
+
+
+def _in_environment(name: str) -> str:
+    return os.environ[name]
+
+
+def _in_properties(place: str) -> str:
+    path, _, name = place.rpartition(":")
+    return read_properties(Path(path))[name]
+
+
+def _in_directory(place: str) -> str:
+    path, _, name = place.rpartition(":")
+    if not path or Path(name).name != name:  # a name leads out of the directory nowhere
+        raise KeyError(place)
+    return Path(path, name).read_text(encoding="utf-8").rstrip("\n")
+
+
+_PROVIDERS: Final = {"env": _in_environment, "file": _in_properties, "directory": _in_directory}

@@ -1,0 +1,42 @@
+"""Secrets among the options of queries are in nothing that Spark or we show, log or write."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millrace.clients import Admin, Producer
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SECRET = "hunter-2-planted"
+DEADLINE_S = 200
+
+
+def test_a_planted_secret_is_found_nowhere(module_broker, tmp_path):
+    with Admin(module_broker.bootstrap_servers) as admin, Producer(module_broker.bootstrap_servers) as producer:
+        for topic in ("numbers", "copies"):
+            admin.create_topic(topic, partitions=1)
+        for n in range(10):
+            producer.send("numbers", b"%d" % n)
+    job = Path(__file__).with_name("secret_job.py")
+    command = [sys.executable, job, module_broker.bootstrap_servers, tmp_path, SECRET]
+    with (tmp_path / "log").open("w") as log:
+        ended = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, timeout=DEADLINE_S, check=False)
+    output = (tmp_path / "log").read_text()
+    assert ended.returncode == 0, output[-5000:]
+    refusals = [line for line in output.splitlines() if line.startswith("refused:")]
+    security = "brokers have neither TLS nor SASL"
+    reasons = [security, security, "request.timeout.ms='${file:", "leads to nothing here", security]
+    reasons.append("unknown option password=(hidden)")
+    assert len(refusals) == len(reasons)
+    for refusal, reason in zip(refusals, reasons, strict=True):
+        assert reason in refusal
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "secrets.properties"]
+    places = {path.relative_to(tmp_path).parts[0] for path in files}
+    assert places >= {"log", "shown", "events", "checkpoints", "table"}
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+    # There was something to look at: what the web interface shows of a view's options, and the log's finest lines.
+    assert "CreateTempViewUsing" in (tmp_path / "shown").read_text()
+    assert " DEBUG " in output

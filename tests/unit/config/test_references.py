@@ -1,0 +1,83 @@
+"""Options that stand for what a file or the environment holds, and messages that hide secrets."""
+
+import pytest
+
+from millrace.config.client import ClientConfig, ProducerConfig
+from millrace.config.secrets import shown
+from millrace.config.topic import TopicConfig
+from millrace.errors import InvalidConfigError
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "client.properties").write_text("# ours\nname=from-file\nwait=1234\n")
+    (tmp_path / "name").write_text("from-directory\n")
+    return tmp_path
+
+
+def test_references_are_resolved_where_a_client_is_made(place, monkeypatch):
+    monkeypatch.setenv("CLIENT_NAME", "from-environment")
+    given = {
+        "${env:CLIENT_NAME}": "from-environment",
+        f"${{file:{place}/client.properties:name}}": "from-file",
+        f"a-${{directory:{place}:name}}-${{env:CLIENT_NAME}}": "a-from-directory-from-environment",
+        "${spark:x} $ENV ${}": "${spark:x} $ENV ${}",
+    }
+    for reference, value in given.items():
+        assert ClientConfig.load({"client.id": reference}).client_id == value
+    config = {"request.timeout.ms": f"${{file:{place}/client.properties:wait}}", "delivery.timeout.ms": 5000}
+    assert ProducerConfig.of(config).request_timeout_ms == 1234
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "${env:NO_SUCH_VARIABLE}",
+        "${file:PLACE/none.properties:name}",
+        "${file:PLACE/client.properties:none}",
+        "${file:PLACE/name:name}",
+        "${file:name}",
+        "${directory:PLACE:none}",
+        "${directory:PLACE:../name}",
+        "${directory:PLACE:..}",
+        "${directory:name}",
+    ],
+)
+def test_one_that_leads_nowhere_is_named_and_nothing_of_the_files(place, reference):
+    reference = reference.replace("PLACE", str(place))
+    with pytest.raises(InvalidConfigError, match="leads to nothing here") as raised:
+        ClientConfig.load({"client.id": reference})
+    assert raised.value.message.startswith(f"client.id={reference} ")
+    assert "from-directory" not in raised.value.message
+
+
+def test_a_wrong_value_is_shown_as_it_was_given(place):
+    reference = f"${{file:{place}/client.properties:name}}"
+    with pytest.raises(InvalidConfigError) as raised:
+        ClientConfig.load({"request.timeout.ms": reference})
+    assert reference in raised.value.message
+    assert "from-file" not in raised.value.message
+
+
+def test_what_others_send_is_never_resolved(monkeypatch):
+    monkeypatch.setenv("CLEANUP", "delete")
+    with pytest.raises(InvalidConfigError, match=r"\$\{env:CLEANUP\}"):
+        TopicConfig.load({"cleanup.policy": "${env:CLEANUP}"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("sasl.jaas.config", "ssl.key.password", "ssl.keystore.key", "ssl.Truststore.Password", "my.credentials"),
+        *("fs.s3a.access.key", "fs.s3a.secret.key", "sasl.oauthbearer.token.endpoint.url"),
+    ],
+)
+def test_values_of_secret_names_are_hidden(name):
+    assert shown(name, "hunter2") == "(hidden)"
+
+
+def test_so_are_values_that_tell_a_secret_and_no_others():
+    assert shown("client.id", 'x required password="hunter2";') == "(hidden)"
+    assert shown("key.deserializer", "bytes") == "'bytes'"
+    assert shown("batch.size", 7) == "7"
+    assert shown("ssl.key.password", "${env:PASSWORD}") == "'${env:PASSWORD}'"
