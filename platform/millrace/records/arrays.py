@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
+from typing import Final
 
 import pyarrow as pa
 
 from millrace.records.columnar import HEADERS_TYPE
+
+_SHARED_ROWS_MAX: Final = 1000
 
 
 def binary_array(values: Sequence[bytes | None]) -> pa.BinaryArray:
@@ -39,6 +43,16 @@ def int64_scalar(value: int) -> pa.Int64Scalar:
 def repeated_int64(value: int, count: int) -> pa.Int64Array:
     """Build an array of one value ``count`` times."""
     return pa.repeat(int64_scalar(value), count)
+
+
+def null_binary_array(count: int) -> pa.BinaryArray:
+    """Build a binary array of nothing but nulls; small ones are made once."""
+    return _null_binary_array(count) if count <= _SHARED_ROWS_MAX else pa.nulls(count, pa.binary())
+
+
+@lru_cache(maxsize=64)
+def _null_binary_array(count: int) -> pa.BinaryArray:
+    return pa.nulls(count, pa.binary())
 
 
 def headers_array(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.ListArray:

@@ -14,14 +14,13 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.errors import CorruptBatchError, UnsupportedCompressionError
-from millrace.records.arrays import int64_scalar, repeated_int64, without_columns
+from millrace.records.arrays import int64_scalar, null_binary_array, repeated_int64, without_columns
 from millrace.records.columnar import (
     HEADERS_COLUMN,
     OFFSET_COLUMN,
@@ -403,15 +402,10 @@ def _constant_timestamp(header: BatchHeader, layout: ColumnsHeader) -> int | Non
 def _with_null_key(body: pa.RecordBatch, row_count: int, columns: Sequence[str] | None) -> pa.RecordBatch:
     if "key" in body.schema.names or (columns is not None and "key" not in columns):
         return body
-    nulls = _null_keys(row_count) if row_count <= _SMALL_ROWS_MAX else pa.nulls(row_count, pa.binary())
+    nulls = null_binary_array(row_count)
     if body.num_columns == 1:  # several times as fast as adding a column
         return pa.RecordBatch.from_arrays([nulls, body.column(0)], schema=OPAQUE_SCHEMA)
     return body.add_column(0, OPAQUE_SCHEMA.field("key"), nulls)
-
-
-@lru_cache(maxsize=64)
-def _null_keys(row_count: int) -> pa.BinaryArray:
-    return pa.nulls(row_count, pa.binary())
 
 
 class _Message:

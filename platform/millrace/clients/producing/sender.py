@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -73,7 +74,7 @@ class Sender:
         self._bell = threading.Condition(threading.Lock())
         self._work: Callable[[], float | None] = lambda: None
         self._has_records: Callable[[], bool] = lambda: False
-        self._queues: dict[TopicPartition, Queue] = {}
+        self._queues: defaultdict[TopicPartition, Queue] = defaultdict(Queue)
         self._outstanding = 0
         self._counts = Counts()
         self._requests_in_flight: dict[str, int] = {}
@@ -106,10 +107,7 @@ class Sender:
         with self._lock:
             if self._stopping:
                 raise ClientClosedError("the producer is closed: make a new one")
-            queue = self._queues.get(partition)
-            if queue is None:
-                queue = self._queues[partition] = Queue()
-            queue.waiting.append(Outgoing(batch, partition, completion, deadline))
+            self._queues[partition].waiting.append(Outgoing(batch, partition, completion, deadline))
             self._outstanding += 1
         if threading.get_ident() != self._passing_thread:  # which looks at the queues next
             self.wake()
@@ -312,9 +310,8 @@ class Sender:
         found = []
         for partition in ready:
             try:
-                address = self._metadata.known_leader_address(partition)
-                if address is None:
-                    address = self._metadata.leader_address(partition, self._lookup_timeout_ms())
+                known = self._metadata.known_leader_address(partition)
+                address = known or self._metadata.leader_address(partition, self._lookup_timeout_ms())
                 self._identity.ensure(self._lookup_timeout_ms)
                 found.append((partition, address))
             except MillraceError as error:
@@ -401,13 +398,11 @@ class Sender:
         response: pb.ProduceResponse | None,
         error: MillraceError | None,
     ) -> None:
-        results: dict[TopicPartition, pb.ProduceResponse.PartitionResult] = {}
-        if response is not None:
-            results = {
-                TopicPartition(topic.name, result.partition): result
-                for topic in response.topics
-                for result in topic.partitions
-            }
+        results = {
+            TopicPartition(topic.name, result.partition): result
+            for topic in (() if response is None else response.topics)
+            for result in topic.partitions
+        }
         with self._lock:
             self._requests_in_flight[address] -= 1
             if error is None:
