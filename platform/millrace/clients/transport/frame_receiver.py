@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.clients.transport.frame_socket import FrameSocket
+from millrace.clients.transport.spinning import Spinning
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Receiver:
         self._started = 0
         self._is_closed = self._is_released = False
         self._helper: int | None = None
+        self._spinning = Spinning()
         self._helper_bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def receive(self, reception: Reception) -> bool:
@@ -215,7 +217,7 @@ class Receiver:
                 if reception.deadline <= now:
                     reception.expire()
             first = min(reception.deadline for reception in taken.values())
-            for fd, _ in poll.poll(max(min(until, max(first, now)) - now, 0.0) * 1000 + 1):
+            for fd, _ in self._spinning.wait(poll.poll, max(min(until, first) - now, 0.0)):
                 if fd == self._helper_bell:
                     _silence(fd)
                     continue
