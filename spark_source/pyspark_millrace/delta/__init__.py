@@ -12,6 +12,7 @@ crosses into the JVM. The table is an ordinary one: Spark, delta-rs and every ot
 * ``partition_values``  rows by the values of partition columns, and these as the log writes them
 * ``statistics``        what the log says about the values in a file
 * ``table``             the driver: the table, what it takes, and the commit of a batch
+* ``remote``            what of this is done elsewhere in Spark Connect
 * ``batches``           ``append()``, ``upsert()``, ``in_turn()``
 * ``changes``           a change stream's latest per key, and its MERGE
 * ``transactions``      writes by Spark that a table takes once

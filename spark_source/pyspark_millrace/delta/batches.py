@@ -48,10 +48,10 @@ class BatchWriter:
         Raises ``UsageError`` outside of a query's driver, where its id is unknown and no ``application`` was given.
         """
         spark = rows.sparkSession
-        check_delta(spark)
         application = self.application or query_id_of(spark)
         if application is None:
             raise UsageError("the id of the query is unknown here, as in Spark Connect: say application=<a name>")
+        check_delta(spark)
         chosen = self._select(rows) if self._select is not None else rows
         self._write(chosen, Transaction(application=application, version=batch_id))
         if self._compactor is not None:

@@ -7,14 +7,17 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import UsageError
 from pyspark_millrace.delta.compaction import Compaction, Compactor
 from pyspark_millrace.delta.data_files import FILE_DDL, DataFiles
 from pyspark_millrace.delta.partition_values import check_partition_columns
-from pyspark_millrace.delta.table import Batch, NewFile, TargetTable
+from pyspark_millrace.delta.remote import facts_by_task, query_id_in_checkpoint
+from pyspark_millrace.delta.table import Batch, NewFile, TableRequest, TargetTable
 from pyspark_millrace.delta.transactions import check_delta, query_id_of
+from pyspark_millrace.environment.connect import is_connect
 from pyspark_millrace.source import DefaultSource
 from pyspark_millrace.transform import Transform, encode_transform
 
@@ -62,27 +65,38 @@ def ingest(
     ``{"availableNow": True}``. ``on_batch`` is told of every batch; Spark's own progress counts files instead of rows.
     ``compaction`` lets Spark put small files together between batches, which wants a session with Delta.
 
+    Through Spark Connect table and checkpoint are the cluster's, and ``on_batch`` is called there, by a copy of it.
+
     Raises ``UsageError`` and ``SchemaMismatchError`` before anything is read when options or table are wrong.
     """
     given = {name.lower(): str(value) for name, value in options.items() if value is not None}
-    schema = _schema(given, transform, transform_schema)
+    remote = is_connect(spark)
+    if remote and compaction is not None:
+        raise UsageError("compaction: not through Spark Connect; run OPTIMIZE on the table")
+    schema = _schema(spark, given, transform, transform_schema)
     arrow_schema = _arrow_schema(schema)
     check_partition_columns(arrow_schema, partition_by)
-    target = TargetTable(table, json.loads(schema.json()), partition_by, merge=merge_schema)
+    request = TableRequest(table, json.loads(schema.json()), tuple(partition_by), merge_schema)
+    target = None if remote else request.open()
+    facts = facts_by_task(spark, request) if target is None else target.facts
     # The table may be there already, with partition columns of its own.
-    check_partition_columns(arrow_schema, target.partition_by)
+    check_partition_columns(arrow_schema, facts.partition_by)
     if transform is None:
         # The tasks read what the table was checked for, even if the topics have more columns by then.
         given |= {"columns": ",".join(schema.names)}
         for name in ("includeheaders", "includemetadata"):  # of these, what was asked for is named now
             given.pop(name, None)
-    files = DataFiles(
-        str(target.directory), arrow_schema, target.partition_by, target.indexed_columns, before=transform
-    )
+    files = DataFiles(facts.directory, arrow_schema, facts.partition_by, facts.indexed_columns, before=transform)
     given |= {"transform": encode_transform(files), "transformSchema": FILE_DDL}
     if compaction is not None:
         check_delta(spark)
-    commit = _Commit(target, on_batch, None if compaction is None else Compactor(compaction, str(target.directory)))
+    commit = _Commit(
+        request,
+        target,
+        partial(query_id_in_checkpoint, checkpoint=checkpoint) if remote else _query_id,
+        on_batch,
+        None if compaction is None else Compactor(compaction, facts.directory),
+    )
     writer = spark.readStream.format("millrace").options(**given).load().writeStream.foreachBatch(commit)
     writer = writer.option("checkpointLocation", checkpoint).trigger(**(trigger or {"availableNow": True}))
     return (writer.queryName(query_name) if query_name else writer).start()
@@ -92,15 +106,25 @@ class _Commit:
     """What Spark calls with the files of each micro-batch, again and again until it has logged the batch."""
 
     def __init__(
-        self, target: TargetTable, on_batch: Callable[[IngestedBatch], None] | None, compactor: Compactor | None
+        self,
+        request: TableRequest,
+        target: TargetTable | None,
+        query_id_of: Callable[[SparkSession], str],
+        on_batch: Callable[[IngestedBatch], None] | None,
+        compactor: Compactor | None,
     ) -> None:
+        self._request = request
         self._target = target
+        self._query_id_of = query_id_of
         self._on_batch = on_batch
         self._compactor = compactor
 
     def __call__(self, described: DataFrame, batch_id: int) -> None:
         started = time.monotonic()
-        batch = Batch(_query_id(described.sparkSession), batch_id)
+        batch = Batch(self._query_id_of(described.sparkSession), batch_id)
+        if self._target is None:
+            # In Connect this runs in a process of its own, to which an open table cannot be sent.
+            self._target = self._request.open()
         if self._target.has(batch):
             # Committed by a run that ended before Spark could log it; not read again.
             files, version = [], None
@@ -122,12 +146,17 @@ class _Commit:
             self._compactor.after(described.sparkSession, batch_id)
 
 
-def _schema(options: Mapping[str, str], transform: Transform | None, transform_schema: StructType | None) -> StructType:
+def _schema(
+    spark: SparkSession, options: Mapping[str, str], transform: Transform | None, transform_schema: StructType | None
+) -> StructType:
     for name in ("transform", "transformSchema"):
         if name.lower() in options:
             raise UsageError(f"option {name}: give the function to ingest() as its argument {name}")
     if (transform is None) != (transform_schema is None):
         raise UsageError("transform and transform_schema: give both or none")
+    if transform_schema is None and is_connect(spark):
+        loaded: StructType = spark.readStream.format("millrace").options(**options).load().schema
+        return loaded
     # Here rather than by Spark, which starts a Python process to ask the source.
     schema = transform_schema or DefaultSource(dict(options)).schema()
     assert not isinstance(schema, str), "only a transformation's schema is text"
@@ -143,7 +172,7 @@ def _arrow_schema(schema: StructType) -> Any:
 def _query_id(spark: SparkSession) -> str:
     query_id = query_id_of(spark)
     if query_id is None:
-        raise UsageError("the id of the query is unknown: a direct ingest runs in the driver's own session")
+        raise UsageError("the id of the query is unknown: a direct ingest commits in the query's own thread")
     return query_id
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,32 @@ class NewFile:
     statistics: str
 
 
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What tasks and driver need to know of a table before they write to it."""
+
+    directory: str
+    partition_by: tuple[str, ...]
+    indexed_columns: IndexedColumns
+
+
+@dataclass(frozen=True, slots=True)
+class TableRequest:
+    """Which table to write to, with which rows: all that opening it takes, wherever that is done.
+
+    ``schema`` is in the JSON form that Delta and Spark share; with ``merge`` new columns are added to the table.
+    """
+
+    location: str
+    schema: Mapping[str, Any]
+    partition_by: tuple[str, ...]
+    merge: bool
+
+    def open(self) -> TargetTable:
+        """The table, made if there is none. Raises ``UsageError``, ``SchemaMismatchError`` if it takes no such rows."""
+        return TargetTable(self.location, self.schema, self.partition_by, merge=self.merge)
+
+
 class TargetTable:
     """A Delta table that takes rows of one schema."""
 
@@ -96,6 +123,11 @@ class TargetTable:
             int(properties.get("delta.dataSkippingNumIndexedCols", "32")),
             None if names is None else frozenset(name.strip().strip("`") for name in names.split(",")),
         )
+
+    @property
+    def facts(self) -> TableFacts:
+        """What others need to know of it."""
+        return TableFacts(str(self.directory), self.partition_by, self.indexed_columns)
 
     @property
     def partition_by(self) -> tuple[str, ...]:
@@ -154,14 +186,15 @@ class TargetTable:
 
     def _open(self) -> DeltaTable:
         directory = str(self.directory)
-        if DeltaTable.is_deltatable(directory):
-            return DeltaTable(directory)
         # Columns are nullable as in the tables that Spark's sink makes.
         schema = Schema.from_json(json.dumps(_nullable(self._schema)))
         try:
+            if DeltaTable.is_deltatable(directory):
+                return DeltaTable(directory)
             return DeltaTable.create(directory, schema, mode="ignore", partition_by=list(self._partition_by) or None)
-        except DeltaError as error:
-            raise UsageError(f"{directory}: no Delta table can be made there: {error}") from error
+        except (DeltaError, OSError) as error:
+            reason = " ".join(re.sub(r"\x1b\[\d+m|↳", " ", str(error)).split())  # delta-rs draws a tree, in colours
+            raise UsageError(f"{directory}: no Delta table can be made or opened there: {reason}") from error
 
     def _check(self) -> None:
         """Check that the table takes the rows, after adding the columns that it does not have where that is wanted."""

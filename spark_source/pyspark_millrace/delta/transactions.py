@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import EnvironmentProblemError
+from pyspark_millrace.environment.connect import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,7 +39,9 @@ class Transaction:
 
 
 def query_id_of(spark: SparkSession) -> str | None:
-    """The id of the query in whose ``foreachBatch`` this is; ``None`` elsewhere, as in Spark Connect."""
+    """The id of the query in whose ``foreachBatch`` this is; ``None`` elsewhere, and in Spark Connect."""
+    if is_connect(spark):
+        return None
     value = spark.sparkContext.getLocalProperty(_QUERY_ID)
     return str(value) if value else None
 

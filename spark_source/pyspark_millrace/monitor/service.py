@@ -26,6 +26,7 @@ from millrace.clients.model import TopicPartition
 from millrace.errors import UsageError
 from pyspark_millrace.checkpoints.query_log import checkpoint_directory
 from pyspark_millrace.checkpoints.running import RunningLocks
+from pyspark_millrace.environment.connect import is_connect
 from pyspark_millrace.monitor.exposition import MonitorCollector
 from pyspark_millrace.monitor.group_commits import MONITOR_TIMEOUTS_MS, GroupCommits, Target
 from pyspark_millrace.monitor.measurements import Measurements
@@ -97,7 +98,7 @@ class Monitor:
         if spark not in self._sessions:
             spark.streams.addListener(_Listener(self, spark))
             self._sessions.add(spark)
-        if not _is_connect(spark):
+        if not is_connect(spark):
             context = spark.sparkContext
             if self._reports is None:
                 conf = context.getConf()
@@ -117,7 +118,7 @@ class Monitor:
     def started(self, spark: SparkSession, query_id: str, run_id: str, name: str) -> None:
         """A query has been started: lock its checkpoint against resets."""
         self.measurements.started(query_id, run_id, name)
-        if not _is_connect(spark):
+        if not is_connect(spark):
             self._lock(spark, query_id, run_id, name)
 
     def progressed(self, text: str) -> None:
@@ -202,13 +203,9 @@ def _of_process() -> Monitor:
     return Monitor()
 
 
-def _is_connect(spark: SparkSession) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect")
-
-
 def _wait_for_events(spark: SparkSession, timeout_s: float) -> None:
     """Wait until Spark has brought all events that there are so far."""
-    if _is_connect(spark) or spark.sparkContext._jsc is None:
+    if is_connect(spark) or spark.sparkContext._jsc is None:
         return  # of Connect nothing says when; a session that has ended has brought them
     from py4j.protocol import Py4JError
 

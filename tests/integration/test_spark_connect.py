@@ -1,0 +1,72 @@
+"""Through Spark Connect: reads, SQL, sink, streams, direct ingest, and errors in a sentence."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from millrace.clients import Admin, Consumer, Producer
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+NUMBERS = 1000
+DEADLINE_S = 200
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("connect")
+
+
+@pytest.fixture(scope="module")
+def done(module_broker, directory):
+    """What the client found."""
+    with Admin(module_broker.bootstrap_servers) as admin, Producer(module_broker.bootstrap_servers) as producer:
+        admin.create_topic("numbers", partitions=2, schema="n BIGINT NOT NULL, word STRING")
+        admin.create_topic("copies", partitions=1)
+        for n in range(NUMBERS):
+            producer.send("numbers", {"n": n, "word": f"w{n % 3}"})
+    command = [sys.executable, Path(__file__).with_name("connect_job.py"), module_broker.bootstrap_servers, directory]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert ended.returncode == 0, ended.stderr[:5000]
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def test_batches_sql_and_the_sink(done, module_broker):
+    assert done["read"] == sum(range(100, NUMBERS))
+    assert done["view"] == NUMBERS
+    config = {"bootstrap.servers": module_broker.bootstrap_servers, "isolation.level": "read_committed"}
+    with Consumer(config) as consumer:
+        consumer.assign(consumer.partitions_for("copies"))
+        consumer.seek_to_beginning()
+        copied = [int(record.value) for _ in range(8) for record in consumer.poll(500, max_records=NUMBERS)]
+    assert sorted(copied) == sorted([*range(NUMBERS)] * 2), "once by the batch, once by the stream"
+
+
+def test_a_direct_ingest_commits_each_batch_once_under_the_query_s_id(done, directory):
+    table = DeltaTable(directory / "ingested")
+    assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == list(range(NUMBERS))
+    assert table.metadata().partition_columns == ["word"]
+    batches = [line.split() for line in (directory / "batches").read_text().splitlines()]
+    assert [int(number) for number, _, _ in batches] == [0, 1, 2, 3, 3], "the last one was run again"
+    assert batches[-1] == ["3", "0", "None"]
+    assert done["ingest"] == done["again"]
+    assert table.transaction_version(done["ingest"]) == 3
+
+
+def test_errors_are_a_sentence(done):
+    errors = done["errors"]
+    assert errors["option"] == ["UsageError", "unknown option failondatalos='x': did you mean failOnDataLoss?"]
+    assert errors["topic"][0] == "UnknownTopicOrPartitionError"
+    assert errors["topic"][1].startswith("topic nowhere: no such topic")
+    assert errors["table"][0] == "UsageError", errors["table"]
+    assert "no Delta table can be made or opened there" in errors["table"][1]
+    assert errors["unnamed"] == [
+        "UsageError",
+        "the id of the query is unknown here, as in Spark Connect: say application=<a name>",
+    ]
