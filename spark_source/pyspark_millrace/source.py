@@ -65,11 +65,14 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         return self._layout().spark_schema()
 
     def reader(self, schema: StructType) -> BatchReader:
-        """The batch reader. It takes filters only where Spark offers them: elsewhere to have them is an error."""
+        """The batch reader. It takes filters only where Spark offers them, elsewhere to have them is an error; and only
+        if told that the DataFrame is used once, since Spark keeps what was pushed for all of its later uses.
+        """
         from pyspark_millrace.batch import BatchReader, FilteringBatchReader, spark_offers_filters
 
         layout = self._filtered(self._layout(schema))
-        kind = FilteringBatchReader if spark_offers_filters() else BatchReader
+        pushes = self._options.push_filters and spark_offers_filters()
+        kind = FilteringBatchReader if pushes else BatchReader
         return kind(self._options, self._resolved(), layout)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802  Spark's name

@@ -126,7 +126,7 @@ def test_the_option_leaves_what_sparks_filter_leaves(load, typed, everything, co
 @pytest.mark.parametrize("number", range(0, len(CONDITIONS), 6))
 def test_sparks_own_filters_leave_the_same_whether_pushed_or_not(load, typed, everything, pushdown, number):
     for condition in CONDITIONS[number : number + 6]:
-        frame = load(typed, includeMetadata="true").where(condition)
+        frame = load(typed, includeMetadata="true", pushFilters="true").where(condition)
         assert comparable(frame.collect()) == comparable(everything.where(condition).collect()), condition
 
 
@@ -134,7 +134,7 @@ def test_what_is_pushed_does_not_cross_and_is_not_filtered_again(spark, load, ty
     before = spark.conf.get(PUSHDOWN)
     spark.conf.set(PUSHDOWN, True)
     try:
-        frame = load(typed).where("id >= 700 AND id < 720 AND abs(small) > 3")
+        frame = load(typed, pushFilters="true").where("id >= 700 AND id < 720 AND abs(small) > 3")
         plan = frame._jdf.queryExecution().executedPlan()
         assert frame.count() == len(
             [n for n in range(700, 720) if row(n)["small"] is not None and abs(row(n)["small"]) > 3]

@@ -119,6 +119,7 @@ class SourceOptions:
     filter: str | None
     include_headers: bool
     include_metadata: bool
+    push_filters: bool
     direct_reads: DirectReads
     rows_per_batch: int
     transform: str | None = field(repr=False)
@@ -181,6 +182,7 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
         filter=_filter(given),
         include_headers=given.flag("includeHeaders", default=False),
         include_metadata=given.flag("includeMetadata", default=False),
+        push_filters=given.flag("pushFilters", default=False),
         direct_reads=given.choice("directReads", DirectReads.AUTO),
         rows_per_batch=given.whole_number("maxRecordsPerBatch") or DEFAULT_ROWS_PER_BATCH,
         transform=given.text("transform"),
@@ -205,13 +207,14 @@ _OPTIONS: Final = (
     *_STARTING, *_ENDING, "startingOffsetsByTimestampStrategy", "failOnDataLoss", "maxOffsetsPerTrigger",
     "maxBytesPerSecond", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
     "maxBytesPerTrigger", "minOffsetsPerTrigger", "minBytesPerTrigger", "maxTriggerDelay", "minPartitions",
-    "maxRecordsPerPartition", "splitBytes", "columns", "filter", "includeHeaders", "includeMetadata", "directReads",
-    "maxRecordsPerBatch", "transform", "transformSchema", "isolation.level", "kafka.isolation.level",
+    "maxRecordsPerPartition", "splitBytes", "columns", "filter", "pushFilters", "includeHeaders", "includeMetadata",
+    "directReads", "maxRecordsPerBatch", "transform", "transformSchema", "isolation.level", "kafka.isolation.level",
     "group.id", "kafka.group.id", "groupIdPrefix", *DECODE_OPTIONS,
 )  # fmt: skip
 """Every supported option by its name as documented; client settings come as ``kafka.<name>`` besides."""
 
 _NOT_SUPPORTED: Final = {
+    "provider": "Spark keeps no tables of Python sources; use CREATE TEMPORARY VIEW ... USING millrace OPTIONS (...)",
     "path": "load() takes no path; name topics by subscribe, subscribePattern or assign",
     "topic": "name topics by subscribe, subscribePattern or assign",
 }
