@@ -12,86 +12,99 @@ PAGES = ("SQL/", "StreamingQuery/", "jobs/", "stages/", "environment/", "executo
 CALLS = ("sql?details=true&planDescription=true", "environment", "jobs", "stages?details=true", "allexecutors")
 
 
-def main(address, directory, secret):
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
+class Queries:
+    """The session, and options of a source and a sink with secrets in them; ``texts`` is what Spark shows."""
 
-    from pyspark_millrace import session
-    from pyspark_millrace.delta import ingest
-    from pyspark_millrace.spark_errors import explain
+    def __init__(self, address, directory, secret):
+        from pyspark_millrace import session
 
-    directory = Path(directory)
-    (directory / "secrets.properties").write_text(f"name={secret}\nwait=12345\n")
-    (directory / "events").mkdir()
-    spark = session(
-        "secrets",
-        master="local[2]",
-        **{"spark.ui.port": 0, "spark.eventLog.enabled": True, "spark.eventLog.dir": str(directory / "events")},
-        **{"spark.eventLog.compress": False, "spark.eventLog.rolling.enabled": False},
-    )
-    spark.sparkContext.setLogLevel("DEBUG")
+        self.directory, self.secret, self.texts = Path(directory), secret, []
+        (self.directory / "secrets.properties").write_text(f"name={secret}\nwait=12345\n")
+        (self.directory / "events").mkdir()
+        events = {"spark.eventLog.enabled": True, "spark.eventLog.dir": str(self.directory / "events")}
+        plain = {"spark.eventLog.compress": False, "spark.eventLog.rolling.enabled": False, "spark.ui.port": 0}
+        self.spark = session("secrets", master="local[2]", **events, **plain)
+        self.spark.sparkContext.setLogLevel("DEBUG")
+        # A number that is none unless it is resolved, in the driver and in tasks.
+        self.servers = {"kafka.bootstrap.servers": address, "kafka.request.timeout.ms": self.by_reference("wait")}
+        self.servers["kafka.client.id"] = self.by_reference("name")
+        self.source = self.servers | {"subscribe": "numbers", "startingOffsets": "earliest", "directReads": "never"}
+        self.numbers = self.spark.read.format("millrace").options(**self.source).load()
 
-    def by_reference(name):
-        return f"${{file:{directory}/secrets.properties:{name}}}"
+    def by_reference(self, name):
+        return f"${{file:{self.directory}/secrets.properties:{name}}}"
 
-    # A number that is none unless it is resolved, in the driver and in tasks.
-    servers = {"kafka.bootstrap.servers": address, "kafka.request.timeout.ms": by_reference("wait")}
-    servers["kafka.client.id"] = by_reference("name")
-    source = servers | {"subscribe": "numbers", "startingOffsets": "earliest", "directReads": "never"}
-    texts = []
+    def run_all(self):
+        spark, texts, checkpoints = self.spark, self.texts, self.directory / "checkpoints"
+        texts.append(self.numbers._jdf.queryExecution().toString())
+        assert self.numbers.count() == 10
+        spark.sql(f"CREATE TEMPORARY VIEW numbers USING millrace OPTIONS ({sql_options(self.source)})")
+        assert spark.sql("SELECT * FROM numbers").count() == 10
+        texts.append(str(spark.sql("EXPLAIN EXTENDED SELECT * FROM numbers").collect()))
+        self.write({})
+        stream = spark.readStream.format("millrace").options(**self.source).load()
+        copying = stream.writeStream.format("millrace").options(**self.servers, topic="copies")
+        query = copying.option("checkpointLocation", str(checkpoints / "copies")).trigger(availableNow=True).start()
+        query.awaitTermination()
+        texts += [query._jsq.explainInternal(True), str(query.recentProgress)]
+        table = str(self.directory / "table")
+        self.ingest(table, str(checkpoints / "table"))
+        assert spark.read.format("delta").load(table).count() == 10
 
-    def checkpoint(name):
-        return str(directory / "checkpoints" / name)
+    def ingest(self, table, checkpoint):
+        from pyspark_millrace.delta import ingest
 
-    numbers = spark.read.format("millrace").options(**source).load()
-    texts.append(numbers._jdf.queryExecution().toString())
-    assert numbers.count() == 10
-    options = ", ".join(f"'{name}' = '{value}'" for name, value in source.items())
-    spark.sql(f"CREATE TEMPORARY VIEW numbers USING millrace OPTIONS ({options})")
-    assert spark.sql("SELECT * FROM numbers").count() == 10
-    texts.append(str(spark.sql("EXPLAIN EXTENDED SELECT * FROM numbers").collect()))
-    numbers.write.format("millrace").mode("append").options(**servers, topic="copies").save()
-    stream = spark.readStream.format("millrace").options(**source).load()
-    copying = stream.writeStream.format("millrace").options(**servers, topic="copies")
-    query = copying.option("checkpointLocation", checkpoint("copies")).trigger(availableNow=True).start()
-    query.awaitTermination()
-    texts += [query._jsq.explainInternal(True), str(query.recentProgress)]
-    ingest(spark, source, str(directory / "table"), checkpoint=checkpoint("table")).awaitTermination()
-    assert spark.read.format("delta").load(str(directory / "table")).count() == 10
+        ingest(self.spark, self.source, table, checkpoint=checkpoint).awaitTermination()
 
-    def read(wrong):
-        spark.read.format("millrace").options(**(source | wrong)).load().count()
+    def read(self, wrong):
+        self.spark.read.format("millrace").options(**(self.source | wrong)).load().count()
 
-    def view(wrong):
-        options = ", ".join(f"'{name}' = '{value}'" for name, value in (source | wrong).items())
-        spark.sparkContext.setLogLevel("INFO")  # below it Spark logs the text of every statement
-        spark.sql(f"CREATE TEMPORARY VIEW wrong USING millrace OPTIONS ({options})")
+    def view(self, wrong):
+        self.spark.sparkContext.setLogLevel("INFO")  # below it Spark logs the text of every statement
+        self.spark.sql(f"CREATE TEMPORARY VIEW wrong USING millrace OPTIONS ({sql_options(self.source | wrong)})")
 
-    def write(wrong):
-        numbers.write.format("millrace").mode("append").options(**(servers | wrong), topic="copies").save()
+    def write(self, wrong):
+        options = self.servers | wrong
+        self.numbers.write.format("millrace").mode("append").options(**options, topic="copies").save()
 
-    for attempt, wrong in (
-        (write, {"kafka.sasl.jaas.config": f'x required username="a" password="{secret}";'}),
-        (read, {"kafka.ssl.key.password": secret}),
-        (read, {"kafka.request.timeout.ms": by_reference("name")}),
-        (write, {"kafka.client.id": f"${{env:{secret[::-1]}}}"}),
-        (view, {"kafka.ssl.keystore.key": f"-----BEGIN PRIVATE KEY----- {secret}"}),
-        (view, {"password": secret}),
-    ):
-        try:
-            attempt(wrong)
-        except (PySparkException, Py4JError) as error:
-            print("refused:", explain(error))
-            texts.append(str(error))
-        else:
-            raise AssertionError(f"{wrong} was not refused")
-    web = f"{spark.sparkContext.uiWebUrl}/"
-    api = f"{web}api/v1/applications/{spark.sparkContext.applicationId}/"
-    for url in (*(web + page for page in PAGES), *(api + call for call in CALLS)):
-        texts.append(urllib.request.urlopen(url).read().decode())
-    (directory / "shown").write_text("\n".join(texts))
-    spark.stop()
+    def be_refused(self):
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        from pyspark_millrace.spark_errors import explain
+
+        secret = self.secret
+        for attempt, wrong in (
+            (self.write, {"kafka.sasl.jaas.config": f'x required username="a" password="{secret}";'}),
+            (self.read, {"kafka.ssl.key.password": secret}),
+            (self.read, {"kafka.request.timeout.ms": self.by_reference("name")}),
+            (self.write, {"kafka.client.id": f"${{env:{secret[::-1]}}}"}),
+            (self.view, {"kafka.ssl.keystore.key": f"-----BEGIN PRIVATE KEY----- {secret}"}),
+            (self.view, {"password": secret}),
+        ):
+            try:
+                attempt(wrong)
+            except (PySparkException, Py4JError) as error:
+                print("refused:", explain(error))
+                self.texts.append(str(error))
+            else:
+                raise AssertionError(f"{wrong} was not refused")
+
+    def look_at_the_web_interface(self):
+        web = f"{self.spark.sparkContext.uiWebUrl}/"
+        api = f"{web}api/v1/applications/{self.spark.sparkContext.applicationId}/"
+        for url in (*(web + page for page in PAGES), *(api + call for call in CALLS)):
+            self.texts.append(urllib.request.urlopen(url).read().decode())
+
+
+def sql_options(options):
+    return ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    queries = Queries(*sys.argv[1:])
+    queries.run_all()
+    queries.be_refused()
+    queries.look_at_the_web_interface()
+    (queries.directory / "shown").write_text("\n".join(queries.texts))
+    queries.spark.stop()
