@@ -165,32 +165,37 @@ def run_pytest(arguments: Sequence[str], dials: dict[str, int]) -> tuple[int, li
     return len(cases), [f"{case.get('classname')}::{case.get('name')}" for case in bad]
 
 
-def write_report(outcomes: Sequence[Outcome], command: str, date: datetime) -> None:
-    """Write ``docs/soak.md``."""
+def write_report(outcomes: Sequence[Outcome], date: datetime) -> None:
+    """Write ``docs/soak.md``: of each suite its last run, which for those that did not run now is in there."""
+    rows = kept_rows()
+    for outcome in outcomes:
+        rows[outcome.suite.name] = (
+            f"| {outcome.suite.name} | {outcome.suite.what} | {outcome.rounds:,} | {outcome.tests:,} "
+            f"| {len(outcome.failures)} | {outcome.seconds / 60:.1f} | {date:%Y-%m-%d} {commit()} |"
+        )
     lines = [
         "# The last soak",
         "",
         "Written by `make soak` (`tests/soak.py`): the tests of `make test` that kill processes and draw examples at",
-        "random, with their dials turned up. The dials are documented in `tests/conftest.py`.",
+        "random, with their dials turned up (`tests/conftest.py` documents them). Of each suite this is the last run.",
         "",
-        f"* date: {date:%Y-%m-%d %H:%M} UTC",
-        f"* commit: {commit()}",
-        f"* command: `{command}`",
         f"* machine: {os.cpu_count()} cores, {memory_gb():.0f} GB, {platform.system()} {platform.machine()}, "
         f"Python {platform.python_version()}",
         "",
-        "| suite | what | rounds | tests | failed | minutes |",
-        "|---|---|---:|---:|---:|---:|",
+        "| suite | what | rounds | tests | failed | minutes | commit |",
+        "|---|---|---:|---:|---:|---:|---|",
+        *(rows[suite.name] for suite in SUITES if suite.name in rows),
     ]
-    for outcome in outcomes:
-        lines.append(
-            f"| {outcome.suite.name} | {outcome.suite.what} | {outcome.rounds:,} | {outcome.tests:,} "
-            f"| {len(outcome.failures)} | {outcome.seconds / 60:.1f} |"
-        )
     failures = [failure for outcome in outcomes for failure in outcome.failures]
     if failures:
         lines += ["", "Failed:", "", *(f"* `{failure}`" for failure in failures)]
     REPORT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def kept_rows() -> dict[str, str]:
+    """The rows of the report that there is, by their suites."""
+    text = REPORT.read_text("utf-8") if REPORT.exists() else ""
+    return {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| ")}
 
 
 def commit() -> str:
@@ -216,13 +221,11 @@ def main() -> int:
     chosen = [suite for suite in SUITES if not arguments.only or suite.name in arguments.only]
     scale = arguments.hours / HOURS
     date = datetime.now(UTC)
-    only = f' ONLY="{" ".join(arguments.only)}"' if arguments.only else ""
-    command = f"make soak HOURS={arguments.hours:g}{only}"
     outcomes = []
     for suite in chosen:
         outcomes.append(run_suite(suite, scale))
         # After each suite: what a soak found is not lost when the next one is interrupted.
-        write_report(outcomes, command, date)
+        write_report(outcomes, date)
     print(REPORT.read_text("utf-8"))
     return 1 if any(outcome.failures for outcome in outcomes) else 0
 
