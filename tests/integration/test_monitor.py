@@ -1,6 +1,7 @@
 """Groups and metrics know of a batch as soon as it is done, whoever asks."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -41,6 +42,13 @@ with Admin(servers) as admin:
         time.sleep(0.05)
     print(admin.group_lag(f"connect-{query.id}")[0].lag, flush=True)
 spark.stop()
+"""
+FAILS = """
+from pyspark.sql import SparkSession
+from pyspark_millrace.monitor import monitor
+
+monitor(SparkSession.builder.remote("local[1]").getOrCreate())
+raise ValueError("the program is wrong")
 """
 
 
@@ -187,6 +195,18 @@ def test_in_spark_connect(module_broker, filled, tmp_path):
     script = tmp_path / "connect.py"
     script.write_text(CONNECT)
     command = [sys.executable, str(script), module_broker.bootstrap_servers, filled, str(tmp_path / "checkpoint")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[:3000]
     assert done.stdout.split()[-1] == "0"
+
+
+@pytest.mark.slow
+def test_a_program_that_fails_in_spark_connect_ends(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text(FAILS)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert done.returncode == 1
+    assert "the program is wrong" in done.stderr

@@ -2,61 +2,31 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from millrace.clients.groups.model import PartitionLag
 from millrace.clients.model import TopicPartition
-from millrace.errors import MillraceError
 from pyspark_millrace.monitor.group_commits import CommitStatistics
-from pyspark_millrace.monitor.measurements import QueryTotals, Totals
-
-_log = logging.getLogger(__name__)
+from pyspark_millrace.monitor.lags import Lags
+from pyspark_millrace.monitor.measurements import Totals
+from pyspark_millrace.monitor.progress import SourceProgress
 
 _QUERY: Final = ("query_id", "query")
 _PARTITION: Final = (*_QUERY, "topic", "partition")
 _READS: Final = (*_QUERY, "topic")
-_LAG_AGE_S: Final = 1.0
-"""Lag costs two calls for each partition that is behind; who asks more often gets it again."""
-
-
-class _MeasuredLag(NamedTuple):
-    """The lag of offsets at a time of the clock."""
-
-    of: Mapping[TopicPartition, int]
-    at_s: float
-    lags: list[PartitionLag]
-
-
-class Brokers(Protocol):
-    """What is asked of an ``Admin``."""
-
-    def lag_of(self, offsets: Mapping[TopicPartition, int]) -> list[PartitionLag]:
-        """How far offsets are behind."""
 
 
 class MonitorCollector(Collector):
     """Makes the metrics whenever they are collected."""
 
-    def __init__(
-        self,
-        totals: Callable[[], Totals],
-        commits: Callable[[], CommitStatistics],
-        connect: Callable[[str], Brokers],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, totals: Callable[[], Totals], commits: Callable[[], CommitStatistics], lags: Lags) -> None:
         self._totals = totals
         self._commits = commits
-        self._connect = connect
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._lags: dict[tuple[str, int], _MeasuredLag] = {}
+        self._lags = lags
 
     def collect(self) -> Iterator[Metric]:
         """All metrics. Those of lag are left out for brokers that do not answer."""
@@ -81,10 +51,10 @@ class MonitorCollector(Collector):
             )
         ]
         for query_id, query in totals.queries.items():
-            for index, source in enumerate(query.sources):
+            for source in query.sources:
                 for key, offset in source.end.next_offsets.items():
                     offsets.add_metric((query_id, query.name, key.topic, str(key.partition)), offset)
-                for lag in self._lag(query_id, index, query):
+                for lag in self._lag(source):
                     labels = (query_id, query.name, lag.topic, str(lag.partition))
                     for family, name in lags:
                         if (value := getattr(lag, name)) is not None:
@@ -92,22 +62,11 @@ class MonitorCollector(Collector):
         yield offsets
         yield from (family for family, _ in lags)
 
-    def _lag(self, query_id: str, index: int, query: QueryTotals) -> list[PartitionLag]:
-        source = query.sources[index]
+    def _lag(self, source: SourceProgress) -> list[PartitionLag]:
         if source.origin is None:
             return []
         wanted = {TopicPartition(*key): offset for key, offset in source.end.next_offsets.items()}
-        with self._lock:
-            known = self._lags.get((query_id, index))
-            if known is not None and known.of == wanted and self._clock() - known.at_s < _LAG_AGE_S:
-                return known.lags
-            try:
-                lags = self._connect(source.origin.bootstrap_servers).lag_of(wanted)
-            except MillraceError as error:
-                _log.warning("the lag of query %s is not known: %s", query.name or query_id, error.message)
-                lags = []
-            self._lags[(query_id, index)] = _MeasuredLag(wanted, self._clock(), lags)
-            return lags
+        return self._lags.of(source.origin.bootstrap_servers, wanted)
 
 
 def _queries(totals: Totals) -> Iterator[Metric]:

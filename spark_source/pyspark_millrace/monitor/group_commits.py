@@ -18,6 +18,9 @@ from millrace.errors import MillraceError
 
 _log = logging.getLogger(__name__)
 
+COMMIT_TIMEOUTS_MS: Final = {"request.timeout.ms": 5_000, "default.api.timeout.ms": 10_000}
+"""Brokers that do not answer must not hold up what is told of the others."""
+
 NextOffsets = Mapping[TopicPartition, int]
 
 
@@ -47,7 +50,7 @@ class CommitStatistics:
 class GroupCommits:
     """Commits what it is given, one group after another, in a thread of its own.
 
-    ``after`` is called, in that thread, whenever nothing is left to do.
+    ``after`` is called, in that thread, after commits; it must neither wait nor fail.
     """
 
     def __init__(self, connect: Callable[[str], Brokers], after: Callable[[], None] = lambda: None) -> None:
@@ -55,7 +58,6 @@ class GroupCommits:
         self._after = after
         self._changed = threading.Condition()
         self._waiting: dict[Target, NextOffsets] = {}
-        self._woken = False
         self._busy = False
         self._statistics = CommitStatistics()
         self._thread = threading.Thread(target=self._run, name="millrace-monitor", daemon=True)
@@ -73,37 +75,22 @@ class GroupCommits:
             self._waiting[target] = offsets
             self._changed.notify_all()
 
-    def wake(self) -> None:
-        """Have ``after`` called soon, although there is nothing to commit."""
-        with self._changed:
-            self._woken = True
-            self._changed.notify_all()
-
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait until all is committed, or could not be; whether it is."""
         with self._changed:
-            return self._changed.wait_for(lambda: not (self._waiting or self._woken or self._busy), timeout_s)
+            return self._changed.wait_for(lambda: not (self._waiting or self._busy), timeout_s)
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: bool(self._waiting or self._woken))
-                self._busy, self._woken = True, False
+                self._changed.wait_for(lambda: bool(self._waiting))
+                self._busy = True
                 batch, self._waiting = self._waiting, {}
             for target, offsets in batch.items():
                 self._commit(target, offsets)
-            with self._changed:
-                is_last = not self._waiting
-            if is_last:
-                self._follow_up()
-
-    def _follow_up(self) -> None:
-        try:
             self._after()
-        except Exception:  # noqa: BLE001  the thread has more to do: commits must not end with what happens beside them
-            _log.exception("what follows the commits has failed")
 
     def _commit(self, target: Target, offsets: NextOffsets) -> None:
         started = time.perf_counter()
@@ -119,7 +106,3 @@ class GroupCommits:
             self._statistics = CommitStatistics(
                 before.succeeded + 1 - failed, before.failed + failed, before.seconds + took
             )
-
-
-MONITOR_TIMEOUTS_MS: Final = {"request.timeout.ms": 5_000, "default.api.timeout.ms": 10_000}
-"""Brokers that do not answer must not hold up what is told of the others."""

@@ -1,4 +1,8 @@
-"""What is known of each query of this process: added up as reports come, read as a whole when metrics are asked for."""
+"""What is known of each query of this process: added up as reports come, read as a whole when metrics are asked for.
+
+Invariant: of queries that have ended at most ``_ENDED_QUERIES_MAX`` are kept, those that ended last, so that a driver
+which starts queries all day neither grows nor asks brokers for the lag of all that it ever ran.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,12 @@ import threading
 from collections import defaultdict
 from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import Final
 
 from pyspark_millrace.monitor.progress import BatchProgress, SourceProgress
 from pyspark_millrace.reading.reports import ReadReport
+
+_ENDED_QUERIES_MAX: Final = 100
 
 
 @dataclass(slots=True)
@@ -63,8 +70,10 @@ class Measurements:
     def terminated(self, query_id: str, run_id: str) -> None:
         """A run has ended, one way or another; another may have been started before this is told."""
         with self._lock:
-            if query_id in self._totals.queries:
-                self._totals.queries[query_id].runs.discard(run_id)
+            if (query := self._totals.queries.pop(query_id, None)) is not None:
+                query.runs.discard(run_id)
+                self._totals.queries[query_id] = query  # the last one now
+                self._forget_ended()
 
     def progressed(self, batch: BatchProgress, now_s: float) -> None:
         """A batch is done."""
@@ -88,6 +97,13 @@ class Measurements:
             totals.skipped_bytes += report.skipped_bytes
             totals.skipped_batches += report.skipped_batches
             totals.seconds += report.seconds
+
+    def _forget_ended(self) -> None:
+        ended = [query_id for query_id, query in self._totals.queries.items() if not query.runs]
+        for query_id in ended[:-_ENDED_QUERIES_MAX]:
+            del self._totals.queries[query_id]
+            for key in [key for key in self._totals.reads if key[0] == query_id]:
+                del self._totals.reads[key]
 
     def snapshot(self) -> Totals:
         """All of it at one moment."""

@@ -1,12 +1,14 @@
 """Where metrics go: an HTTP endpoint that Prometheus scrapes, a text file for a node's exporter, a push gateway.
 
-The last two are written after each batch, for drivers that nobody can reach, or that end before anybody asks.
+The last two are written after each batch, for drivers that nobody can reach, or that end before anybody asks. That is
+done in a thread of its own, since making the metrics asks brokers how far queries are behind.
 """
 
 from __future__ import annotations
 
 import logging
 import socket
+import threading
 from pathlib import Path
 from typing import Final
 from urllib.error import URLError
@@ -28,6 +30,10 @@ class Outlets:
         self._textfiles: set[Path] = set()
         self._gateways: set[str] = set()
         self._served: dict[tuple[str, int], int] = {}
+        self._changed = threading.Condition()
+        self._woken = False
+        self._busy = False
+        threading.Thread(target=self._run, name="millrace-metrics", daemon=True).start()
 
     @property
     def ports(self) -> list[int]:
@@ -58,8 +64,30 @@ class Outlets:
         """Push to ``host:port`` after each batch, as job ``millrace_spark`` of this host."""
         self._gateways.add(address)
 
-    def write(self) -> None:
-        """Write all that is not asked for. What fails is logged."""
+    def wake(self) -> None:
+        """Write soon what is not asked for."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait until all is written, or could not be; whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not (self._woken or self._busy), timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._woken)
+                self._busy, self._woken = True, False
+            try:
+                self._write()
+            except Exception:  # noqa: BLE001  the thread has more to do: the next batch's metrics must be written
+                _log.exception("metrics were not written")
+
+    def _write(self) -> None:
         for path in list(self._textfiles):
             try:
                 write_to_textfile(str(path), self._registry)

@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +29,8 @@ from pyspark_millrace.checkpoints.query_log import checkpoint_directory
 from pyspark_millrace.checkpoints.running import RunningLocks
 from pyspark_millrace.environment.connect import is_connect
 from pyspark_millrace.monitor.exposition import MonitorCollector
-from pyspark_millrace.monitor.group_commits import MONITOR_TIMEOUTS_MS, GroupCommits, Target
+from pyspark_millrace.monitor.group_commits import COMMIT_TIMEOUTS_MS, GroupCommits, Target
+from pyspark_millrace.monitor.lags import LAG_TIMEOUTS_MS, Lags
 from pyspark_millrace.monitor.measurements import Measurements
 from pyspark_millrace.monitor.outlets import Outlets
 from pyspark_millrace.monitor.progress import parse_progress
@@ -82,21 +84,20 @@ class Monitor:
         self.outlets = Outlets(self.registry)
         self.measurements = Measurements()
         self.client_config: dict[str, Any] = {}
-        self._admins: dict[str, Admin] = {}
+        self._admins: dict[tuple[str, tuple[int, ...]], Admin] = {}
         self._admins_lock = threading.Lock()
         self._sessions: WeakSet[Any] = WeakSet()
         self._locks = RunningLocks()
         self._reports: str | None = None
-        self._commits = GroupCommits(self._admin, self.outlets.write)
-        self.registry.register(
-            MonitorCollector(self.measurements.snapshot, lambda: self._commits.statistics, self._admin)
-        )
+        self._commits = GroupCommits(lambda servers: self._admin(servers, COMMIT_TIMEOUTS_MS), self.outlets.wake)
+        lags = Lags(lambda servers: self._admin(servers, LAG_TIMEOUTS_MS))
+        self.registry.register(MonitorCollector(self.measurements.snapshot, lambda: self._commits.statistics, lags))
         atexit.register(self.drain)
 
     def attach(self, spark: SparkSession) -> None:
         """Listen to a session's queries, and have its tasks report: those that this thread starts, or its children."""
         if spark not in self._sessions:
-            spark.streams.addListener(_Listener(self, spark))
+            _add_listener(spark, _Listener(self, spark))
             self._sessions.add(spark)
         if not is_connect(spark):
             context = spark.sparkContext
@@ -111,7 +112,8 @@ class Monitor:
         deadline = time.monotonic() + timeout_s
         for spark in list(self._sessions):
             _wait_for_events(spark, max(0.0, deadline - time.monotonic()))
-        return self._commits.wait_until_idle(max(0.0, deadline - time.monotonic()))
+        waits = (self._commits.wait_until_idle, self.outlets.wait_until_idle)
+        return all(wait(max(0.0, deadline - time.monotonic())) for wait in waits)
 
     # --- what the listener brings, in Spark's thread --------------------------------------------------------------
 
@@ -127,7 +129,7 @@ class Monitor:
         if batch is None:
             return
         self.measurements.progressed(batch, time.time())
-        self._commits.wake()
+        self.outlets.wake()
         for source in batch.sources:
             group_id = source.origin and source.origin.group_of(batch.query_id)
             if source.origin is not None and group_id:
@@ -138,16 +140,16 @@ class Monitor:
         """A query has ended."""
         self.measurements.terminated(query_id, run_id)
         self._locks.ended(run_id)
-        self._commits.wake()
+        self.outlets.wake()
 
     # --- what it needs --------------------------------------------------------------------------------------------
 
-    def _admin(self, bootstrap_servers: str) -> Admin:
+    def _admin(self, bootstrap_servers: str, timeouts: Mapping[str, int]) -> Admin:
+        key = (bootstrap_servers, tuple(timeouts.values()))
         with self._admins_lock:
-            if bootstrap_servers not in self._admins:
-                settings = {**MONITOR_TIMEOUTS_MS, **self.client_config, "bootstrap.servers": bootstrap_servers}
-                self._admins[bootstrap_servers] = Admin(settings)
-            return self._admins[bootstrap_servers]
+            if key not in self._admins:
+                self._admins[key] = Admin({**timeouts, **self.client_config, "bootstrap.servers": bootstrap_servers})
+            return self._admins[key]
 
     def _lock(self, spark: SparkSession, query_id: str, run_id: str, name: str) -> None:
         """Lock the checkpoint of a query, if it is on a local file system."""
@@ -196,6 +198,27 @@ class _Listener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is not
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802  Spark's name
         self._monitor.terminated(str(event.id), str(event.runId))
+
+
+def _add_listener(spark: SparkSession, listener: _Listener) -> None:
+    """Have Spark call the listener.
+
+    The thread in which Spark Connect does so may outlive its session, and would keep the program from ending; it is a
+    daemon if the thread that starts it is one.
+    """
+    if not is_connect(spark):
+        spark.streams.addListener(listener)
+        return
+    added: Future[None] = Future()
+
+    def add() -> None:
+        try:
+            added.set_result(spark.streams.addListener(listener))
+        except Exception as error:  # noqa: BLE001  it is raised again where it was asked for
+            added.set_exception(error)
+
+    threading.Thread(target=add, name="millrace-add-listener", daemon=True).start()
+    added.result()
 
 
 @cache

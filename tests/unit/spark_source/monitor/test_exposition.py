@@ -10,6 +10,7 @@ from millrace.clients.groups.model import PartitionLag
 from millrace.errors import BrokerUnavailableError
 from pyspark_millrace.monitor.exposition import MonitorCollector
 from pyspark_millrace.monitor.group_commits import CommitStatistics
+from pyspark_millrace.monitor.lags import Lags
 from pyspark_millrace.monitor.measurements import Measurements
 from pyspark_millrace.monitor.progress import parse_progress
 from pyspark_millrace.options.positions import PartitionKey
@@ -42,7 +43,9 @@ class Cluster:
         self.registry = CollectorRegistry()
         self.registry.register(
             MonitorCollector(
-                self.measurements.snapshot, lambda: CommitStatistics(3, 1, 0.5), lambda _: self, lambda: self.now
+                self.measurements.snapshot,
+                lambda: CommitStatistics(3, 1, 0.5),
+                Lags(lambda _: self, lambda: self.now),
             )
         )
 
@@ -104,6 +107,28 @@ def test_offsets_and_lag_are_those_of_now(cluster):
     cluster.now, cluster.away = 2.0, True
     assert cluster.value("lag_records", **partition) is None
     assert cluster.value("offset", **partition) == 12
+
+
+def test_a_broker_that_is_away_is_asked_once_for_all_its_queries(cluster):
+    for number in range(20):
+        cluster.measurements.progressed(parse_progress(progress(id=f"q-{number}", name=f"query {number}")), 1000.0)
+    cluster.away = True
+    list(cluster.registry.collect())
+    cluster.now = 29.0
+    list(cluster.registry.collect())
+    assert cluster.asked == 1
+    cluster.away, cluster.now = False, 31.0
+    assert cluster.value("lag_records", query_id="q-7", query="query 7", topic="t", partition="0") == 8
+
+
+def test_of_queries_that_ended_the_last_are_kept(cluster):
+    for number in range(150):
+        cluster.measurements.started(f"e-{number}", "r", "ended")
+        cluster.measurements.read(ReadReport(f"e-{number}", "t", 5, 2, 300, 64, 0.25, 3))
+        cluster.measurements.terminated(f"e-{number}", "r")
+    totals = cluster.measurements.snapshot()
+    assert list(totals.queries) == ["q-1", *(f"e-{number}" for number in range(50, 150))]
+    assert {query_id for query_id, _ in totals.reads} == {f"e-{number}" for number in range(50, 150)}
 
 
 def test_what_tasks_read_is_added_up_by_topic(cluster):

@@ -55,18 +55,3 @@ def test_brokers_that_do_not_answer_are_counted_and_logged(caplog):
     assert broker.commits == [("other", 2)]
     assert (commits.statistics.succeeded, commits.statistics.failed) == (1, 1)
     assert "group g was not told how far the query is: nobody answers" in caplog.text
-
-
-def test_what_follows_may_fail(caplog):
-    broker = Broker()
-    broker.let_through.set()
-
-    def fail():
-        raise ValueError("a gateway that speaks no HTTP")
-
-    commits = GroupCommits(broker.connect, after=fail)
-    for offset in (1, 2):
-        commits.commit(OTHER, {P: offset})
-        assert commits.wait_until_idle(DEADLINE_S)
-    assert [offset for _, offset in broker.commits] == [1, 2]
-    assert "has failed" in caplog.text
