@@ -48,7 +48,7 @@ _PADS = pa.array(
 def table(first: int, count: int) -> pa.Table:
     """Records ``first .. first + count - 1``: ``key``, ``value``, ``timestamp`` and the columns of ``TYPED_SCHEMA``."""
     ids = np.arange(first, first + count, dtype=np.int64)
-    random = _splitmix64(ids.view(np.uint64))
+    random = splitmix64(ids.view(np.uint64))
     word_numbers = (random % np.uint64(WORDS)).astype(np.int64)
     cents = ((random >> np.uint64(32)) % np.uint64(len(_AMOUNTS))).astype(np.int64)
     times = TIME_START_MS + ids // RECORDS_PER_MS
@@ -90,7 +90,7 @@ def skewed_partitions(table: pa.Table, partitions: int) -> np.ndarray:
     return np.where(ids % 10 < 9, 0, 1 + ids // 10 % (partitions - 1))
 
 
-def _splitmix64(numbers: np.ndarray) -> np.ndarray:
+def splitmix64(numbers: np.ndarray) -> np.ndarray:
     """A well mixed 64-bit number for each (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators")."""
     z = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,0 +1,97 @@
+"""Random numbers and texts that follow from a seed and an event's number alone, for many events at once.
+
+Only integer arithmetic and products of table entries are used, never a vectorised ``pow`` or ``log``: their last bits
+can depend on where in an array a number stands, and events must not depend on the chunks that they are made in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from benchmarks.data import splitmix64
+
+Integers = npt.NDArray[np.int64]
+
+_HALF = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+LIMIT_MAX = 2**31
+"""Numbers are drawn below this: 32 random bits are scaled to the limit."""
+
+_PRICE_BITS = 12
+_PRICE_STEPS = 1 << _PRICE_BITS
+_COARSE = np.array([10.0 ** (6.0 * step / _PRICE_STEPS) for step in range(_PRICE_STEPS)])
+_FINE = np.array([10.0 ** (6.0 * step / _PRICE_STEPS**2) for step in range(_PRICE_STEPS)])
+
+_INLINE_BYTES = 12  # a view of at most so many bytes holds them itself (Arrow's variable-size binary view layout)
+_LETTERS = 26
+_SPECIAL_ODDS = 13
+
+
+class Draws:
+    """The random numbers of some events: each call gives the next number of every one of them.
+
+    As a generator for one event draws number after number, so does this for all in step; what an event gets does not
+    depend on which others there are.
+    """
+
+    def __init__(self, seed: int, numbers: Integers) -> None:
+        start = splitmix64(np.array([seed], dtype=np.int64).view(np.uint64))
+        self._keys = splitmix64(numbers.view(np.uint64) + start)
+        self._drawn = 0
+        self._pair = self._keys
+
+    def bits(self) -> npt.NDArray[np.uint64]:
+        """The next 32 random bits of each."""
+        drawn, self._drawn = self._drawn, self._drawn + 1
+        if drawn % 2 == 0:
+            self._pair = splitmix64(self._keys + np.uint64(drawn))
+            return self._pair >> _HALF
+        return self._pair & _LOW
+
+    def below(self, limit: int | Integers) -> Integers:
+        """The next number of each, from 0 up to and without the limit, which is one for all or each one's own."""
+        limits = np.uint64(limit) if isinstance(limit, int) else limit.view(np.uint64)
+        return ((self.bits() * limits) >> _HALF).view(np.int64)
+
+    def price(self) -> Integers:
+        """The next price of each in cents, from 1 to 1,000,000 dollars, with evenly spread logarithms."""
+        bits = self.bits().view(np.int64)
+        coarse, fine = bits >> (32 - _PRICE_BITS), (bits >> (32 - 2 * _PRICE_BITS)) & (_PRICE_STEPS - 1)
+        return np.rint(_COARSE[coarse] * _FINE[fine] * 100.0).astype(np.int64)
+
+
+class Text:
+    """A megabyte of random lower-case letters, one character in 13 a special one if there is any.
+
+    Texts are cut from it, which costs a fraction of drawing every letter and spreads them alike.
+    """
+
+    BYTES = 1 << 20
+
+    def __init__(self, seed: int, special: str | None = None) -> None:
+        draws = Draws(seed, np.arange(self.BYTES, dtype=np.int64))
+        letters = (draws.below(_LETTERS) + ord("a")).astype(np.uint8)
+        if special is not None:
+            letters[draws.below(_SPECIAL_ODDS) == 0] = ord(special)
+        self._letters = letters
+        self._heads = np.lib.stride_tricks.sliding_window_view(letters, _INLINE_BYTES)
+
+    def pieces(self, draws: Draws, lengths: Integers) -> pa.Array:
+        """Texts of these lengths from anywhere in it (a draw each), as an Arrow string array."""
+        return self.cut(draws.below(self.BYTES - _INLINE_BYTES - lengths), lengths)
+
+    def cut(self, starts: Integers, lengths: Integers) -> pa.Array:
+        """The texts that stand there. Arrow copies them out itself, given views into the letters."""
+        views = np.zeros((len(starts), 4), np.int32)
+        views[:, 0] = lengths
+        inside = lengths <= _INLINE_BYTES
+        heads = self._heads[starts]
+        heads[inside[:, None] & (np.arange(_INLINE_BYTES) >= lengths[:, None])] = 0
+        # A short text: length and its bytes. A longer one: length, its first four bytes, number and offset in a buffer.
+        views[:, 1:] = heads.view(np.int32)
+        views[~inside, 2] = 0
+        views[~inside, 3] = starts[~inside]
+        buffers = [None, pa.py_buffer(views), pa.py_buffer(self._letters)]
+        return pa.Array.from_buffers(pa.string_view(), len(starts), buffers).cast(pa.string())
