@@ -21,6 +21,7 @@ import typer
 
 from millrace.errors import UsageError
 from millrace_broker.memory import keep_heaps_small
+from millrace_broker.spinning_loop import spinning_loop
 
 if TYPE_CHECKING:
     from millrace.config.broker import BrokerConfig
@@ -63,7 +64,9 @@ def broker(
     keep_heaps_small()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong comes as an exception, and is told in our words
     logging.basicConfig(level=level, format=_LOG_FORMAT, stream=sys.stderr)
-    asyncio.run(_run(load_config(config, data_dir=data_dir, listen=listen, options=option or [])))
+    serving = _run(load_config(config, data_dir=data_dir, listen=listen, options=option or []))
+    with asyncio.Runner(loop_factory=spinning_loop) as runner:
+        runner.run(serving)
 
 
 def load_config(config: Path | None, *, data_dir: str | None, listen: str | None, options: list[str]) -> BrokerConfig:

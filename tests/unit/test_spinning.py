@@ -2,9 +2,10 @@
 
 import pytest
 
-from millrace.clients.transport.spinning import SPIN_S, Spinning
+from millrace.spinning import Spinning
 
 EVENT = [(7, 1)]
+SPIN_S = 0.0006
 LOOK_S = 0.00001
 
 
@@ -38,7 +39,7 @@ def world():
 
 
 def test_who_is_answered_at_once_never_sleeps(world):
-    spinning = Spinning(world.monotonic, has_processors=True)
+    spinning = Spinning(SPIN_S, world.monotonic, has_processors=True)
     for _ in range(100):
         events, looks, sleeps = world.wait(spinning, SPIN_S * 0.7)
         assert (events, sleeps) == (EVENT, 0)
@@ -46,7 +47,7 @@ def test_who_is_answered_at_once_never_sleeps(world):
 
 
 def test_who_waits_longer_sleeps_and_soon_does_not_look_before(world):
-    spinning = Spinning(world.monotonic, has_processors=True)
+    spinning = Spinning(SPIN_S, world.monotonic, has_processors=True)
     events, looks, sleeps = world.wait(spinning, SPIN_S * 4)
     assert (events, sleeps) == (EVENT, 1)
     assert looks > 2
@@ -60,7 +61,7 @@ def test_who_waits_longer_sleeps_and_soon_does_not_look_before(world):
 
 
 def test_one_long_wait_among_short_ones_changes_nothing(world):
-    spinning = Spinning(world.monotonic, has_processors=True)
+    spinning = Spinning(SPIN_S, world.monotonic, has_processors=True)
     for _ in range(10):
         world.wait(spinning, SPIN_S / 4)
     assert world.wait(spinning, 5.0)[2] == 1
@@ -68,13 +69,16 @@ def test_one_long_wait_among_short_ones_changes_nothing(world):
 
 
 def test_one_processor_is_left_to_the_one_who_answers(world):
-    spinning = Spinning(world.monotonic, has_processors=False)
+    spinning = Spinning(SPIN_S, world.monotonic, has_processors=False)
     assert world.wait(spinning, SPIN_S / 2) == (EVENT, 1, 1)
 
 
 def test_one_thread_of_a_process_looks_at_a_time(world):
     other = World()
-    first, second = Spinning(world.monotonic, has_processors=True), Spinning(other.monotonic, has_processors=True)
+    first, second = (
+        Spinning(SPIN_S, world.monotonic, has_processors=True),
+        Spinning(SPIN_S, other.monotonic, has_processors=True),
+    )
     looks = []
 
     def poll(timeout_ms):
@@ -90,6 +94,6 @@ def test_one_thread_of_a_process_looks_at_a_time(world):
 
 
 def test_no_event_in_time_is_none(world):
-    spinning = Spinning(world.monotonic, has_processors=True)
+    spinning = Spinning(SPIN_S, world.monotonic, has_processors=True)
     assert world.wait(spinning, 9.0, timeout_s=1.0)[0] == []
     assert world.wait(spinning, 9.0, timeout_s=0.0)[0] == []
