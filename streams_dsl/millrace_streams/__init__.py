@@ -8,10 +8,10 @@
     >>> hours.aggregate(departures=count(), mean_delay=mean("dep_delay")).to_delta("hourly_departures")
     >>> topology = builder.build()
 
-Public are the names of ``__all__``. ``builder`` holds the language, ``expressions``, ``aggregates`` and ``windows``
-what is put into it, ``graph`` the topology as data, ``compiler`` the way from there to a plan, ``steps`` the
-operators, ``runners`` what carries plans out. Importing the package loads no engine: the runners are loaded when
-first used.
+Public are the names of ``__all__``. ``builder`` and ``language`` hold the language, ``expressions``, ``aggregates``,
+``windows``, ``serdes`` and ``processors`` what is put into it, ``graph`` the topology as data, ``compiler`` the way
+from there to a plan, ``steps`` the operators, ``stores`` their state, ``runners`` what carries plans out. Importing the
+package loads no engine: the runners are loaded when first used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millrace_streams.aggregates import Aggregate, count, max, mean, min, sum
-from millrace_streams.builder import KGroupedStream, KStream, KTable, StreamsBuilder, TimeWindowedKStream
+from millrace_streams.builder import StreamsBuilder
 from millrace_streams.errors import (
     IncompatibleStateError,
     TopologyError,
@@ -30,17 +30,54 @@ from millrace_streams.errors import (
 from millrace_streams.expressions import Expression, coalesce, col, lit, when
 from millrace_streams.functions import batchwise
 from millrace_streams.graph import Topology
+from millrace_streams.language import (
+    BranchedKStream,
+    CogroupedKStream,
+    GlobalKTable,
+    KGroupedStream,
+    KGroupedTable,
+    KStream,
+    KTable,
+    SessionWindowedCogroupedKStream,
+    SessionWindowedKStream,
+    TimeWindowedCogroupedKStream,
+    TimeWindowedKStream,
+)
 from millrace_streams.layout import TopicShape
-from millrace_streams.windows import TimeWindows, hopping, tumbling
+from millrace_streams.processors import (
+    ProcessorContext,
+    Record,
+    key_value_store,
+    session_store,
+    versioned_store,
+    window_store,
+)
+from millrace_streams.serdes import BOOLEAN, BYTES, DOUBLE, INTEGER, JSON, LONG, STRING, Serde, row
+from millrace_streams.suppressed import BufferConfig, Suppressed
+from millrace_streams.windows import (
+    JoinWindows,
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    UnlimitedWindows,
+    Windowed,
+    hopping,
+    sessions,
+    sliding,
+    tumbling,
+    unlimited,
+    within,
+)
 
 if TYPE_CHECKING:
     from millrace_streams.compiler import compile_topology, explain
     from millrace_streams.runners.batch import BatchResult, run_batch
-    from millrace_streams.runners.driver import TopologyTestDriver
+    from millrace_streams.runners.driver import TestRecord, TopologyTestDriver
     from millrace_streams.runners.stream import run_stream
 
 _LATE = {
     "BatchResult": "millrace_streams.runners.batch",
+    "TestRecord": "millrace_streams.runners.driver",
     "TopologyTestDriver": "millrace_streams.runners.driver",
     "compile_topology": "millrace_streams.compiler",
     "explain": "millrace_streams.compiler",
@@ -49,14 +86,37 @@ _LATE = {
 }
 
 __all__ = [
+    "BOOLEAN",
+    "BYTES",
+    "DOUBLE",
+    "INTEGER",
+    "JSON",
+    "LONG",
+    "STRING",
     "Aggregate",
     "BatchResult",
+    "BranchedKStream",
+    "BufferConfig",
+    "CogroupedKStream",
     "Expression",
+    "GlobalKTable",
     "IncompatibleStateError",
+    "JoinWindows",
     "KGroupedStream",
+    "KGroupedTable",
     "KStream",
     "KTable",
+    "ProcessorContext",
+    "Record",
+    "Serde",
+    "SessionWindowedCogroupedKStream",
+    "SessionWindowedKStream",
+    "SessionWindows",
+    "SlidingWindows",
     "StreamsBuilder",
+    "Suppressed",
+    "TestRecord",
+    "TimeWindowedCogroupedKStream",
     "TimeWindowedKStream",
     "TimeWindows",
     "TopicShape",
@@ -64,8 +124,10 @@ __all__ = [
     "TopologyError",
     "TopologyTestDriver",
     "UnknownColumnError",
+    "UnlimitedWindows",
     "UnsupportedTopologyError",
     "UserFunctionError",
+    "Windowed",
     "batchwise",
     "coalesce",
     "col",
@@ -73,15 +135,24 @@ __all__ = [
     "count",
     "explain",
     "hopping",
+    "key_value_store",
     "lit",
     "max",
     "mean",
     "min",
+    "row",
     "run_batch",
     "run_stream",
+    "session_store",
+    "sessions",
+    "sliding",
     "sum",
     "tumbling",
+    "unlimited",
+    "versioned_store",
     "when",
+    "window_store",
+    "within",
 ]
 
 

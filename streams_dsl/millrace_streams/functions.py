@@ -2,9 +2,9 @@
 
 A function is called once per record unless it is wrapped in ``batchwise``. Per record it gets the value, or key and
 value if it takes two parameters; a value is a dict of the columns (of a typed topic) or the bare value (of a topic of
-single values), a key the bare value of its one column or a tuple of several. Batchwise it gets a polars frame of all
-columns and gives a frame of as many rows (``map_values``) or a boolean series (``filter``): about a hundred times
-faster.
+single values), a key the bare value of its one column, a tuple of several, or a ``Windowed``. A joiner gets both sides'
+values, or the key before them. Batchwise a function gets a polars frame of all columns and gives a frame of as many
+rows (``map_values``) or a boolean series (``filter``): about a hundred times faster.
 
 Functions must depend on nothing but their arguments: a batch is run again after a failure.
 """
@@ -25,7 +25,13 @@ class PythonFunction:
 
     call: Callable[..., Any]
     takes_key: bool
-    batchwise: bool
+    batchwise: bool = False
+
+    @property
+    def keyed(self) -> Callable[..., Any]:
+        """The function as one that takes the key first."""
+        call = self.call
+        return call if self.takes_key else lambda key, *values: call(*values)
 
     def __str__(self) -> str:
         """Its name, for ``describe``, ``explain`` and error messages."""
@@ -45,26 +51,46 @@ def batchwise(call: Callable[..., Any]) -> Batchwise:
     return Batchwise(call)
 
 
-def python_function(function: Callable[..., Any] | Batchwise, node: str) -> PythonFunction:
-    """Look at a function and say how it is to be called. Raises ``TopologyError`` naming ``node``."""
+def python_function(
+    function: Callable[..., Any] | Batchwise, node: str, *, takes: tuple[str, ...] = ("value",)
+) -> PythonFunction:
+    """Look at a function and say how it is to be called: with the values of ``takes``, or the key and these.
+
+    Raises ``TopologyError`` naming ``node``.
+    """
     if isinstance(function, Batchwise):
         return PythonFunction(call=function.call, takes_key=False, batchwise=True)
     if not callable(function):
         raise TopologyError(f"{node}: {function!r} is neither an expression nor a function")
-    return PythonFunction(call=function, takes_key=_parameters(function, node) == 2, batchwise=False)
+    count = _parameters(function)
+    if count is None:
+        return PythonFunction(call=function, takes_key=False)
+    if count not in (len(takes), len(takes) + 1):
+        forms = f"({', '.join(takes)}) or ({', '.join(('key', *takes))})"
+        raise TopologyError(f"{node}: the function must take {forms}, not {count} parameters")
+    return PythonFunction(call=function, takes_key=count == len(takes) + 1)
 
 
-def _parameters(function: Callable[..., Any], node: str) -> int:
+def exact_function(function: Callable[..., Any], node: str, *takes: str) -> Callable[..., Any]:
+    """Check a function that takes just these arguments. Raises ``TopologyError`` naming ``node``."""
+    if not callable(function):
+        raise TopologyError(f"{node}: {function!r} is no function")
+    count = _parameters(function)
+    if count not in (None, len(takes)):
+        raise TopologyError(f"{node}: the function must take ({', '.join(takes)}), not {count} parameters")
+    return function
+
+
+def _parameters(function: Callable[..., Any]) -> int | None:
+    """How many arguments a function needs; None where it does not say, as a built-in, or takes any number."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:
-        return 1  # a built-in without a signature, such as bool
-    required = [
-        parameter
-        for parameter in parameters
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        return None
+    if any(parameter.kind == parameter.VAR_POSITIONAL for parameter in parameters):
+        return None
+    return sum(
+        parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         and parameter.default is parameter.empty
-    ]
-    if len(required) not in (1, 2):
-        raise TopologyError(f"{node}: the function must take (value) or (key, value), not {len(required)} parameters")
-    return len(required)
+        for parameter in parameters
+    )

@@ -1,4 +1,4 @@
-"""What flows along an edge of a topology: columns and types, key, and what decides the bucket."""
+"""What flows along an edge of a topology: columns and types, key, value, and what decides the bucket."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from millrace_streams.errors import UnknownColumnError
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
 WINDOW_TYPE: Final = pa.timestamp("us", tz="UTC")
+WINDOW_COLUMNS: Final = (WINDOW_START, WINDOW_END)
 RESERVED_PREFIX: Final = "__"
 KEY: Final = "key"
 VALUE: Final = "value"
@@ -41,21 +42,39 @@ OPAQUE_SHAPE: Final = TopicShape(
 class Layout:
     """Columns of a stream or table, without the reserved ones that every batch carries.
 
+    ``value`` names the one column that is the bare value; None when the value is the whole row, a dict in Python.
+    ``windowed`` says that the key includes a window, in the columns ``window_start`` and ``window_end``.
     ``bucket_columns`` are columns whose equality implies the same bucket (source partition); None when no column left
-    says so, and records must move before they can be grouped.
+    says so, and records must move before they can be grouped. ``internal`` batches hold objects of the operators' own.
     """
 
     schema: pa.Schema
     key: tuple[str, ...]
     bucket_columns: tuple[str, ...] | None
+    value: str | None = None
     table: bool = False
     windowed: bool = False
-    scalar: bool = False
+    internal: bool = False
+
+    @property
+    def scalar(self) -> bool:
+        """Whether the value is a bare one."""
+        return self.value is not None
 
     @property
     def names(self) -> list[str]:
         """Names of the columns, in order."""
         return list(self.schema.names)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns that identify a row: the key's, and the window's if there is one."""
+        return (*self.key, *WINDOW_COLUMNS) if self.windowed else self.key
+
+    @property
+    def value_columns(self) -> list[str]:
+        """The columns that are not part of the key."""
+        return [name for name in self.schema.names if name not in self.key_columns]
 
     def require(self, columns: Sequence[str] | frozenset[str], node: str) -> None:
         """Check that the columns are there. Raises ``UnknownColumnError`` naming ``node``."""

@@ -4,31 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millrace_streams.compiler.plan import Plan
+from millrace_streams.compiler.plan import Plan, SourceReader
 from millrace_streams.expressions import Expression
+from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import (
     AggregateNode,
+    BranchNode,
     DeltaSinkNode,
     FilterNode,
+    FoldNode,
     MapFunctionNode,
     MapValuesNode,
+    MergeNode,
     Node,
+    ProcessNode,
+    RepartitionNode,
     SelectKeyNode,
+    StreamStreamJoinNode,
+    StreamTableJoinNode,
+    SuppressNode,
+    TableFilterNode,
+    TableFoldNode,
+    TableNode,
+    TableTableJoinNode,
     TopicSinkNode,
+    ToStreamNode,
 )
 from millrace_streams.layout import WINDOW_START
-from millrace_streams.steps.stateless import Operator
+from millrace_streams.steps import Operator
 
 
 def explain(plan: Plan) -> str:
     """The plan as text, one step a line, top to bottom as records flow."""
-    source = plan.source
     lines = [
-        f"Read topic {source.topic}",
-        f"  columns pushed down: {', '.join(plan.columns) or 'none'}",
-        f"  event time: {source.timestamp or 'record timestamp'}",
-        "Reader (in Arrow, per batch, before rows reach Spark)",
-        *_operators(plan.reader),
+        *(line for reader in plan.readers for line in _reader(reader)),
         "Records move: " + ("no (bucket = source partition)" if not plan.repartitions else "yes"),
         *(f"  {move.node}: to the bucket of {', '.join(move.key)}" for move in plan.repartitions),
         f"Task (per bucket, in record order{', stateful: transformWithState' if plan.stateful else ', stateless'})",
@@ -36,6 +45,16 @@ def explain(plan: Plan) -> str:
         "Native Spark operators: none",
     ]
     return "\n".join(lines)
+
+
+def _reader(reader: SourceReader) -> Iterator[str]:
+    source = reader.source
+    yield f"Read topic {source.topic}{' (all of it, in every bucket)' if source.broadcast else ''}"
+    yield f"  columns pushed down: {', '.join(reader.columns) or 'none'}"
+    extracted = f"Python {source.extractor}" if source.extractor is not None else "record timestamp"
+    yield f"  event time: {source.timestamp or extracted}"
+    yield "Reader (in Arrow, per batch, before rows reach Spark)"
+    yield from _operators(reader.operators)
 
 
 def _operators(operators: tuple[Operator, ...]) -> Iterator[str]:
@@ -47,19 +66,10 @@ def _operators(operators: tuple[Operator, ...]) -> Iterator[str]:
 
 def _words(node: Node, operator: Operator) -> str:
     match node:
-        case FilterNode(predicate=predicate, negate=negate):
-            how = repr(predicate) if isinstance(predicate, Expression) else f"Python {predicate}"
-            return f"filter {'not ' if negate else ''}{how}"
-        case MapValuesNode(columns=columns):
-            return "columns " + ", ".join(_assignment(name, value) for name, value in columns)
-        case MapFunctionNode(function=function):
-            return f"Python {function}"
-        case SelectKeyNode(columns=columns):
-            return "key " + ", ".join(_assignment(name, value) for name, value in columns)
-        case AggregateNode(aggregates=aggregates, window=window, store=store, emit=emit):
-            results = ", ".join(f"{name}={aggregate!r}" for name, aggregate in aggregates)
-            per = f"per {', '.join(operator.given.key)}" + (f" and window ({window})" if window is not None else "")
-            return f"{results} {per}; store {store}, emit {emit}"
+        case AggregateNode():
+            return _aggregate_words(node, operator)
+        case FoldNode() | TableFoldNode() | StreamStreamJoinNode() | StreamTableJoinNode() | TableTableJoinNode():
+            return _stateful_words(node, operator)
         case DeltaSinkNode(table=table) if operator.given.table:
             key = [*operator.given.key, *([WINDOW_START] if operator.given.windowed else [])]
             return f"upsert into Delta table {table} by {', '.join(key)}"
@@ -67,7 +77,70 @@ def _words(node: Node, operator: Operator) -> str:
             return f"append to Delta table {table}"
         case TopicSinkNode(topic=topic):
             return f"write to topic {topic}"
-    return "updates of the table as a stream"
+        case RepartitionNode(topic=topic):
+            return f"through topic {topic} to the bucket of {', '.join(operator.result.key)}"
+        case ToStreamNode():
+            return "updates of the table as a stream"
+        case ProcessNode():
+            return f"Python processor{_stores(node)}"
+        case SuppressNode(final=final, wait_ms=wait_ms):
+            return f"hold back until {wait_ms} ms after {'the window' if final else 'the first change'}{_stores(node)}"
+        case TableNode():
+            return f"{_stateless_words(node)}{_old(node)}{_stores(node)}"
+    return _stateless_words(node)
+
+
+def _stateless_words(node: Node) -> str:
+    match node:
+        case FilterNode(predicate=predicate, negate=negate) | TableFilterNode(predicate=predicate, negate=negate):
+            return f"filter {'not ' if negate else ''}{_function(predicate)}"
+        case BranchNode(predicate=predicate):
+            return f"branch {_function(predicate) if predicate is not None else 'of the rest'}"
+        case MapValuesNode(columns=columns):
+            return "columns " + ", ".join(_assignment(name, value) for name, value in columns)
+        case MapFunctionNode(function=function):
+            return f"Python {function}"
+        case SelectKeyNode(columns=columns):
+            return "key " + ", ".join(_assignment(name, value) for name, value in columns)
+        case MergeNode(parents=parents):
+            return f"{' and '.join(parents)} together"
+    called: PythonFunction | None = getattr(node, "function", None)
+    what = node.prefix.partition("-")[2].lower().replace("-", " ")
+    return f"{what}, Python {called}" if called is not None else what
+
+
+def _aggregate_words(node: AggregateNode, operator: Operator) -> str:
+    results = ", ".join(f"{name}={aggregate!r}" for name, aggregate in node.aggregates)
+    per = f"per {', '.join(operator.given.key)}" + (f" and window ({node.window})" if node.window is not None else "")
+    return f"{results} {per}; store {node.store}, emit {node.emit}{_old(node)}"
+
+
+def _stateful_words(node: Node, operator: Operator) -> str:
+    match node:
+        case FoldNode(window=window, on_close=on_close):
+            windows = f" and window ({window})" if window is not None else ""
+            words = f"Python aggregate per {', '.join(operator.given.key)}{windows}{', on close' if on_close else ''}"
+        case TableFoldNode():
+            words = f"Python adder and subtractor per {', '.join(operator.given.key)}"
+        case StreamStreamJoinNode(kind=kind, joiner=joiner, window=window):
+            words = f"{kind} join of {' and '.join(node.parents)}, {window}, Python {joiner}"
+        case StreamTableJoinNode(kind=kind, joiner=joiner) | TableTableJoinNode(kind=kind, joiner=joiner):
+            words = f"{kind} join of {' and '.join(node.parents)}, Python {joiner}"
+        case _:
+            words = node.prefix
+    return f"{words}{_old(node)}{_stores(node)}"
+
+
+def _old(node: Node) -> str:
+    return ", with old values" if isinstance(node, TableNode) and node.sends_old else ""
+
+
+def _stores(node: Node) -> str:
+    return f"; store {', '.join(node.stores)}" if node.stores else ""
+
+
+def _function(predicate: Expression | PythonFunction) -> str:
+    return repr(predicate) if isinstance(predicate, Expression) else f"Python {predicate}"
 
 
 def _assignment(name: str, value: Expression) -> str:

@@ -1,8 +1,8 @@
 """Third stage of the compiler: the rewritten graph becomes a physical plan that every runner can carry out.
 
-A plan has two parts. The *reader* is the chain of stateless operators right after the source, up to the first that
-keeps state, branches or ends: it runs where the batches are decoded, before anything crosses into the JVM. The *task*
-is all the rest: it runs per bucket, in record order, with state.
+A plan has two parts. *Readers* are the chains of stateless operators right after each source, up to the first that
+keeps state, branches or ends: they run where the batches are decoded, before anything crosses into the JVM. The *task*
+is all the rest: it runs per bucket, in record order, with state. Where records move to another bucket, a *stage* ends.
 """
 
 from __future__ import annotations
@@ -11,11 +11,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millrace_streams.compiler.check import CheckedTopology, check
+from millrace_streams.compiler.forks import forks_of
 from millrace_streams.compiler.rewrite import rewrite
-from millrace_streams.errors import UnsupportedTopologyError
-from millrace_streams.graph import AggregateNode, DeltaSinkNode, SinkNode, SourceNode, Topology
+from millrace_streams.compiler.tables import history_of, looked_up, store_of
+from millrace_streams.graph import (
+    AnswerNode,
+    DeltaSinkNode,
+    GroupTableNode,
+    Node,
+    RepartitionNode,
+    SinkNode,
+    SourceNode,
+    SubscribeNode,
+    TableFilterNode,
+    TableTableJoinNode,
+    Topology,
+)
 from millrace_streams.layout import Layout, TopicShape
-from millrace_streams.steps.stateless import STATELESS, Operator
+from millrace_streams.steps import STATELESS, Operator
+
+Edge = tuple[str, str, int]
+"""Parent, child, and which of the child's inputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,33 +43,62 @@ class Repartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What a runner carries out. ``layouts`` are those of the rewritten graph, by node.
+class SourceReader:
+    """A source with the chain of operators that runs where it is read."""
 
-    ``head`` is the node whose output the task reads: the last of the reader's, or the source.
-    """
-
-    topology: Topology
     source: SourceNode
-    layouts: Mapping[str, Layout]
-    reader: tuple[Operator, ...]
-    task: tuple[Operator, ...]
-    repartitions: tuple[Repartition, ...]
+    layout: Layout
+    operators: tuple[Operator, ...]
 
     @property
     def head(self) -> str:
         """The node whose output enters the task."""
-        return self.reader[-1].node.name if self.reader else self.source.name
-
-    @property
-    def head_layout(self) -> Layout:
-        """The layout of what enters the task."""
-        return self.layouts[self.head]
+        return self.operators[-1].node.name if self.operators else self.source.name
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read from the topic."""
-        return tuple(self.layouts[self.source.name].names)
+        return tuple(self.layout.names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a runner carries out. ``layouts`` are those of the rewritten graph, by node.
+
+    ``forks`` numbers the edges at which ways part that meet again: fork, way, and number of ways.
+    """
+
+    topology: Topology
+    layouts: Mapping[str, Layout]
+    readers: tuple[SourceReader, ...]
+    task: tuple[Operator, ...]
+    forks: Mapping[Edge, tuple[int, int, int]]
+    repartitions: tuple[Repartition, ...]
+
+    @property
+    def source(self) -> SourceNode:
+        """The first source."""
+        return self.readers[0].source
+
+    @property
+    def reader(self) -> tuple[Operator, ...]:
+        """The operators after the first source."""
+        return self.readers[0].operators
+
+    @property
+    def head(self) -> str:
+        """The node whose output enters the task, of the first source."""
+        return self.readers[0].head
+
+    @property
+    def head_layout(self) -> Layout:
+        """The layout of what enters the task, of the first source."""
+        return self.layouts[self.head]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read from the first source's topic."""
+        return self.readers[0].columns
 
     @property
     def sinks(self) -> tuple[SinkNode, ...]:
@@ -68,7 +113,7 @@ class Plan:
     @property
     def stateful(self) -> bool:
         """Whether the task keeps state."""
-        return any(isinstance(operator.node, AggregateNode) for operator in self.task)
+        return any(operator.node.stores for operator in self.task)
 
     def sink_layout(self, sink: SinkNode) -> Layout:
         """The layout of what goes into a sink."""
@@ -84,47 +129,62 @@ def compile_topology(topology: Topology, shapes: Mapping[str, TopicShape]) -> Pl
 
 
 def plan(checked: CheckedTopology) -> Plan:
-    """Cut a checked graph into reader and task. Raises ``UnsupportedTopologyError``."""
+    """Cut a checked graph into readers and task."""
     topology = checked.topology
-    source, *more = topology.sources
-    if more:
-        raise UnsupportedTopologyError(
-            f"{more[0].name}: a topology with a second source ({more[0].topic}) cannot be run yet: build one topology "
-            "per topic"
+    operators = {node.name: _operator(node, checked) for node in topology.nodes if not isinstance(node, SourceNode)}
+    readers = tuple(
+        SourceReader(
+            source=source,
+            layout=checked.layouts[source.name],
+            operators=_reader_chain(topology, source, operators),
         )
-    operators = [
-        Operator(node=node, given=checked.input_of(node), result=checked.layouts[node.name])
-        for node in topology.nodes
-        if node is not source
-    ]
-    reader = _reader_chain(topology, source, operators)
+        for source in topology.sources
+    )
+    read = {operator.node.name for reader in readers for operator in reader.operators}
+    task = tuple(operator for name, operator in operators.items() if name not in read)
     return Plan(
         topology=topology,
-        source=source,
         layouts=checked.layouts,
-        reader=reader,
-        task=tuple(operator for operator in operators if operator not in reader),
-        repartitions=tuple(_repartitions(operators)),
+        readers=readers,
+        task=task,
+        forks=forks_of([operator.node for operator in task]),
+        repartitions=tuple(_repartitions(checked)),
     )
 
 
-def _reader_chain(topology: Topology, source: SourceNode, operators: list[Operator]) -> tuple[Operator, ...]:
-    by_name = {operator.node.name: operator for operator in operators}
+def _operator(node: Node, checked: CheckedTopology) -> Operator:
+    nodes = {each.name: each for each in checked.topology.nodes}
+    tables = looked_up(node)
+    return Operator(
+        node=node,
+        inputs=checked.inputs_of(node),
+        result=checked.layouts[node.name],
+        reads=tuple(store_of(nodes[parent]) if parent in tables else None for parent in node.parents),
+        versioned=tuple(_minds_versions(node) and history_of(parent, nodes) is not None for parent in node.parents),
+    )
+
+
+def _minds_versions(node: Node) -> bool:
+    """Whether changes that are not the newest of their key are another thing to the node (KIP-914)."""
+    return isinstance(node, GroupTableNode | TableTableJoinNode | SubscribeNode | AnswerNode | TableFilterNode)
+
+
+def _reader_chain(topology: Topology, source: SourceNode, operators: Mapping[str, Operator]) -> tuple[Operator, ...]:
     chain: list[Operator] = []
     head = source.name
     while True:
-        children = [node for node in topology.children(head) if isinstance(node, STATELESS)]
-        if len(children) != 1 or len(list(topology.children(head))) != 1:
+        children = list(topology.children(head))
+        if len(children) != 1 or not isinstance(children[0], STATELESS) or len(children[0].parents) != 1:
             return tuple(chain)
-        chain.append(by_name[children[0].name])
+        chain.append(operators[children[0].name])
         head = children[0].name
 
 
-def _repartitions(operators: list[Operator]) -> list[Repartition]:
-    """The aggregations whose key does not contain what decides the bucket."""
-    return [
-        Repartition(node=operator.node.name, key=operator.given.key)
-        for operator in operators
-        if isinstance(operator.node, AggregateNode)
-        and (operator.given.bucket_columns is None or not set(operator.given.bucket_columns) <= set(operator.given.key))
-    ]
+def _repartitions(checked: CheckedTopology) -> list[Repartition]:
+    """Where records move, by the node that asks for it."""
+    found = []
+    for node in checked.topology.nodes:
+        if isinstance(node, RepartitionNode):
+            children = [child.name for child in checked.topology.children(node.name)]
+            found.append(Repartition(node=children[0] if children else node.name, key=checked.layouts[node.name].key))
+    return found

@@ -1,7 +1,12 @@
-"""Second stage of the compiler: the checked graph becomes one that reads and carries less and gives the same.
+"""Second stage of the compiler: the checked graph becomes one that says all that must happen, and does no more.
 
-``prune_columns`` goes from the sinks up and asks each node what it needs of its input; sources then read only that, and
-expressions that nobody uses are not computed. Keys are always carried.
+In this order:
+
+* ``cut``: records whose key no longer decides their bucket go through a topic before they are grouped or joined; ways
+  that need the same topic share it (``compiler.cuts``);
+* ``old_values``: who needs to know what a change replaces, and ``materialize``: whose rows are looked up
+  (``compiler.tables``);
+* ``prune_columns``: sources read only what somebody needs, expressions that nobody uses are not computed.
 """
 
 from __future__ import annotations
@@ -11,6 +16,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from millrace_streams.compiler.check import CheckedTopology, check, has_function
+from millrace_streams.compiler.cuts import cut
+from millrace_streams.compiler.tables import choose_emit, final_waits, materialize, old_values
 from millrace_streams.expressions import Expression
 from millrace_streams.graph import (
     AggregateNode,
@@ -25,22 +32,28 @@ from millrace_streams.layout import Layout, TopicShape
 
 
 def rewrite(checked: CheckedTopology) -> CheckedTopology:
-    """Apply all rewritings; the result is checked anew."""
-    return prune_columns(checked)
+    """Apply all rewritings; the result is checked anew after each."""
+    for change in (cut, final_waits, old_values, materialize, choose_emit, prune_columns):
+        checked = recheck(change(checked), checked)
+    return checked
 
 
-def prune_columns(checked: CheckedTopology) -> CheckedTopology:
+def recheck(topology: Topology, before: CheckedTopology) -> CheckedTopology:
+    """Check a rewritten topology, whose sources say what they read themselves."""
+    if topology is before.topology:
+        return before
+    shapes = {
+        source.topic: TopicShape(schema=layout.schema, key_columns=layout.key, scalar=layout.scalar)
+        for source in topology.sources
+        if (layout := before.layouts[source.name])
+    }
+    return check(topology, shapes)
+
+
+def prune_columns(checked: CheckedTopology) -> Topology:
     """Leave out columns that no sink, function, key or expression needs."""
     needed = _needed_columns(checked)
-    nodes = tuple(_prune(node, checked, needed[node.name]) for node in checked.topology.nodes)
-    shapes = {
-        node.topic: TopicShape(
-            schema=node.schema, key_columns=checked.layouts[node.name].key, scalar=checked.layouts[node.name].scalar
-        )
-        for node in nodes
-        if isinstance(node, SourceNode)
-    }
-    return check(Topology(nodes), shapes)
+    return Topology(tuple(_prune(node, checked, needed[node.name]) for node in checked.topology.nodes))
 
 
 def _needed_columns(checked: CheckedTopology) -> dict[str, set[str]]:
@@ -49,9 +62,8 @@ def _needed_columns(checked: CheckedTopology) -> dict[str, set[str]]:
     for node in reversed(checked.topology.nodes):
         own = needed.setdefault(node.name, set())
         own.update(checked.layouts[node.name].key)
-        if node.parents:
-            wanted = _needed_of_input(node, checked.input_of(node), own)
-            needed.setdefault(node.parents[0], set()).update(wanted)
+        for parent, given in zip(node.parents, checked.inputs_of(node), strict=True):
+            needed.setdefault(parent, set()).update(_needed_of_input(node, given, own))
     return needed
 
 
@@ -75,7 +87,11 @@ def _needed_of_input(node: Node, given: Layout, wanted: set[str]) -> set[str]:
 def _prune(node: Node, checked: CheckedTopology, needed: set[str]) -> Node:
     layout = checked.layouts[node.name]
     if isinstance(node, SourceNode):
+        if node.serdes is not None:
+            return node
         columns = needed | ({node.timestamp} if node.timestamp is not None else set())
+        if node.extractor is not None:
+            columns = set(layout.names)
         schema = pa.schema([field for field in layout.schema if field.name in columns])
         return replace(node, schema=schema, key_columns=layout.key)
     if isinstance(node, MapValuesNode):

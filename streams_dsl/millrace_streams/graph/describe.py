@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from millrace_streams.graph.nodes import DeltaSinkNode, Node, SourceNode, TopicSinkNode
+from millrace_streams.graph.nodes import DeltaSinkNode, Node, RepartitionNode, SourceNode, TopicSinkNode
 
 
 def describe_graph(nodes: Sequence[Node]) -> str:
-    """Print sub-topologies (the connected parts of the graph) with sources, processors and sinks and their edges."""
+    """Print sub-topologies (the parts of the graph that hang together without a topic between) with their edges."""
     lines = ["Topologies:"]
     for number, part in enumerate(_connected_parts(nodes)):
         lines.append(f"   Sub-topology: {number}")
         for node in part:
-            lines.extend(_describe_node(node, [child.name for child in part if node.name in child.parents]))
+            lines.extend(_describe_node(node, [child.name for child in nodes if node.name in child.parents]))
         lines.append("")
     return "\n".join(lines)
 
@@ -21,7 +21,9 @@ def describe_graph(nodes: Sequence[Node]) -> str:
 def _connected_parts(nodes: Sequence[Node]) -> list[list[Node]]:
     parts: list[list[Node]] = []
     for node in nodes:
-        joined = [part for part in parts if any(member.name in node.parents for member in part)]
+        # What goes through a topic is written in one sub-topology and read in another.
+        parents = () if isinstance(node, RepartitionNode) else node.parents
+        joined = [part for part in parts if any(member.name in parents for member in part)]
         merged = [member for part in joined for member in part] + [node]
         parts = [part for part in parts if part not in joined] + [merged]
     order = {node.name: place for place, node in enumerate(nodes)}
@@ -33,6 +35,8 @@ def _connected_parts(nodes: Sequence[Node]) -> list[list[Node]]:
 def _describe_node(node: Node, children: list[str]) -> Iterator[str]:
     match node:
         case SourceNode():
+            yield f"    Source: {node.name} (topics: [{node.topic}])"
+        case RepartitionNode():
             yield f"    Source: {node.name} (topics: [{node.topic}])"
         case TopicSinkNode():
             yield f"    Sink: {node.name} (topic: {node.topic})"

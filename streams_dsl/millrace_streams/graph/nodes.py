@@ -1,4 +1,4 @@
-"""The nodes of a topology: frozen data that knows no engine.
+"""The nodes of a topology: frozen data that knows no engine. Here the base, sources, sinks and what keeps no state.
 
 A node names its parents; a graph is a tuple of nodes in the order in which they were added, parents first. Names are
 Kafka Streams' (``KSTREAM-FILTER-0000000001``), or the user's. Nodes are compared by name: within a graph it is unique.
@@ -7,17 +7,13 @@ Kafka Streams' (``KSTREAM-FILTER-0000000001``), or the user's. Nodes are compare
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import pyarrow as pa
 
-from millrace_streams.aggregates import Aggregate
 from millrace_streams.expressions import Expression
 from millrace_streams.functions import PythonFunction
-from millrace_streams.windows import TimeWindows
-
-Emit: TypeAlias = Literal["every", "last"]
-"""``every``: a result for each record, as Kafka Streams without cache; ``last``: the last one of a key per batch."""
+from millrace_streams.serdes import RowSerde, Serde
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,6 +35,8 @@ class SourceNode(Node):
     """Records of a topic. ``schema`` and ``key_columns`` may be declared; else they are the topic's own.
 
     ``timestamp`` names the column that holds event time (a timestamp, or ms since 1970); None: the record's timestamp.
+    ``extractor`` computes it from key, value and the record's timestamp. ``serdes`` says what a topic of bytes holds.
+    A ``broadcast`` source is read whole by every task.
     """
 
     prefix = "KSTREAM-SOURCE"
@@ -46,6 +44,9 @@ class SourceNode(Node):
     schema: pa.Schema | None = None
     key_columns: tuple[str, ...] | None = None
     timestamp: str | None = None
+    extractor: PythonFunction | None = None
+    serdes: tuple[Serde, Serde | RowSerde] | None = None
+    broadcast: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,11 +69,15 @@ class MapValuesNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MapFunctionNode(Node):
-    """New values from a Python function that gives a dict of the columns of ``schema``, or the one bare value."""
+    """New values from a Python function, of the type that ``serde`` says; None: the type that they had.
+
+    With ``flat`` it gives a sequence of values for each record (``flat_map_values``).
+    """
 
     prefix = "KSTREAM-MAPVALUES"
     function: PythonFunction
-    schema: pa.Schema
+    serde: Serde | RowSerde | None
+    flat: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,26 +89,71 @@ class SelectKeyNode(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AggregateNode(Node):
-    """A table of ``aggregates`` by key, and by window if there is one; its state lies in ``store``."""
+class SelectKeyFunctionNode(Node):
+    """Another key from a Python function; None as ``serde``: of the type that the key had."""
 
-    prefix = "KSTREAM-AGGREGATE"
-    aggregates: tuple[tuple[str, Aggregate], ...]
-    window: TimeWindows | None
-    store: str
-    emit: Emit = "last"
-
-    @property
-    def stores(self) -> tuple[str, ...]:
-        """The one store."""
-        return (self.store,)
+    prefix = "KSTREAM-KEY-SELECT"
+    function: PythonFunction
+    serde: Serde | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ToStreamNode(Node):
-    """The updates of a table as a stream; the window, if any, becomes part of the key."""
+class MapNode(Node):
+    """Pairs of key and value from a Python function: one for each record, or with ``flat`` a sequence of them."""
 
-    prefix = "KTABLE-TOSTREAM"
+    prefix = "KSTREAM-MAP"
+    function: PythonFunction
+    key_serde: Serde | None
+    serde: Serde | RowSerde | None
+    flat: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PeekNode(Node):
+    """Shows each record to a Python function and passes it on."""
+
+    prefix = "KSTREAM-PEEK"
+    function: PythonFunction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ForEachNode(Node):
+    """Shows each record to a Python function; an end of the graph."""
+
+    prefix = "KSTREAM-FOREACH"
+    function: PythonFunction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BranchNode(Node):
+    """One branch of a split: the records that ``predicate`` lets through and none of ``earlier`` did.
+
+    Without a predicate it takes all that are left.
+    """
+
+    prefix = "KSTREAM-BRANCH"
+    predicate: Expression | PythonFunction | None
+    earlier: tuple[Expression | PythonFunction, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MergeNode(Node):
+    """The records of both parents, in the order in which they come."""
+
+    prefix = "KSTREAM-MERGE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RepartitionNode(Node):
+    """Records go through a topic, to the bucket of their key: here a sub-topology ends and another begins.
+
+    ``visible`` says that it is the user's own topic, which others may read.
+    """
+
+    prefix = "KSTREAM-REPARTITION"
+    topic: str
+    keep_null_keys: bool = False
+    visible: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,7 +8,15 @@ from functools import cached_property
 
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph.describe import describe_graph
-from millrace_streams.graph.nodes import AggregateNode, DeltaSinkNode, Node, SourceNode, TopicSinkNode
+from millrace_streams.graph.nodes import (
+    DeltaSinkNode,
+    ForEachNode,
+    Node,
+    RepartitionNode,
+    SourceNode,
+    TopicSinkNode,
+)
+from millrace_streams.graph.processing import ProcessNode
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +39,9 @@ class Topology:
             stores.update(node.stores)
         if not self.sources:
             raise TopologyError("the topology reads no topic: begin with builder.stream(topic)")
-        if not self.sinks:
+        if not self.sinks and not any(isinstance(node, ForEachNode | ProcessNode) for node in self.nodes):
             raise TopologyError("the topology has no result: end a stream or table with to_delta(table) or to(topic)")
+        self._check_topics()
         tables = [sink.table for sink in self.sinks if isinstance(sink, DeltaSinkNode)]
         if len(tables) != len(set(tables)):
             raise TopologyError(f"two sinks write to the same Delta table, one of {sorted(tables)}: give each its own")
@@ -44,8 +53,19 @@ class Topology:
             if parent not in names:
                 raise TopologyError(f"{node.name}: its parent {parent} is not a node before it")
         for store in node.stores:
-            if store in stores:
+            # Processors may share a store: each of them names it.
+            if store in stores and not isinstance(node, ProcessNode):
                 raise TopologyError(f"{node.name}: the store {store} is used twice; name it with store=...")
+
+    def _check_topics(self) -> None:
+        """Refuse to write a topic that is read: whatever comes round again would go round for ever."""
+        read = {source.topic for source in self.sources}
+        for node in self.nodes:
+            if isinstance(node, TopicSinkNode | RepartitionNode) and node.topic in read:
+                raise TopologyError(
+                    f"{node.name}: the topology reads the topic {node.topic} that it writes, in a circle: write "
+                    "another topic, or go on with through(topic) where it is written"
+                )
 
     @cached_property
     def sources(self) -> tuple[SourceNode, ...]:
@@ -65,7 +85,7 @@ class Topology:
     @cached_property
     def stores(self) -> tuple[str, ...]:
         """Names of the state stores."""
-        return tuple(node.store for node in self.nodes if isinstance(node, AggregateNode))
+        return tuple(dict.fromkeys(store for node in self.nodes for store in node.stores))
 
     def node(self, name: str) -> Node:
         """A node by name. Raises ``TopologyError`` when there is none."""

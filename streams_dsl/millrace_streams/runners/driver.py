@@ -1,38 +1,66 @@
 """The test driver: a topology run in process, without Spark or broker, in milliseconds.
 
 It runs the same compiled plan and the same steps as the Spark runners. What is piped in one call is one batch: pipe
-records one by one to see every intermediate result, or many at once as a micro-batch would.
+records one by one to see every intermediate result, or many at once as a micro-batch would. Time is the test's: stream
+time comes from the records, the wall clock moves when it is told to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, TypeAlias
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from millrace_streams.compiler import Plan, compile_topology
+from millrace_streams.compiler.plan import SourceReader
 from millrace_streams.errors import TopologyError
-from millrace_streams.graph import DeltaSinkNode, SinkNode, Topology
+from millrace_streams.graph import DeltaSinkNode, RepartitionNode, SinkNode, Topology
 from millrace_streams.layout import WINDOW_START, TopicShape
+from millrace_streams.processors import Record
+from millrace_streams.runners.driver_stores import StoreEntry, entries_of, frame_of, view_of_store
+from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE, Batch
 from millrace_streams.steps.evaluation import polars_schema
+from millrace_streams.steps.flow import Flow, Origin, interleave
+from millrace_streams.steps.operator import AnyStore
 from millrace_streams.steps.reader import Reader
-from millrace_streams.steps.records import OFFSET, TIMESTAMP, empty_records
-from millrace_streams.steps.task import StatefulSteps, Task
+from millrace_streams.steps.results import check_types
+from millrace_streams.steps.task import Steps, Task, TaskResult, root_marks
 
 Rows: TypeAlias = "Sequence[Mapping[str, Any]] | pl.DataFrame | pa.Table"
+
+
+@dataclass(frozen=True, slots=True)
+class TestRecord:
+    """A record to be piped: key and value as functions of the topology see them, the time in ms."""
+
+    __test__ = False
+
+    topic: str
+    key: Any
+    value: Any
+    timestamp_ms: int
 
 
 class TopologyTestDriver:
     """Runs a topology on records piped in, one task per partition, and keeps what comes out.
 
-    ``topics`` gives the shapes of topics whose schema the topology does not declare. Raises ``TopologyError`` as the
-    compiler does, and for a topology whose records would have to move between more than one partition.
+    ``topics`` gives the shapes of topics whose schema the topology does not declare, ``wall_clock_ms`` the time of day
+    at which the test begins. Raises ``TopologyError`` as the compiler does, and for a topology whose records would have
+    to move between more than one partition.
     """
 
     def __init__(
-        self, topology: Topology, *, topics: Mapping[str, TopicShape] | None = None, partitions: int = 1
+        self,
+        topology: Topology,
+        *,
+        topics: Mapping[str, TopicShape] | None = None,
+        partitions: int = 1,
+        wall_clock_ms: int = 0,
     ) -> None:
         """Compile the topology and start with empty stores."""
         self._plan: Plan = compile_topology(topology, topics or {})
@@ -40,13 +68,18 @@ class TopologyTestDriver:
             raise TopologyError(
                 f"{self._plan.repartitions[0].node}: its records change partition: test it with partitions=1"
             )
-        self._reader = Reader(self._plan.source, self._plan.columns, self._plan.reader)
-        steps = StatefulSteps.of(self._plan.task)
-        self._tasks = [Task(self._plan.head, self._plan.task, steps) for _ in range(partitions)]
-        self._offsets = [0] * partitions
-        self._outputs: dict[str, list[pl.DataFrame]] = {sink.name: [] for sink in self._plan.sinks}
-        self._unread: dict[str, int] = {sink.name: 0 for sink in self._plan.sinks}
+        self._readers = [(each, Reader(each.source, each.layout, each.operators)) for each in self._plan.readers]
+        self._steps = Steps.of(self._plan.task, self._plan.forks)
+        self._tasks = [Task(self._steps) for _ in range(partitions)]
+        self._offsets: dict[tuple[str, int], int] = {}
+        self._roots = 0
+        self._wall_clock_ms = wall_clock_ms
+        self._outputs: dict[str, list[Batch]] = {}
+        self._unread: dict[str, int] = {}
         self.dropped_records = 0
+        # Processors begin, and schedule their punctuations, now.
+        for number in range(partitions):
+            self._run(number, {}, {})
 
     @property
     def plan(self) -> Plan:
@@ -59,74 +92,184 @@ class TopologyTestDriver:
         Timestamps are those given, else the rows' ``__timestamp`` (ms), else 0. Raises ``TopologyError`` for an unknown
         topic, ``UserFunctionError`` as the steps do.
         """
-        if topic != self._plan.source.topic:
-            raise TopologyError(f"the topology reads {self._plan.source.topic}, not {topic}")
-        decoded = self._decode(rows, timestamps_ms, self._offsets[partition])
-        self._offsets[partition] += decoded.height
-        result = self._tasks[partition].run(self._reader.run(decoded, partition))
-        for name, output in result.outputs.items():
-            self._outputs[name].append(output)
-        self.dropped_records += sum(result.dropped.values())
+        sources = self._sources_of(topic)
+        height = len(rows)
+        batches = [_decoded(source, rows, timestamps_ms) for source, _ in sources]
+        numbers = np.arange(self._roots, self._roots + height)
+        origins = self._origins([topic] * height, partition)
+        self._run(partition, self._read(sources, batches, numbers, origins, partition), origins)
 
     def pipe_record(self, topic: str, row: Mapping[str, Any], *, timestamp_ms: int, partition: int = 0) -> None:
         """Pipe one record as a batch of its own."""
         self.pipe(topic, [row], timestamps_ms=[timestamp_ms], partition=partition)
 
+    def pipe_records(self, records: Sequence[TestRecord], *, partition: int = 0) -> None:
+        """Pipe records of any topics, in order, as one batch. Raises as ``pipe`` does."""
+        origins = self._origins([record.topic for record in records], partition)
+        first = min(origins, default=0)
+        arrivals: dict[str, Flow] = {}
+        for topic in dict.fromkeys(record.topic for record in records):
+            sources = self._sources_of(topic)
+            places = [place for place, record in enumerate(records) if record.topic == topic]
+            batches = [_batch_of(source, [records[place] for place in places]) for source, _ in sources]
+            numbers = np.asarray(places, dtype=np.int64) + first
+            arrivals |= self._read(sources, batches, numbers, origins, partition)
+        self._run(partition, arrivals, origins)
+
+    def advance_wall_clock(self, milliseconds: int) -> None:
+        """Let time pass: punctuations that are due by the wall clock are called, each at most once."""
+        self._wall_clock_ms += milliseconds
+        for number in range(len(self._tasks)):
+            self._run(number, {}, {})
+
     def read(self, name: str) -> list[dict[str, Any]]:
         """What came out, since the last ``read``, at the sink that writes to this table or topic.
 
-        Each row is a dict of its columns and ``__timestamp``.
+        Each row is a dict of its columns and ``__timestamp``; one without a value has ``__tombstone``, if it is typed.
         """
-        sink = self._sink(name)
-        unread = self._outputs[sink.name][self._unread[sink.name] :]
-        self._unread[sink.name] = len(self._outputs[sink.name])
-        return [row for output in unread for row in output.drop(OFFSET).to_dicts()]
+        return [row for batch in self._next(name) for row in batch.frame.to_dicts()]
+
+    def read_records(self, name: str) -> list[Record]:
+        """The same as records: keys and values as functions of the topology see them, a windowed key ``Windowed``."""
+        return [
+            Record(key, value, time_ms)
+            for batch in self._next(name)
+            for key, value, time_ms in zip(batch.keys, batch.values, batch.times, strict=True)
+        ]
 
     def table(self, name: str) -> pl.DataFrame:
         """What a Delta table would hold now: all appended records, or the newest row of each key and window."""
-        sink = self._sink(name)
-        layout = self._plan.sink_layout(sink)
-        outputs = [empty_records(polars_schema(layout.schema)), *self._outputs[sink.name]]
-        rows = pl.concat(outputs).select(layout.names)
-        if not layout.table:
-            return rows
-        return rows.unique(
-            [*layout.key, *([WINDOW_START] if layout.windowed else [])], keep="last", maintain_order=True
-        )
+        layout = self._plan.layouts[self._sink(name).name]
+        types = polars_schema(layout.schema)
+        batches = self._outputs.get(name, [])
+        frames = [pl.DataFrame(schema={**types, TIMESTAMP: pl.Int64}), *(batch.frame for batch in batches)]
+        rows = pl.concat(frames, how="diagonal")
+        if layout.table:
+            key = [*layout.key, *([WINDOW_START] if layout.windowed else [])]
+            rows = rows.unique(key, keep="last", maintain_order=True)
+            if TOMBSTONE in rows.columns:
+                rows = rows.filter(pl.col(TOMBSTONE).fill_null(False).not_())
+            if layout.value is not None:
+                rows = rows.filter(pl.col(layout.value).is_not_null())
+        return rows.select(layout.names)
 
     def store(self, name: str, *, partition: int = 0) -> pl.DataFrame:
-        """The rows that a state store holds."""
+        """The rows that a state store holds, as columns."""
+        return frame_of(self._store(name, partition))
+
+    def entries(self, name: str, *, partition: int = 0) -> list[StoreEntry]:
+        """The rows that a state store holds, as keys and values, in the order of the keys."""
+        return entries_of(self._store(name, partition), self._plan)
+
+    def view(self, name: str, *, partition: int = 0) -> Any:
+        """A state store as a processor sees it: ``get``, ``fetch``, ``all`` ..."""
+        return view_of_store(self._store(name, partition))
+
+    def _store(self, name: str, partition: int) -> AnyStore:
         stores = self._tasks[partition].stores
         if name not in stores:
             raise TopologyError(f"no store is named {name}; the stores are {', '.join(stores) or 'none'}")
-        return stores[name].rows()
+        return stores[name]
 
-    def _sink(self, name: str) -> SinkNode:
-        for sink in self._plan.sinks:
-            if name == (sink.table if isinstance(sink, DeltaSinkNode) else sink.topic):
-                return sink
+    def _sources_of(self, topic: str) -> list[tuple[SourceReader, Reader]]:
+        sources = [(each, reader) for each, reader in self._readers if each.source.topic == topic]
+        if not sources:
+            known = ", ".join(dict.fromkeys(each.source.topic for each, _ in self._readers))
+            raise TopologyError(f"the topology reads {known}, not {topic}")
+        return sources
+
+    def _origins(self, topics: Iterable[str], partition: int) -> dict[int, Origin]:
+        """Number the records that come in, and note where each was read."""
+        origins = {}
+        for topic in topics:
+            offset = self._offsets.get((topic, partition), 0)
+            self._offsets[topic, partition] = offset + 1
+            origins[self._roots] = Origin(topic, partition, offset)
+            self._roots += 1
+        return origins
+
+    def _read(
+        self,
+        sources: list[tuple[SourceReader, Reader]],
+        batches: list[Batch],
+        numbers: np.ndarray[Any, np.dtype[np.int64]],
+        origins: Mapping[int, Origin],
+        partition: int,
+    ) -> dict[str, Flow]:
+        """Run the readers of one topic's sources."""
+        offsets = np.asarray([origins[number].offset for number in numbers.tolist()], dtype=np.int64)
+        arrivals = {}
+        for lane, ((source, reader), batch) in enumerate(zip(sources, batches, strict=True)):
+            read, rows = reader.run_batch(batch, offsets, partition)
+            arrivals[source.head] = Flow(read, root_marks(numbers[rows], self._steps, lane=lane))
+        return arrivals
+
+    def _run(self, partition: int, arrivals: Mapping[str, Flow], origins: Mapping[int, Origin]) -> None:
+        result = self._tasks[partition].run(arrivals, origins.__getitem__, wall_clock_ms=self._wall_clock_ms)
+        self._collect(result)
+        self.dropped_records += sum(result.dropped.values())
+
+    def _collect(self, result: TaskResult) -> None:
+        """File what came out under the table or topic; of several sinks of a topic in the order of their records."""
+        by_name: dict[str, list[Flow]] = {}
+        for node_name, flow in result.outputs.items():
+            by_name.setdefault(_address(self._plan.topology.node(node_name)), []).append(flow)
+        for name, flows in by_name.items():
+            _, sides, rows = interleave(flows)
+            for side, turns in groupby(zip(sides, rows, strict=True), key=lambda turn: turn[0]):
+                self._outputs.setdefault(name, []).append(flows[side].batch.take([row for _, row in turns]))
+
+    def _next(self, name: str) -> list[Batch]:
+        if name not in self._outputs:
+            self._sink(name)
+        batches = self._outputs.get(name, [])
+        unread = batches[self._unread.get(name, 0) :]
+        self._unread[name] = len(batches)
+        return unread
+
+    def _sink(self, name: str) -> SinkNode | RepartitionNode:
+        for node in self._plan.topology.nodes:
+            written = isinstance(node, SinkNode) or (isinstance(node, RepartitionNode) and node.visible)
+            if written and _address(node) == name:
+                return node  # type: ignore[return-value]
         raise TopologyError(f"no sink writes to {name}")
 
-    def _decode(self, rows: Rows, timestamps_ms: Sequence[int] | None, first_offset: int) -> pl.DataFrame:
-        types = polars_schema(self._plan.layouts[self._plan.source.name].schema)
-        if isinstance(rows, pa.Table):
-            frame = pl.DataFrame(rows)
-        elif isinstance(rows, pl.DataFrame):
-            frame = rows
-        else:
-            frame = pl.DataFrame(list(rows), schema_overrides={**types, TIMESTAMP: pl.Int64}, infer_schema_length=None)
-        missing = [
-            pl.lit(None, data_type).alias(name) for name, data_type in types.items() if name not in frame.columns
-        ]
-        if timestamps_ms is not None:
-            times = pl.Series(TIMESTAMP, list(timestamps_ms), dtype=pl.Int64)
-            frame = frame.with_columns(times)
-        elif TIMESTAMP not in frame.columns:
-            frame = frame.with_columns(pl.lit(0, pl.Int64).alias(TIMESTAMP))
-        offsets = pl.int_range(first_offset, first_offset + pl.len(), dtype=pl.Int64).alias(OFFSET)
-        return (
-            frame.with_columns(*missing)
-            .with_columns(offsets)
-            .select(*types, TIMESTAMP, OFFSET)
-            .cast(empty_records(types).schema)
-        )
+
+def _address(node: object) -> str:
+    if isinstance(node, DeltaSinkNode):
+        return node.table
+    name: str = node.topic  # type: ignore[attr-defined]
+    return name
+
+
+def _batch_of(source: SourceReader, records: Sequence[TestRecord]) -> Batch:
+    """Records as the source reads them; columns that a row lacks are null."""
+    layout = source.layout
+    values = [record.value for record in records]
+    if not layout.scalar:
+        nothing = dict.fromkeys(layout.names)
+        values = [None if value is None else {**nothing, **value} for value in values]
+    keys, times = [record.key for record in records], [record.timestamp_ms for record in records]
+    batch = Batch.of_lists(layout, keys, values, times)
+    check_types(f"{source.source.name} (records of {source.source.topic})", batch)
+    return batch
+
+
+def _decoded(source: SourceReader, rows: Rows, timestamps_ms: Sequence[int] | None) -> Batch:
+    types = polars_schema(source.layout.schema)
+    if isinstance(rows, pa.Table):
+        frame = pl.DataFrame(rows)
+    elif isinstance(rows, pl.DataFrame):
+        frame = rows
+    else:
+        overrides: dict[str, Any] = {**types, TIMESTAMP: pl.Int64}
+        frame = pl.DataFrame(list(rows), schema_overrides=overrides, infer_schema_length=None)
+    missing = [pl.lit(None, data_type).alias(name) for name, data_type in types.items() if name not in frame.columns]
+    if timestamps_ms is not None:
+        frame = frame.with_columns(pl.Series(TIMESTAMP, list(timestamps_ms), dtype=pl.Int64))
+    elif TIMESTAMP not in frame.columns:
+        frame = frame.with_columns(pl.lit(0, pl.Int64).alias(TIMESTAMP))
+    reserved = [name for name in (TIMESTAMP, TOMBSTONE) if name in frame.columns]
+    decoded = frame.with_columns(*missing).select(*types, *reserved)
+    wanted: dict[Any, Any] = {**types, TIMESTAMP: pl.Int64}
+    return Batch.of_frame(source.layout, decoded.cast(wanted))

@@ -16,10 +16,10 @@ from typing import Final, cast
 import polars as pl
 import pyarrow as pa
 
+from millrace_streams.steps.batch import OFFSET, PARTITION, TIMESTAMP
 from millrace_streams.steps.chunks import pack_frame, unpack_frame
 from millrace_streams.steps.evaluation import to_arrow
 from millrace_streams.steps.reader import Reader
-from millrace_streams.steps.records import OFFSET, PARTITION, TIMESTAMP
 
 PACKED_DDL: Final = "bucket INT, sequence BIGINT, records BIGINT, payload BINARY"
 _PACKED: Final = pa.schema(

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from millrace.errors import UnknownTopicOrPartitionError, UsageError
 from millrace_streams.compiler import Plan, compile_topology
 from millrace_streams.errors import TopologyError, UnsupportedTopologyError
-from millrace_streams.graph import TopicSinkNode, Topology
+from millrace_streams.graph import AggregateNode, TopicSinkNode, Topology
 from millrace_streams.layout import OPAQUE_SHAPE, TopicShape
 from millrace_streams.runners.packing import PACKED_DDL, ROWS_PER_PAYLOAD, Packer
+from millrace_streams.steps.batch import OFFSET, PARTITION, TIMESTAMP
 from millrace_streams.steps.reader import Reader
-from millrace_streams.steps.records import OFFSET, PARTITION, TIMESTAMP
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,7 +86,8 @@ class Job:
     def packed(self, spark: SparkSession, *, streaming: bool, defaults: Mapping[str, str]) -> DataFrame:
         """The source's records as packed rows. ``defaults`` are source options that the caller may override."""
         topic = self.plan.source.topic
-        packer = Packer(Reader(self.plan.source, self.plan.columns, self.plan.reader))
+        reader = self.plan.readers[0]
+        packer = Packer(Reader(reader.source, reader.layout, reader.operators))
         if topic in self.inputs.frames:
             frame = _with_metadata(self.inputs.frames[topic], self.plan)
             if not streaming:
@@ -106,8 +107,8 @@ class Job:
             "transform": encode_transform(packer),
             "transformSchema": PACKED_DDL,
         }
-        reader = spark.readStream if streaming else spark.read
-        return reader.format("millrace").options(**options).load()
+        stream_or_batch = spark.readStream if streaming else spark.read
+        return stream_or_batch.format("millrace").options(**options).load()
 
 
 def _frame_shape(frame: DataFrame, declared_key: tuple[str, ...] | None) -> TopicShape:
@@ -141,11 +142,27 @@ def _with_metadata(frame: DataFrame, plan: Plan) -> DataFrame:
 
 
 def _check_for_spark(plan: Plan) -> None:
+    for reader in plan.readers[1:]:
+        raise UnsupportedTopologyError(
+            f"{reader.source.name}: a topology with a second source ({reader.source.topic}) cannot be run on Spark "
+            "yet: build one topology per topic, or run it in the test driver"
+        )
     for repartition in plan.repartitions:
         by = ", ".join(repartition.key)
         raise UnsupportedTopologyError(
             f"{repartition.node}: grouping {plan.source.topic} by {by} would move records between partitions, "
             f"which the Spark runners cannot do yet: make {by} the topic's key columns, or run it in the test driver"
+        )
+    for operator in plan.task:
+        if operator.node.stores and not isinstance(operator.node, AggregateNode):
+            raise UnsupportedTopologyError(
+                f"{operator.node.name}: the Spark runners keep the state of named aggregates only, so far: run it in "
+                "the test driver"
+            )
+    if plan.source.serdes is not None or plan.source.extractor is not None:
+        raise UnsupportedTopologyError(
+            f"{plan.source.name}: serdes and timestamp functions are not read by the Spark runners yet: use a typed "
+            "topic and a timestamp column, or run it in the test driver"
         )
     for sink in plan.sinks:
         if isinstance(sink, TopicSinkNode):

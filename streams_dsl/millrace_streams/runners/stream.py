@@ -24,7 +24,7 @@ from millrace_streams.runners.delta import ensure_table, upsert
 from millrace_streams.runners.output import count_outputs, limit_worker_threads, spark_schema, unpacked
 from millrace_streams.runners.packing import OUTPUT_DDL, unpack_run
 from millrace_streams.runners.source import Inputs, Job, table_paths
-from millrace_streams.runners.worker import OutputRow, Program, StatelessRun, table_key, total_dropped
+from millrace_streams.runners.worker import OutputRow, Program, StatelessRun, frames_of, table_key, total_dropped
 from millrace_streams.steps.chunks import load_store, save_delta
 from pyspark_millrace.delta.transactions import Transaction, append_rows, query_id_of
 
@@ -117,17 +117,17 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
 
     def init(self, handle: Any) -> None:
         """Open one list of chunks per store."""
-        for spec in self._program.steps.stores():
+        for spec in self._program.stores:
             self._states[spec.name] = handle.getListState(state_name(spec.name), "chunk BINARY")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Run a bucket's part of a micro-batch. Argument names are Spark's: it passes them by keyword."""
         runs = [(row.sequence, row.payload, row.records) for row in rows]
         records = unpack_run((sequence, payload) for sequence, payload, _ in runs)
-        specs = {spec.name: spec for spec in self._program.steps.stores()}
+        specs = {spec.name: spec for spec in self._program.stores}
         chunks = {name: [bytes(row[0]) for row in state.get()] for name, state in self._states.items()}
         stores = {name: load_store(spec, chunks[name]) for name, spec in specs.items()}
-        result = self._program.task(stores).run(records)
+        result = self._program.run(self._program.task(stores), records, key[0])
         for name, delta in result.deltas.items():
             write = save_delta(stores[name], chunks[name], delta)
             values = [(chunk,) for chunk in write.chunks]
@@ -136,7 +136,7 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
             else:
                 self._states[name].appendList(values)
         counts = OutputRow(records=sum(count for _, _, count in runs), dropped=total_dropped(result))
-        for output in (*self._program.pack(result.outputs), counts):
+        for output in (*self._program.pack(frames_of(result)), counts):
             yield Row(**asdict(output))
 
     def close(self) -> None:

@@ -13,10 +13,13 @@ from millrace_streams.compiler import Plan
 from millrace_streams.graph import SinkNode
 from millrace_streams.layout import WINDOW_START, Layout
 from millrace_streams.runners.packing import OUTPUT, packed_row, unpack_run
+from millrace_streams.steps import Operator
+from millrace_streams.steps.batch import OFFSET, Batch
 from millrace_streams.steps.chunks import pack_frame
-from millrace_streams.steps.stateless import Operator
-from millrace_streams.steps.store import Store
-from millrace_streams.steps.task import StatefulSteps, Task, TaskResult
+from millrace_streams.steps.flow import Flow, Origin
+from millrace_streams.steps.operator import AnyStore
+from millrace_streams.steps.store import StoreSpec
+from millrace_streams.steps.task import Forks, Steps, Task, TaskResult, root_marks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,23 +37,38 @@ class OutputRow:
 class Program:
     """The task of a plan as it is sent to workers. ``sinks`` pairs each sink with its layout."""
 
+    topic: str
     head: str
+    head_layout: Layout
     operators: Sequence[Operator]
+    forks: Forks
     sinks: Sequence[tuple[SinkNode, Layout]]
 
     @classmethod
     def of(cls, plan: Plan) -> Program:
         """Take from a plan what a worker needs."""
-        return cls(plan.head, plan.task, tuple((sink, plan.sink_layout(sink)) for sink in plan.sinks))
+        sinks = tuple((sink, plan.sink_layout(sink)) for sink in plan.sinks)
+        return cls(plan.source.topic, plan.head, plan.head_layout, plan.task, plan.forks, sinks)
 
     @cached_property
-    def steps(self) -> StatefulSteps:
-        """The stateful steps, made once per worker."""
-        return StatefulSteps.of(self.operators)
+    def steps(self) -> Steps:
+        """The steps, made once per worker."""
+        return Steps.of(self.operators, self.forks)
 
-    def task(self, stores: dict[str, Store] | None = None) -> Task:
+    @property
+    def stores(self) -> list[StoreSpec]:
+        """The stores to be kept, all in columns: others the Spark runners refuse."""
+        return [spec for spec in self.steps.stores() if isinstance(spec, StoreSpec)]
+
+    def task(self, stores: Mapping[str, AnyStore] | None = None) -> Task:
         """A task for one bucket, with its stores or with empty ones."""
-        return Task(self.head, self.operators, self.steps, stores or {})
+        return Task(self.steps, dict(stores or {}))
+
+    def run(self, task: Task, records: pl.DataFrame, bucket: int) -> TaskResult:
+        """Run a bucket's records, in columns, through its task."""
+        marks = root_marks(records[OFFSET].to_numpy(), self.steps)
+        arrivals = {self.head: Flow(Batch.of_frame(self.head_layout, records.drop(OFFSET)), marks)}
+        return task.run(arrivals, lambda offset: Origin(self.topic, bucket, offset))
 
     def pack(self, outputs: Mapping[str, pl.DataFrame]) -> Iterator[OutputRow]:
         """Pack what a task gave. Of a table's rows only the newest of each key goes out."""
@@ -58,6 +76,11 @@ class Program:
             frame = newest_rows(outputs[sink.name].select(layout.names), layout)
             if frame.height:
                 yield OutputRow(sink=sink.name, rows=frame.height, payload=pack_frame(frame))
+
+
+def frames_of(result: TaskResult) -> dict[str, pl.DataFrame]:
+    """What a task gave, in columns, by sink."""
+    return {name: flow.batch.frame for name, flow in result.outputs.items()}
 
 
 def newest_rows(frame: pl.DataFrame, layout: Layout) -> pl.DataFrame:
@@ -96,7 +119,7 @@ class BoundedRun:
                 if current is not None and number != current:
                     yield from _arrow(bucket.finish())
                     bucket = _Bucket(self.program)
-                current = number
+                current = bucket.number = number
                 yield from _arrow(bucket.run(payload, records))
         yield from _arrow(bucket.finish())
 
@@ -105,6 +128,7 @@ class _Bucket:
     """One bucket of a bounded run: its task, and the newest rows of its tables so far."""
 
     def __init__(self, program: Program) -> None:
+        self.number = 0
         self._program = program
         self._task = program.task()
         self._tables: dict[str, list[pl.DataFrame]] = {sink.name: [] for sink, layout in program.sinks if layout.table}
@@ -113,14 +137,15 @@ class _Bucket:
         self._records = 0
 
     def run(self, payload: bytes, records: int) -> Iterator[OutputRow]:
-        result = self._task.run(unpack_run([(0, payload)]))
+        result = self._program.run(self._task, unpack_run([(0, payload)]), self.number)
+        outputs = frames_of(result)
         self._records += records
         self._dropped += total_dropped(result)
         for name, parts in self._tables.items():
-            parts.append(result.outputs[name])
+            parts.append(outputs[name])
         if sum(part.height for parts in self._tables.values() for part in parts) > 2 * self._compacted_rows + 100_000:
             self._compact()
-        streams = {name: frame.clear() if name in self._tables else frame for name, frame in result.outputs.items()}
+        streams = {name: frame.clear() if name in self._tables else frame for name, frame in outputs.items()}
         return self._program.pack(streams)
 
     def finish(self) -> Iterator[OutputRow]:
@@ -150,9 +175,9 @@ class StatelessRun:
         """Run a Spark task's rows."""
         task = self.program.task()
         for batch in batches:
-            for _, records, payload in _runs(batch):
-                result = task.run(unpack_run([(0, payload)]))
-                yield from _arrow(self.program.pack(result.outputs))
+            for number, records, payload in _runs(batch):
+                result = self.program.run(task, unpack_run([(0, payload)]), number)
+                yield from _arrow(self.program.pack(frames_of(result)))
                 yield from _arrow(iter([OutputRow(records=records)]))
 
 

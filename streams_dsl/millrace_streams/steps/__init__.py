@@ -1,5 +1,11 @@
-"""The operators, each written once as a vectorised step over a batch in polars, and run by all runners.
+"""The operators, each written once: a step per module, and what they share.
 
-``records`` says what a batch is, ``evaluation`` what expressions mean, ``stateless`` and ``aggregate`` hold the steps,
-``store`` and ``chunks`` their state in memory and as bytes, ``task`` runs a whole sub-topology on a batch.
+A step gets a batch of one bucket (``batch``, with its order beside it in ``flow``), works on the bucket's stores and
+gives a batch. ``task`` runs the steps of a plan one after the other; all runners run tasks. ``registry`` says which
+step a node has.
 """
+
+from millrace_streams.steps.operator import Operator
+from millrace_streams.steps.registry import STATELESS, make_step
+
+__all__ = ["STATELESS", "Operator", "make_step"]

@@ -13,52 +13,56 @@ State rows are the key, the window's start in ms, the accumulators and that time
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
 from millrace_streams.graph import AggregateNode
-from millrace_streams.layout import VALUE, WINDOW_END, WINDOW_START, Layout
+from millrace_streams.layout import WINDOW_END, WINDOW_START
 from millrace_streams.steps.accumulators import AccumulatedAggregate, Accumulator, accumulate
+from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE, Batch, empty_batch
+from millrace_streams.steps.codec import columns_of
 from millrace_streams.steps.evaluation import polars_schema
-from millrace_streams.steps.records import OFFSET, TIMESTAMP, empty_records
+from millrace_streams.steps.flow import Inputs, Output
+from millrace_streams.steps.operator import AnyStoreSpec, Operator, State
 from millrace_streams.steps.store import StateDelta, Store, StoreSpec
+from millrace_streams.stores.base import Stored
 
 _WINDOW: Final = "__window"
 _STREAM_TIME: Final = "__stream_time"
 _ROW: Final = "__row"
 _MEMBER: Final = "__member"
+_HAD: Final = "__had"
 _STATE_ROW: Final = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
-    """What a stateful step gives for a batch.
-
-    ``dropped`` is Kafka's ``dropped-records``: records that were skipped, and windows for which one came too late.
-    """
-
-    output: pl.DataFrame
-    delta: StateDelta | None
-    dropped: int
 
 
 @dataclass(frozen=True)
 class AggregateStep:
-    """The step of one ``AggregateNode``; ``given`` and ``result`` are the layouts of its input and output."""
+    """The step of one ``AggregateNode``."""
 
-    node: AggregateNode
-    given: Layout
-    result: Layout
+    operator: Operator
+
+    @property
+    def node(self) -> AggregateNode:
+        """The node."""
+        node = self.operator.node
+        assert isinstance(node, AggregateNode)
+        return node
+
+    @property
+    def stores(self) -> tuple[AnyStoreSpec, ...]:
+        """The one store."""
+        return (self.store,)
 
     @cached_property
     def store(self) -> StoreSpec:
         """The store that the step reads and changes."""
-        types = polars_schema(self.given.schema)
-        columns: dict[str, pl.DataType] = {name: types[name] for name in self.given.key}
+        types = polars_schema(self.operator.given.schema)
+        columns: dict[str, pl.DataType] = {name: types[name] for name in self.operator.given.key_columns}
         window = self.node.window
         if window is not None:
             columns[_WINDOW] = pl.Int64()
@@ -73,37 +77,73 @@ class AggregateStep:
             retention_ms=window.retention_ms if window is not None else 0,
         )
 
-    def apply(self, state: Store, batch: pl.DataFrame) -> StepResult:
-        """Aggregate a batch in record order. ``state`` is only read."""
-        records = self._with_key(batch)
-        stream_time = pl.max_horizontal(pl.col(TIMESTAMP).cum_max(), pl.lit(state.stream_time_ms, pl.Int64))
-        records = records.with_columns(stream_time.alias(_STREAM_TIME)).with_row_index(_ROW)
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Aggregate a batch in record order. The change of state is left in ``state.pending``."""
+        store = state.stores[self.node.store]
+        assert isinstance(store, Store)
+        batch = inputs.batch
+        records = self._with_key(batch.frame.with_row_index(_ROW))
+        stream_time = pl.max_horizontal(pl.col(TIMESTAMP).cum_max(), pl.lit(store.stream_time_ms, pl.Int64))
+        records = records.with_columns(stream_time.alias(_STREAM_TIME))
         placed = self._in_windows(records)
         accepted = self._open(placed)
         dropped = (batch.height - records.height) + (placed.height - accepted.height)
         if not accepted.height:
-            return StepResult(output=empty_records(polars_schema(self.result.schema)), delta=None, dropped=dropped)
+            return Output(empty_batch(self.operator.result), [], dropped)
         lifted = accepted.select(
             *self._group,
             *(accumulator.lift.alias(accumulator.name) for accumulator in self._accumulators),
             TIMESTAMP,
-            OFFSET,
             pl.col(_ROW).cast(pl.Int64),
         )
-        known = state.matching(lifted.select(self._group).unique()).with_columns(
-            pl.lit(_STATE_ROW, pl.Int64).alias(OFFSET), pl.lit(_STATE_ROW, pl.Int64).alias(_ROW)
-        )
-        every = self.node.emit == "every"
+        known = store.matching(lifted.select(self._group).unique())
+        known = known.with_columns(pl.lit(_STATE_ROW, pl.Int64).alias(_ROW))
         lifted = pl.concat([known.select(lifted.columns), lifted])
+        every = self.node.emit == "every"
         folded = self._fold_every(lifted) if every else self._fold_last(lifted)
         newest = folded.unique(self._group, keep="last", maintain_order=True) if every else folded
-        latest_ms = records[_STREAM_TIME][-1]
-        delta = StateDelta(rows=newest.select(self.store.schema.names()), stream_time_ms=latest_ms)
-        return StepResult(output=self._results(folded), delta=delta, dropped=dropped)
+        delta_rows = newest.select(self.store.schema.names())
+        state.pending[self.node.store] = StateDelta(rows=delta_rows, stream_time_ms=records[_STREAM_TIME][-1])
+        return Output(self._changes(folded), folded[_ROW].to_numpy(), dropped)
+
+    def lookup(self, store: Store, keys: Iterable[Any]) -> dict[Any, Stored]:
+        """The table's rows of these keys, as the store holds them."""
+        wanted = list(keys)
+        if not wanted:
+            return {}
+        layout = self.operator.result
+        columns = columns_of(layout, wanted, [None] * len(wanted))
+        frame = pl.DataFrame([column for column in columns if column.name in layout.key_columns])
+        if self.node.window is not None:
+            start = pl.col(WINDOW_START).dt.timestamp("ms").alias(_WINDOW)
+            frame = frame.select(*layout.key, start)
+        rows = store.matching(frame.unique())
+        batch = Batch.of_frame(layout, self._results(rows))
+        found = zip(batch.keys, batch.values, batch.times, strict=True)
+        return {key: Stored(value, time_ms) for key, value, time_ms in found}
+
+    def table(self, store: Store) -> Batch:
+        """All rows of the table."""
+        return Batch.of_frame(self.operator.result, self._results(store.rows()))
+
+    def _changes(self, folded: pl.DataFrame) -> Batch:
+        """The results as changes, with the results before them if these are asked for."""
+        result = self.operator.result
+        if not self.node.sends_old:
+            return Batch.of_frame(result, self._results(folded))
+        had = folded[_HAD].to_list()
+        before = folded.select(
+            *self._group, *(pl.col(_old(each.name)).alias(each.name) for each in self._accumulators), TIMESTAMP
+        )
+        values = Batch.of_frame(result, self._results(before)).values
+        # As Kafka Streams, a count's first change replaces 0; other aggregates have no value of nothing.
+        nothing = 0 if self.node.bare and self.node.aggregates[0][1].kind == "count" else None
+        olds = [value if there else nothing for value, there in zip(values, had, strict=True)]
+        return Batch.of_frame(result, self._results(folded), olds=olds)
 
     @cached_property
     def _aggregates(self) -> tuple[AccumulatedAggregate, ...]:
-        schema = polars_schema(self.given.schema)
+        schema = polars_schema(self.operator.given.schema)
         return tuple(accumulate(name, value, schema, self.node.name) for name, value in self.node.aggregates)
 
     @cached_property
@@ -112,13 +152,17 @@ class AggregateStep:
 
     @cached_property
     def _group(self) -> list[str]:
-        return [*self.given.key, _WINDOW] if self.node.window is not None else list(self.given.key)
+        key = self.operator.given.key_columns
+        return [*key, _WINDOW] if self.node.window is not None else list(key)
 
     def _with_key(self, batch: pl.DataFrame) -> pl.DataFrame:
         """The records that count: a key is null if all its columns are; null values count in windows only."""
-        there = pl.any_horizontal([pl.col(name).is_not_null() for name in self.given.key])
-        if self.node.window is None and self.given.scalar:
-            there &= pl.col(VALUE).is_not_null()
+        given = self.operator.given
+        there = pl.any_horizontal([pl.col(name).is_not_null() for name in given.key])
+        if self.node.window is None and given.value is not None:
+            there &= pl.col(given.value).is_not_null()
+        elif self.node.window is None and TOMBSTONE in batch.columns:
+            there &= ~pl.col(TOMBSTONE)
         return batch.filter(there)
 
     def _in_windows(self, records: pl.DataFrame) -> pl.DataFrame:
@@ -146,7 +190,7 @@ class AggregateStep:
         """One row per group: all that is in it folded; in the order of the groups' last records."""
         sequential = [accumulator for accumulator in self._accumulators if accumulator.fold == "sequential_sum"]
         folds = [_last_fold(accumulator) for accumulator in self._accumulators if accumulator not in sequential]
-        folds += [pl.col(TIMESTAMP).max(), pl.col(OFFSET).last(), pl.col(_ROW).last()]
+        folds += [pl.col(TIMESTAMP).max(), pl.col(_ROW).last()]
         if sequential:
             lifted = lifted.with_row_index(_MEMBER)
             folds.append(pl.col(_MEMBER))
@@ -169,10 +213,15 @@ class AggregateStep:
         """One row per record: the group's fold up to and including it."""
         running = {each.name: _running_fold(each).over(self._group) for each in self._accumulators}
         running[TIMESTAMP] = pl.col(TIMESTAMP).cum_max().over(self._group)
-        return lifted.with_columns(**running).filter(pl.col(_ROW) != _STATE_ROW)
+        folded = lifted.with_columns(**running)
+        if self.node.sends_old:
+            before = {_old(each.name): pl.col(each.name).shift(1).over(self._group) for each in self._accumulators}
+            had = pl.col(_ROW).shift(1).over(self._group).is_not_null().alias(_HAD)
+            folded = folded.with_columns(had, **before)
+        return folded.filter(pl.col(_ROW) != _STATE_ROW)
 
     def _results(self, folded: pl.DataFrame) -> pl.DataFrame:
-        columns: list[pl.Expr] = [pl.col(name) for name in self.given.key]
+        columns: list[pl.Expr] = [pl.col(name) for name in self.operator.given.key_columns]
         window = self.node.window
         if window is not None:
             columns += [
@@ -180,7 +229,11 @@ class AggregateStep:
                 _timestamp(pl.col(_WINDOW) + window.size_ms).alias(WINDOW_END),
             ]
         columns += [aggregate.result.alias(aggregate.name) for aggregate in self._aggregates]
-        return folded.select(*columns, TIMESTAMP, OFFSET)
+        return folded.select(*columns, TIMESTAMP)
+
+
+def _old(name: str) -> str:
+    return f"__old.{name}"
 
 
 def _timestamp(time_ms: pl.Expr) -> pl.Expr:

@@ -7,6 +7,7 @@ so that the compiler and the steps cannot disagree.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final, cast
 
 import polars as pl
@@ -86,6 +87,7 @@ def result_types(expressions: Sequence[pl.Expr], schema: pl.Schema, node: str) -
         raise TopologyError(f"{node}: the expression does not fit its columns' types: {error}") from error
 
 
+@lru_cache(maxsize=512)
 def polars_schema(schema: pa.Schema) -> pl.Schema:
     """The polars types in which steps see columns of an Arrow schema."""
     return cast("pl.DataFrame", pl.from_arrow(schema.empty_table())).schema

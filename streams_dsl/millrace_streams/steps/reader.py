@@ -1,4 +1,4 @@
-"""The reader's part of a plan: what happens to records where they are decoded, before they go to their task.
+"""A source's part of a plan: what happens to records where they are decoded, before they go to their task.
 
 It gives records their event time and runs the stateless operators up to the first stateful one. It keeps no state, so
 it may run on any piece of a partition.
@@ -7,49 +7,90 @@ it may run on any piece of a partition.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import polars as pl
 
 from millrace_streams.errors import UserFunctionError
+from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import SourceNode
-from millrace_streams.steps.records import OFFSET, RESERVED, TIMESTAMP
-from millrace_streams.steps.stateless import Operator, run_stateless
+from millrace_streams.layout import Layout
+from millrace_streams.steps.batch import OFFSET, TIMESTAMP, TOMBSTONE, Batch, Rows
+from millrace_streams.steps.flow import FIXED, ROOT, Inputs, Origin
+from millrace_streams.steps.operator import Operator, State
+from millrace_streams.steps.registry import make_step
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The source and the operators right after it, ready to run on decoded records."""
+    """The source and the operators right after it, ready to run on decoded records; ``layout`` is the source's."""
 
     source: SourceNode
-    columns: tuple[str, ...]
+    layout: Layout
     operators: Sequence[Operator]
+    _nothing: State = field(default_factory=lambda: State({}), repr=False)
 
     def run(self, decoded: pl.DataFrame, partition: int) -> pl.DataFrame:
-        """Turn decoded records of one partition, in order, into what the task reads.
+        """Turn decoded records of one partition, in order, into what the task reads, in columns.
 
         ``decoded`` has the source's columns, ``__offset`` and ``__timestamp`` (ms). Raises ``UserFunctionError`` naming
         topic, partition and offset for a record without a valid event time, or when a user's function fails.
         """
-        records = self._with_event_time(decoded, partition)
-        try:
-            for operator in self.operators:
-                records = run_stateless(operator, records)
-        except UserFunctionError as error:
-            raise UserFunctionError(f"{error.message} [topic {self.source.topic}, partition {partition}]") from error
-        return records
+        batch, rows = self.run_batch(Batch.of_frame(self.layout, decoded), decoded[OFFSET].to_numpy(), partition)
+        frame = batch.frame
+        reserved = [TIMESTAMP, TOMBSTONE] if TOMBSTONE in frame.columns else [TIMESTAMP]
+        return frame.select(*batch.layout.names, *reserved).with_columns(decoded[OFFSET].gather(rows))
 
-    def _with_event_time(self, decoded: pl.DataFrame, partition: int) -> pl.DataFrame:
-        column = self.source.timestamp or TIMESTAMP
-        time = pl.col(column)
-        if decoded.schema[column].is_temporal():
-            time = time.dt.timestamp("ms")
-        records = decoded.select(*self.columns, time.cast(pl.Int64).alias(TIMESTAMP), OFFSET)
-        invalid = records.filter(pl.col(TIMESTAMP).is_null() | (pl.col(TIMESTAMP) < 0))
-        if invalid.height:
+    def run_batch(self, batch: Batch, offsets: Rows, partition: int) -> tuple[Batch, Rows]:
+        """The same for a batch; gives what the task reads, and which of the batch's rows each row comes from."""
+        batch = self._with_event_time(batch, offsets, partition)
+        rows = np.arange(batch.height)
+        for operator in self.operators:
+            output = make_step(operator).run(self._inputs(batch, offsets[rows], partition), self._nothing)
+            batch = output.batch
+            if output.causes is not None:
+                rows = rows[np.asarray(output.causes, dtype=np.int64)]
+        return batch, rows
+
+    def _inputs(self, batch: Batch, offsets: Rows, partition: int) -> Inputs:
+        marks = np.zeros((batch.height, FIXED), dtype=np.int64)
+        marks[:, ROOT] = offsets
+        return Inputs(
+            batches=(batch,),
+            marks=marks,
+            sides=[0] * batch.height,
+            rows=list(range(batch.height)),
+            origin=lambda offset: Origin(self.source.topic, partition, offset),
+        )
+
+    def _with_event_time(self, batch: Batch, offsets: Rows, partition: int) -> Batch:
+        if self.source.extractor is not None:
+            times = self._extracted(self.source.extractor, batch, offsets, partition)
+            batch = Batch.of_lists(self.layout, batch.keys, batch.values, times)
+        elif self.source.timestamp is not None:
+            time = pl.col(self.source.timestamp)
+            if batch.frame.schema[self.source.timestamp].is_temporal():
+                time = time.dt.timestamp("ms")
+            batch = Batch.of_frame(self.layout, batch.frame.with_columns(time.cast(pl.Int64).alias(TIMESTAMP)))
+        self._check_times(batch, offsets, partition)
+        return batch
+
+    def _extracted(self, extractor: PythonFunction, batch: Batch, offsets: Rows, partition: int) -> list[int]:
+        inputs, call, times = self._inputs(batch, offsets, partition), extractor.keyed, []
+        with inputs.blaming(self.source.name, extractor) as place:
+            rows = zip(batch.keys, batch.values, batch.times, strict=True)
+            for place.turn, (key, value, time_ms) in enumerate(rows):
+                times.append(call(key, value, time_ms))
+        return times
+
+    def _check_times(self, batch: Batch, offsets: Rows, partition: int) -> None:
+        times = batch.frame[TIMESTAMP]
+        invalid = (times.is_null() | (times < 0)).arg_true()
+        if len(invalid):
             raise UserFunctionError(
-                f"{self.source.name}: {invalid.height} records without a valid event time in {column}, the first at "
-                f"offset {invalid[OFFSET][0]} of {self.source.topic}-{partition}: filter them out where they are "
-                "produced, or choose another timestamp column"
+                f"{self.source.name}: {len(invalid)} records without a valid event time in "
+                f"{self.source.timestamp or TIMESTAMP}, the first at offset {offsets[invalid[0]]} of "
+                f"{self.source.topic}-{partition}: filter them out where they are produced, or choose another "
+                "timestamp column"
             )
-        return records.select(*self.columns, *RESERVED)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from millrace_streams.errors import IncompatibleStateError
-from millrace_streams.steps.records import NO_TIMESTAMP
+from millrace_streams.steps.batch import NO_TIMESTAMP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +74,18 @@ class Store:
         self.stream_time_ms = max(self.stream_time_ms, delta.stream_time_ms)
         if delta.rows.height:
             self._parts.append(delta.rows)
+            self._merge_small_parts()
 
     def compact(self) -> pl.DataFrame:
         """Merge to one frame of current rows, leaving out what is past its retention; the store keeps just that."""
         rows = self.rows()
         self._parts = [rows]
         return rows
+
+    def _merge_small_parts(self) -> None:
+        """Keep the parts few: each at least twice as large as the next, as a log-structured store does."""
+        while len(self._parts) > 1 and self._parts[-2].height < 2 * self._parts[-1].height:
+            self._parts[-2:] = [self._newest(self._parts[-2:])]
 
     def _newest(self, parts: list[pl.DataFrame]) -> pl.DataFrame:
         if not parts:

@@ -1,4 +1,4 @@
-"""A task: all operators of a sub-topology over one bucket, run on one batch after the other.
+"""A task: all operators of a plan over one bucket, run on one batch after the other.
 
 The same object runs in Spark's workers, in a batch job and in the test driver; they differ in where batches come from,
 where outputs go and where the stores are kept in between.
@@ -6,85 +6,173 @@ where outputs go and where the stores are kept in between.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import polars as pl
+import numpy as np
 
-from millrace_streams.graph import AggregateNode, DeltaSinkNode, TopicSinkNode
+from millrace_streams.graph import DeltaSinkNode, Node, ProcessNode, RepartitionNode, TopicSinkNode
 from millrace_streams.steps.aggregate import AggregateStep
-from millrace_streams.steps.stateless import Operator, run_stateless
+from millrace_streams.steps.batch import Rows, empty_batch
+from millrace_streams.steps.flow import FIXED, LANE, ROOT, Flow, Inputs, Marks, Origin, Ticks, interleave
+from millrace_streams.steps.operator import AnyStore, AnyStoreSpec, Lookup, Operator, State, Step
+from millrace_streams.steps.registry import make_step
 from millrace_streams.steps.store import StateDelta, Store, StoreSpec
+from millrace_streams.stores import ObjectStore, new_store
+from millrace_streams.stores.base import Change
+
+Forks = Mapping[tuple[str, str, int], tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What a batch gave: outputs by sink, changes by store, and by node what was dropped."""
+    """What a batch gave: outputs by sink (and topic that others may read), changes by store, the dropped by node."""
 
-    outputs: Mapping[str, pl.DataFrame]
+    outputs: Mapping[str, Flow]
     deltas: Mapping[str, StateDelta]
+    changes: Mapping[str, Change]
     dropped: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class StatefulSteps:
-    """The stateful steps of a task, by node name; made once and used for all its batches and buckets."""
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a task, by node name; made once and used for all its batches and buckets."""
 
-    by_node: Mapping[str, AggregateStep]
+    operators: Sequence[Operator]
+    forks: Forks
+    by_node: Mapping[str, Step]
+    entries: Mapping[str, frozenset[str]]
 
     @classmethod
-    def of(cls, operators: Sequence[Operator]) -> StatefulSteps:
-        """The steps of the stateful operators among these."""
-        return cls(
-            {
-                operator.node.name: AggregateStep(operator.node, operator.given, operator.result)
-                for operator in operators
-                if isinstance(operator.node, AggregateNode)
-            }
-        )
+    def of(cls, operators: Sequence[Operator], forks: Forks) -> Steps:
+        """Make the steps of these operators, parents first."""
+        by_node: dict[str, Step] = {}
+        lanes = 0
+        for operator in operators:
+            if isinstance(operator.node, TopicSinkNode | DeltaSinkNode):
+                continue
+            lanes += isinstance(operator.node, RepartitionNode)
+            by_node[operator.node.name] = make_step(operator, lane=lanes)
+        return cls(operators, forks, by_node, _entries([operator.node for operator in operators]))
 
-    def stores(self) -> list[StoreSpec]:
-        """The stores that they keep."""
-        return [step.store for step in self.by_node.values()]
+    @property
+    def fork_count(self) -> int:
+        """How many forks the marks must tell of."""
+        return len({fork for fork, _, _ in self.forks.values()})
+
+    def stores(self) -> list[AnyStoreSpec]:
+        """The stores that the steps keep; a store that several share is named once."""
+        specs = {spec.name: spec for step in self.by_node.values() for spec in step.stores}
+        return list(specs.values())
+
+    def lookups(self) -> dict[str, Lookup]:
+        """How rows are looked up in stores that hold columns."""
+        steps = [step for step in self.by_node.values() if isinstance(step, AggregateStep)]
+        return {step.node.store: step.lookup for step in steps}
 
 
 @dataclass(slots=True)
 class Task:
-    """Operators, parents first, with the stores of one bucket. ``head`` names the node whose output comes in."""
+    """The steps with the stores of one bucket."""
 
-    head: str
-    operators: Sequence[Operator]
-    steps: StatefulSteps
-    stores: dict[str, Store] = field(default_factory=dict)
+    steps: Steps
+    stores: dict[str, AnyStore] = field(default_factory=dict)
+    state: State = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin with empty stores where none were given."""
         for spec in self.steps.stores():
-            self.stores.setdefault(spec.name, Store(spec))
+            if spec.name not in self.stores:
+                self.stores[spec.name] = Store(spec) if isinstance(spec, StoreSpec) else new_store(spec)
+        self.state = State(self.stores, lookups=self.steps.lookups())
 
-    def run(self, batch: pl.DataFrame) -> TaskResult:
+    def run(
+        self, arrivals: Mapping[str, Flow], origin: Callable[[int], Origin], *, wall_clock_ms: int = 0
+    ) -> TaskResult:
         """Run a batch, in record order, through all operators and take its changes over into the stores.
 
-        Raises ``UserFunctionError`` when a function of the user's fails; the stores are then not to be used any more.
+        ``arrivals`` are the batches that come in, by the node that gives them; ``origin`` says where a record was read,
+        by its root mark. Raises ``UserFunctionError`` when a function of the user's fails; the stores are then not
+        to be used any more.
         """
-        flowing = {self.head: batch}
-        outputs: dict[str, pl.DataFrame] = {}
-        deltas: dict[str, StateDelta] = {}
+        flowing = dict(arrivals)
+        outputs: dict[str, Flow] = {}
         dropped: dict[str, int] = {}
-        for operator in self.operators:
+        for operator in self.steps.operators:
             node = operator.node
-            given = flowing[node.parents[0]]
+            flows = [self._flow(flowing, operator, place) for place in range(len(node.parents))]
             if isinstance(node, TopicSinkNode | DeltaSinkNode):
-                outputs[node.name] = given
-            elif isinstance(node, AggregateNode):
-                step = self.steps.by_node[node.name]
-                store = self.stores[node.store]
-                result = step.apply(store, given)
-                if result.delta is not None:
-                    store.apply(result.delta)
-                    deltas[node.store] = result.delta
-                flowing[node.name] = result.output
-                dropped[node.name] = result.dropped
-            else:
-                flowing[node.name] = run_stateless(operator, given)
-        return TaskResult(outputs=outputs, deltas=deltas, dropped=dropped)
+                outputs[node.name] = flows[0]
+                continue
+            marks, sides, rows = interleave(flows)
+            batches = tuple(flow.batch for flow in flows)
+            inputs = Inputs(
+                batches=batches,
+                marks=marks,
+                sides=sides,
+                rows=rows,
+                origin=origin,
+                ticks=self._ticks(node, flowing),
+                wall_clock_ms=wall_clock_ms,
+            )
+            output = self.steps.by_node[node.name].run(inputs, self.state)
+            flowing[node.name] = output.flow(inputs)
+            dropped[node.name] = output.dropped
+            if isinstance(node, RepartitionNode) and node.visible:
+                outputs[node.name] = flowing[node.name]
+        return TaskResult(outputs=outputs, deltas=self._take_over(), changes=self._commit(), dropped=dropped)
+
+    def _flow(self, flowing: Mapping[str, Flow], operator: Operator, place: int) -> Flow:
+        parent = operator.node.parents[place]
+        if parent in flowing:
+            flow = flowing[parent]
+        else:
+            width = FIXED + self.steps.fork_count
+            flow = Flow(empty_batch(operator.inputs[place]), np.zeros((0, width), dtype=np.int64))
+        fork = self.steps.forks.get((parent, operator.node.name, place))
+        return flow if fork is None else flow.after_fork(*fork)
+
+    def _ticks(self, node: Node, flowing: Mapping[str, Flow]) -> Ticks | None:
+        """The records that come into the sub-topology of a processor."""
+        if not isinstance(node, ProcessNode):
+            return None
+        flows = [flowing[name] for name in sorted(self.steps.entries[node.name]) if name in flowing]
+        if not flows:
+            return None
+        marks, sides, rows = interleave(flows)
+        times = [flows[side].batch.times[row] for side, row in zip(sides, rows, strict=True)]
+        return Ticks(times, marks)
+
+    def _take_over(self) -> dict[str, StateDelta]:
+        deltas = dict(self.state.pending)
+        for name, delta in deltas.items():
+            store = self.stores[name]
+            assert isinstance(store, Store)
+            store.apply(delta)
+        self.state.pending.clear()
+        return deltas
+
+    def _commit(self) -> dict[str, Change]:
+        return {name: store.commit() for name, store in self.stores.items() if isinstance(store, ObjectStore)}
+
+
+def root_marks(roots: Rows, steps: Steps, *, lane: int = 0) -> Marks:
+    """Marks of records that come in."""
+    marks = np.zeros((len(roots), FIXED + steps.fork_count), dtype=np.int64)
+    marks[:, ROOT] = roots
+    marks[:, LANE] = lane
+    return marks
+
+
+def _entries(nodes: Sequence[Node]) -> dict[str, frozenset[str]]:
+    """Per node the heads of its sub-topology: what comes into it from outside, or through a topic."""
+    part_of: dict[str, set[str]] = {}
+    heads: set[str] = {parent for node in nodes for parent in node.parents} - {node.name for node in nodes}
+    heads |= {node.name for node in nodes if isinstance(node, RepartitionNode)}
+    for node in nodes:
+        own = {node.name}
+        for name in node.parents if not isinstance(node, RepartitionNode) else ():
+            own |= part_of.get(name, {name})
+        for name in own:
+            part_of[name] = own
+    return {node.name: frozenset(part_of[node.name] & heads) for node in nodes}

@@ -40,7 +40,7 @@ def test_the_demo_is_compiled_as_reviewed() -> None:
 @pytest.mark.parametrize("document", ["README.md", "docs/streams/guide.md"])
 def test_the_topology_of_a_document_runs(document: str) -> None:
     names: dict[str, Any] = {}
-    exec(snippet(document, "StreamsBuilder()"), names)
+    exec(snippet(document, 'to_delta("hourly_departures")'), names)
     topology = names["builder"].build() if "topology" not in names else names["topology"]
     assert isinstance(topology, Topology)
     driver = TopologyTestDriver(topology, topics=flights())
@@ -51,12 +51,12 @@ def test_the_topology_of_a_document_runs(document: str) -> None:
 
 def test_the_guides_test_of_a_topology_runs() -> None:
     names: dict[str, Any] = {"noon": NOON, "flights_schema": flights()["flights"].schema}
-    exec(snippet("docs/streams/guide.md", "StreamsBuilder()"), names)
-    exec(snippet("docs/streams/guide.md", "TopologyTestDriver("), names)
+    exec(snippet("docs/streams/guide.md", 'to_delta("hourly_departures")'), names)
+    exec(snippet("docs/streams/guide.md", "driver.pipe_record("), names)
 
 
 def test_the_guide_shows_the_plan_of_its_topology() -> None:
     names: dict[str, Any] = {}
-    exec(snippet("docs/streams/guide.md", "StreamsBuilder()"), names)
+    exec(snippet("docs/streams/guide.md", 'to_delta("hourly_departures")'), names)
     [shown] = re.findall(r"```\n(Read topic flights\n.*?)```", (ROOT / "docs/streams/guide.md").read_text(), re.DOTALL)
     assert shown == explain(compile_topology(names["topology"], flights())) + "\n"

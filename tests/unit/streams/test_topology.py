@@ -1,6 +1,7 @@
 """What a topology looks like as text, and what is refused when it is built or compiled, naming the node."""
 
 from datetime import timedelta
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -22,6 +23,7 @@ from millrace_streams import (
 )
 from millrace_streams import sum as sum_
 from millrace_streams.graph import SourceNode, Topology
+from millrace_streams.runners.source import Inputs, Job
 from millrace_streams.windows import TimeWindows
 
 FLIGHTS = TopicShape(
@@ -128,7 +130,7 @@ def test_a_node_before_its_parent_is_refused():
         (lambda s: s.select(col("a") + 1), "has no name: write name=expression"),
         (lambda s: s.filter("a > 1"), "neither an expression nor a function"),
         (lambda s: s.filter(lambda a, b, c: True), r"must take \(value\) or \(key, value\), not 3"),
-        (lambda s: s.map_values(len), "give a function with schema="),
+        (lambda s: s.map_values(len, a=col("a")), "give a function with value="),
         (lambda s: s.group_by_key().aggregate(), "give at least one aggregate"),
         (lambda s: s.group_by_key().aggregate(n=5), "n=5 is not an aggregate"),
         (lambda s: s.group_by_key().count(emit="all"), "emit='all': must be 'every' or 'last'"),
@@ -222,17 +224,21 @@ def test_records_without_a_key_cannot_be_grouped_by_it():
 def test_a_table_is_not_a_stream():
     builder = StreamsBuilder()
     table = builder.stream("flights").group_by_key().count()
-    assert not hasattr(table, "filter")
+    assert not hasattr(table, "select_key")
     table.to_stream().filter(col("count") > 2).to("out")
     assert compile_flights(builder.build()).layouts["KTABLE-TOSTREAM-0000000003"].key == ("origin",)
 
 
-def test_a_second_source_is_refused_for_now():
+def test_a_second_source_is_refused_on_spark_for_now():
     builder = StreamsBuilder()
-    builder.stream("flights").to("a")
-    builder.stream("flights").to("b")
-    with pytest.raises(UnsupportedTopologyError, match=r"KSTREAM-SOURCE-0000000002: a topology with a second source"):
-        compile_flights(builder.build())
+    builder.stream("flights").to_delta("a")
+    builder.stream("others", schema=FLIGHTS.schema).to_delta("b")
+    frames = {"flights": None, "others": None}
+    with (
+        mock.patch.object(Inputs, "shape_of", return_value=(FLIGHTS, 1)),
+        pytest.raises(UnsupportedTopologyError, match=r"KSTREAM-SOURCE-0000000002: a topology with a second source"),
+    ):
+        Job.prepare(builder.build(), Inputs(frames=frames))
 
 
 def test_only_the_columns_that_count_are_read():

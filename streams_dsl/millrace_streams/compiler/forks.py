@@ -1,0 +1,50 @@
+"""Forks: where ways part that meet again, so that the order of what comes back together has to be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millrace_streams.graph import Node, RepartitionNode, TopicSinkNode
+
+
+def forks_of(nodes: Sequence[Node]) -> dict[tuple[str, str, int], tuple[int, int, int]]:
+    """Number the edges (parent, child, input) of forks: which fork, which way, of how many.
+
+    ``nodes`` are those of a task, parents first. Sinks of one topic meet in it.
+    """
+    reached = {node.name: _meetings(node) for node in nodes}
+    for node in reversed(nodes):
+        for child in nodes:
+            if node.name in child.parents and not isinstance(child, RepartitionNode):
+                reached[node.name] |= reached[child.name]
+    numbered: dict[tuple[str, str, int], tuple[int, int, int]] = {}
+    forks = 0
+    for parent in dict.fromkeys(name for node in nodes for name in node.parents):
+        edges = [(node, place) for node in nodes for place, name in enumerate(node.parents) if name == parent]
+        if not _meet_again([reached[node.name] for node, _ in edges]):
+            continue
+        for way, (node, place) in enumerate(edges):
+            numbered[parent, node.name, place] = (forks, way, len(edges))
+        forks += 1
+    return numbered
+
+
+def fork_count(forks: dict[tuple[str, str, int], tuple[int, int, int]]) -> int:
+    """How many forks there are."""
+    return len({fork for fork, _, _ in forks.values()})
+
+
+def _meetings(node: Node) -> set[str]:
+    """Where a node's rows may meet others: in itself, or in the topic that it writes."""
+    if isinstance(node, TopicSinkNode | RepartitionNode):
+        return {node.name, f"topic {node.topic}"}
+    return {node.name}
+
+
+def _meet_again(reached: list[set[str]]) -> bool:
+    seen: set[str] = set()
+    for each in reached:
+        if seen & each:
+            return True
+        seen |= each
+    return False

@@ -1,0 +1,279 @@
+"""What each kind of node on streams gives, of what it is given: columns, types, key, and what decides the bucket."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import singledispatch
+
+import polars as pl
+import pyarrow as pa
+
+from millrace_streams.errors import TopologyError
+from millrace_streams.expressions import Column, Expression
+from millrace_streams.functions import PythonFunction
+from millrace_streams.graph import (
+    BranchNode,
+    DeltaSinkNode,
+    FilterNode,
+    ForEachNode,
+    MapFunctionNode,
+    MapNode,
+    MapValuesNode,
+    MergeNode,
+    Node,
+    PeekNode,
+    ProcessNode,
+    RepartitionNode,
+    SelectKeyFunctionNode,
+    SelectKeyNode,
+    StreamStreamJoinNode,
+    StreamTableJoinNode,
+    TopicSinkNode,
+)
+from millrace_streams.layout import KEY, RESERVED_PREFIX, VALUE, WINDOW_TYPE, Layout
+from millrace_streams.serdes import RowSerde, Serde
+from millrace_streams.steps.evaluation import arrow_type, polars_schema, result_types, to_polars
+
+
+@singledispatch
+def layout_of(node: Node, given: tuple[Layout, ...]) -> Layout:
+    """The layout of what a node gives. Raises ``TopologyError`` naming the node."""
+    raise TopologyError(f"{node.name}: {type(node).__name__} is not a node that the compiler knows")
+
+
+@layout_of.register
+def _(node: FilterNode, given: tuple[Layout, ...]) -> Layout:
+    [stream] = needs_streams(node, given, "filter")
+    check_predicate(node, stream, node.predicate)
+    return stream
+
+
+@layout_of.register
+def _(node: BranchNode, given: tuple[Layout, ...]) -> Layout:
+    [stream] = needs_streams(node, given, "split")
+    if node.predicate is not None:
+        check_predicate(node, stream, node.predicate)
+    return stream
+
+
+@layout_of.register
+def _(node: MapValuesNode, given: tuple[Layout, ...]) -> Layout:
+    [stream] = needs_streams(node, given, "map_values")
+    return computed_layout(node, stream, node.columns, keep=node.keep)
+
+
+@layout_of.register
+def _(node: MapFunctionNode, given: tuple[Layout, ...]) -> Layout:
+    [stream] = needs_streams(node, given, "map_values")
+    return with_value(node, stream, node.serde)
+
+
+@layout_of.register
+def _(node: SelectKeyNode, given: tuple[Layout, ...]) -> Layout:
+    [stream] = needs_streams(node, given, "select_key")
+    return with_key_columns(node, stream, node.columns)
+
+
+@layout_of.register
+def _(node: SelectKeyFunctionNode, given: tuple[Layout, ...]) -> Layout:
+    [stream] = needs_streams(node, given, "select_key")
+    return with_key(node, stream, node.serde)
+
+
+@layout_of.register
+def _(node: MapNode, given: tuple[Layout, ...]) -> Layout:
+    [stream] = needs_streams(node, given, "map")
+    return with_value(node, with_key(node, stream, node.key_serde), node.serde)
+
+
+@layout_of.register
+def _(node: ProcessNode, given: tuple[Layout, ...]) -> Layout:
+    [stream] = needs_streams(node, given, "process")
+    if node.fixed_key:
+        return with_value(node, stream, node.serde)
+    if node.key_serde is None and len(stream.key) == 1 and not stream.windowed:
+        return replace(with_value(node, stream, node.serde), bucket_columns=None)
+    return with_value(node, with_key(node, stream, node.key_serde), node.serde)
+
+
+@layout_of.register(PeekNode)
+@layout_of.register(ForEachNode)
+def _(node: PeekNode | ForEachNode, given: tuple[Layout, ...]) -> Layout:
+    return needs_streams(node, given, "peek or for_each")[0]
+
+
+@layout_of.register
+def _(node: RepartitionNode, given: tuple[Layout, ...]) -> Layout:
+    [layout] = given
+    if not layout.key:
+        raise TopologyError(f"{node.name}: the records have no key to be moved by: select_key(column) first")
+    return replace(layout, bucket_columns=layout.key)
+
+
+@layout_of.register
+def _(node: MergeNode, given: tuple[Layout, ...]) -> Layout:
+    left, right = needs_streams(node, given, "merge")
+    if columns(left) != columns(right) or left.key != right.key or left.windowed != right.windowed:
+        raise TopologyError(
+            f"{node.name}: {node.parents[0]} has {describe(left)}, {node.parents[1]} has {describe(right)}: only what "
+            "is alike can be merged: select() the same columns, select_key() the same key"
+        )
+    return left if left.bucket_columns == right.bucket_columns else replace(left, bucket_columns=None)
+
+
+@layout_of.register
+def _(node: StreamTableJoinNode, given: tuple[Layout, ...]) -> Layout:
+    stream, table = given
+    if stream.table or not table.table:
+        raise TopologyError(f"{node.name}: a stream is joined with a table here: to_stream() or to_table() first")
+    if node.selector is None:
+        check_alike(node, stream, table)
+    return with_value(node, stream, node.serde)
+
+
+@layout_of.register
+def _(node: StreamStreamJoinNode, given: tuple[Layout, ...]) -> Layout:
+    left, right = needs_streams(node, given, "join")
+    check_alike(node, left, right)
+    return with_value(node, left, node.serde)
+
+
+@layout_of.register(TopicSinkNode)
+@layout_of.register(DeltaSinkNode)
+def _(node: TopicSinkNode | DeltaSinkNode, given: tuple[Layout, ...]) -> Layout:
+    if isinstance(node, TopicSinkNode):
+        needs_streams(node, given, "to")
+    return given[0]
+
+
+def needs_streams(node: Node, given: tuple[Layout, ...], what: str) -> tuple[Layout, ...]:
+    """Refuse tables. Raises ``TopologyError`` naming the node."""
+    for layout, parent in zip(given, node.parents, strict=True):
+        if layout.table:
+            raise TopologyError(f"{node.name}: {what} needs a stream, but {parent} is a table: to_stream() first")
+    return given
+
+
+def check_predicate(node: Node, given: Layout, predicate: Expression | PythonFunction) -> None:
+    """Refuse an expression that is not boolean. Raises ``TopologyError`` naming the node."""
+    if isinstance(predicate, Expression):
+        [field] = fields_of(node, given, (("predicate", predicate),))
+        if not pa.types.is_boolean(field.type):
+            raise TopologyError(f"{node.name}: the predicate {predicate!r} is {field.type}, not boolean")
+
+
+def check_alike(node: Node, left: Layout, right: Layout) -> None:
+    """Refuse to join by keys that are not alike. Raises ``TopologyError`` naming the node."""
+    if not left.key or not right.key:
+        raise TopologyError(f"{node.name}: both sides of a join need a key: select_key(column) first")
+    keys = [[layout.schema.field(name).type for name in layout.key] for layout in (left, right)]
+    if keys[0] != keys[1] or left.windowed != right.windowed:
+        raise TopologyError(
+            f"{node.name}: {node.parents[0]} has {describe(left)}, {node.parents[1]} has {describe(right)}: both keys "
+            "must have the same types, or records of one key lie in different buckets: select_key(...) first"
+        )
+
+
+def computed_layout(node: Node, given: Layout, computed: tuple[tuple[str, Expression], ...], *, keep: bool) -> Layout:
+    """The layout after columns were computed; the key's stay as they are."""
+    for name, expression in computed:
+        if name in given.key_columns and not (isinstance(expression, Column) and expression.name == name):
+            raise TopologyError(f"{node.name}: {name} is part of the key: change it with group_by or select_key")
+    new = {field.name: field for field in fields_of(node, given, computed)}
+    kept = [field for field in given.schema if keep or (field.name in given.key_columns and field.name not in new)]
+    fields = [new.pop(field.name, field) for field in kept] + list(new.values())
+    layout = _with_schema(given, pa.schema(fields), _moved(computed))
+    names = layout.value_columns
+    return replace(layout, value=names[0] if given.scalar and len(names) == 1 else None)
+
+
+def with_key_columns(node: Node, given: Layout, computed: tuple[tuple[str, Expression], ...]) -> Layout:
+    """The layout under a key of columns, existing or computed ones."""
+    new = {field.name: field for field in fields_of(node, given, computed)}
+    fields = [new.pop(field.name, field) for field in given.schema] + list(new.values())
+    layout = _with_schema(given, pa.schema(fields), _moved(computed))
+    layout = replace(layout, key=tuple(name for name, _ in computed), windowed=False)
+    if given.value is None:
+        return layout
+    # What is left of another key is no part of a bare value.
+    kept = [field for field in layout.schema if field.name in layout.key or field.name == given.value]
+    return replace(layout, schema=pa.schema(kept))
+
+
+def with_key(node: Node, given: Layout, serde: Serde | None) -> Layout:
+    """The layout under a key that a function gives, in the column ``key``; None: of the type that the key had."""
+    if serde is not None:
+        field = serde.field(KEY)
+    elif len(given.key) == 1:
+        field = given.schema.field(given.key[0]).with_name(KEY)
+    else:
+        raise TopologyError(f"{node.name}: of which type is the new key? give key='string', or another serde")
+    kept = [each for each in given.schema if each.name != KEY]
+    if given.value is not None:
+        kept = [each for each in kept if each.name == given.value]
+    return replace(given, schema=pa.schema([field, *kept]), key=(KEY,), windowed=False, bucket_columns=None)
+
+
+def with_value(node: Node, given: Layout, serde: Serde | RowSerde | None) -> Layout:
+    """The layout with values that a function gives; None: of the type that the values had."""
+    if serde is None:
+        return given
+    key_fields = [given.schema.field(name) for name in given.key_columns]
+    if isinstance(serde, Serde):
+        if VALUE in given.key:
+            raise TopologyError(f"{node.name}: the key's column is named {VALUE}: name it otherwise, group_by(k=...)")
+        return replace(given, schema=pa.schema([*key_fields, serde.field(VALUE)]), value=VALUE)
+    fields = [field for field in serde.schema if field.name not in given.key_columns]
+    if not fields:
+        raise TopologyError(f"{node.name}: the schema has no column beside the key's ({', '.join(given.key)})")
+    for field in fields:
+        if field.name.startswith(RESERVED_PREFIX):
+            raise TopologyError(f"{node.name}: the column name {field.name} is reserved: choose another")
+    return replace(given, schema=pa.schema([*key_fields, *fields]), value=None)
+
+
+def fields_of(node: Node, given: Layout, computed: tuple[tuple[str, Expression], ...]) -> list[pa.Field]:
+    """Names and types of expressions. Raises ``TopologyError`` naming the node for what does not fit."""
+    for name, expression in computed:
+        given.require(expression.columns(), node.name)
+        if name.startswith(RESERVED_PREFIX):
+            raise TopologyError(f"{node.name}: the column name {name} is reserved: choose another")
+    types = result_types([to_polars(expression) for _, expression in computed], polars_schema(given.schema), node.name)
+    fields = []
+    for (name, expression), data_type in zip(computed, types, strict=True):
+        if isinstance(expression, Column):
+            fields.append(given.schema.field(expression.name).with_name(name))
+        elif data_type == pl.Null():
+            raise TopologyError(f"{node.name}: {name} is always null and has no type: cast it, lit(None).cast('int')")
+        else:
+            fields.append(pa.field(name, arrow_type(data_type)))
+    return fields
+
+
+def window_fields() -> list[pa.Field]:
+    """The columns of a window."""
+    return [pa.field(name, WINDOW_TYPE) for name in ("window_start", "window_end")]
+
+
+def columns(layout: Layout) -> dict[str, pa.DataType]:
+    """Names and types of the columns."""
+    return {field.name: field.type for field in layout.schema}
+
+
+def describe(layout: Layout) -> str:
+    """Key and columns in words, for error messages."""
+    key = ", ".join(f"{name} {layout.schema.field(name).type}" for name in layout.key)
+    others = ", ".join(f"{name} {layout.schema.field(name).type}" for name in layout.value_columns)
+    return f"the {'windowed ' if layout.windowed else ''}key ({key}) and the columns ({others})"
+
+
+def _moved(computed: tuple[tuple[str, Expression], ...]) -> set[str]:
+    return {name for name, value in computed if not (isinstance(value, Column) and value.name == name)}
+
+
+def _with_schema(given: Layout, schema: pa.Schema, changed: set[str]) -> Layout:
+    """The layout after a change of columns; ``changed`` ones no longer say anything about the bucket."""
+    buckets = given.bucket_columns
+    if buckets is not None and any(name in changed or name not in schema.names for name in buckets):
+        buckets = None
+    return replace(given, schema=schema, bucket_columns=buckets)

@@ -1,0 +1,186 @@
+"""What each kind of node on tables, groups and foreign-key joins gives, of what it is given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from millrace_streams.compiler.layouts import (
+    check_alike,
+    check_predicate,
+    computed_layout,
+    layout_of,
+    window_fields,
+    with_key,
+    with_key_columns,
+    with_value,
+)
+from millrace_streams.errors import TopologyError
+from millrace_streams.graph import (
+    AggregateNode,
+    AnswerNode,
+    FoldNode,
+    GroupTableNode,
+    MaterializeNode,
+    Node,
+    ResponseJoinNode,
+    SubscribeNode,
+    SuppressNode,
+    TableFilterNode,
+    TableFoldNode,
+    TableMapNode,
+    TableSelectNode,
+    TableTableJoinNode,
+    ToStreamNode,
+    ToTableNode,
+)
+from millrace_streams.layout import KEY, RESERVED_PREFIX, WINDOW_COLUMNS, Layout
+from millrace_streams.steps.accumulators import result_fields
+from millrace_streams.steps.evaluation import polars_schema
+
+
+@layout_of.register
+def _(node: ToTableNode, given: tuple[Layout, ...]) -> Layout:
+    [stream] = given
+    if stream.table:
+        raise TopologyError(f"{node.name}: to_table of what is a table already")
+    if not stream.key:
+        raise TopologyError(f"{node.name}: the rows of a table need a key: select_key(column) first, or key_columns=")
+    return replace(stream, table=True)
+
+
+@layout_of.register(MaterializeNode)
+@layout_of.register(SuppressNode)
+@layout_of.register(TableFilterNode)
+def _(node: MaterializeNode | SuppressNode | TableFilterNode, given: tuple[Layout, ...]) -> Layout:
+    [table] = _needs_tables(node, given)
+    if isinstance(node, TableFilterNode):
+        check_predicate(node, table, node.predicate)
+    if isinstance(node, SuppressNode) and node.final and not table.windowed:
+        raise TopologyError(
+            f"{node.name}: the table has no windows that could close: suppress until_time_limit(...), or windowed_by()"
+        )
+    return table
+
+
+@layout_of.register
+def _(node: TableMapNode, given: tuple[Layout, ...]) -> Layout:
+    return with_value(node, _needs_tables(node, given)[0], node.serde)
+
+
+@layout_of.register
+def _(node: TableSelectNode, given: tuple[Layout, ...]) -> Layout:
+    return computed_layout(node, _needs_tables(node, given)[0], node.columns, keep=node.keep)
+
+
+@layout_of.register
+def _(node: ToStreamNode, given: tuple[Layout, ...]) -> Layout:
+    [table] = given
+    if not table.table:
+        raise TopologyError(f"{node.name}: to_stream of what is a stream already")
+    return replace(table, table=False)
+
+
+@layout_of.register
+def _(node: GroupTableNode, given: tuple[Layout, ...]) -> Layout:
+    [table] = _needs_tables(node, given)
+    if node.selector is None:
+        return replace(with_key_columns(node, table, node.columns), bucket_columns=None)
+    return with_value(node, with_key(node, table, node.key_serde), node.serde)
+
+
+@layout_of.register
+def _(node: TableFoldNode, given: tuple[Layout, ...]) -> Layout:
+    return with_value(node, _needs_tables(node, given)[0], node.serde)
+
+
+@layout_of.register
+def _(node: AggregateNode, given: tuple[Layout, ...]) -> Layout:
+    [stream] = given
+    _check_groups(node, given, windows=node.window is not None)
+    windows = list(WINDOW_COLUMNS) if node.window is not None else []
+    names = [*stream.key_columns, *windows, *(name for name, _ in node.aggregates)]
+    for name in names:
+        if names.count(name) > 1 or name.startswith(RESERVED_PREFIX):
+            raise TopologyError(f"{node.name}: the column name {name} is taken or reserved: choose another")
+    for _, aggregate in node.aggregates:
+        stream.require(aggregate.columns(), node.name)
+    results = result_fields(node.aggregates, polars_schema(stream.schema), node.name)
+    return _aggregated(stream, results, bare=node.bare, windows=bool(windows))
+
+
+@layout_of.register
+def _(node: FoldNode, given: tuple[Layout, ...]) -> Layout:
+    _check_groups(node, given, windows=node.window is not None)
+    first = given[0]
+    for other in given[1:]:
+        check_alike(node, first, other)
+    if node.aggregates:
+        for _, aggregate in node.aggregates:
+            first.require(aggregate.columns(), node.name)
+        results = result_fields(node.aggregates, polars_schema(first.schema), node.name)
+        return _aggregated(first, results, bare=node.bare, windows=node.window is not None)
+    valued = with_value(node, first, node.serde)
+    results = [valued.schema.field(name) for name in valued.value_columns]
+    return _aggregated(first, results, bare=valued.scalar, windows=node.window is not None)
+
+
+@layout_of.register
+def _(node: TableTableJoinNode, given: tuple[Layout, ...]) -> Layout:
+    left, right = _needs_tables(node, given)
+    check_alike(node, left, right)
+    return with_value(node, left, node.serde)
+
+
+@layout_of.register
+def _(node: SubscribeNode, given: tuple[Layout, ...]) -> Layout:
+    [left] = _needs_tables(node, given)
+    wanted = with_key(node, left, node.key_serde)
+    field = wanted.schema.field(KEY)
+    return Layout(schema=pa.schema([field]), key=(KEY,), bucket_columns=None, internal=True)
+
+
+@layout_of.register
+def _(node: AnswerNode, given: tuple[Layout, ...]) -> Layout:
+    asked, right = given
+    if not right.table:
+        raise TopologyError(f"{node.name}: {node.parents[1]} is no table: to_table() first")
+    check_alike(node, asked, right)
+    return Layout(schema=asked.schema, key=asked.key, bucket_columns=None, internal=True)
+
+
+@layout_of.register
+def _(node: ResponseJoinNode, given: tuple[Layout, ...]) -> Layout:
+    return with_value(node, given[0], node.serde)
+
+
+def _needs_tables(node: Node, given: tuple[Layout, ...]) -> tuple[Layout, ...]:
+    for layout, parent in zip(given, node.parents, strict=True):
+        if not layout.table:
+            raise TopologyError(f"{node.name}: {parent} is a stream, where a table is needed: to_table() first")
+    return given
+
+
+def _check_groups(node: Node, given: tuple[Layout, ...], *, windows: bool) -> None:
+    for layout, parent in zip(given, node.parents, strict=True):
+        if layout.table:
+            raise TopologyError(f"{node.name}: aggregate needs a stream, but {parent} is a table: to_stream() first")
+        if not layout.key:
+            raise TopologyError(
+                f"{node.name}: the records have no key: group_by(column) first, or give the topic key columns"
+            )
+        if layout.windowed and windows:
+            raise TopologyError(f"{node.name}: the key of {parent} has a window already: select_key(...) without it")
+
+
+def _aggregated(given: Layout, results: list[pa.Field], *, bare: bool, windows: bool) -> Layout:
+    keys = [given.schema.field(name) for name in given.key_columns]
+    return Layout(
+        schema=pa.schema([*keys, *(window_fields() if windows else []), *results]),
+        key=given.key,
+        bucket_columns=given.bucket_columns,
+        value=results[0].name if bare else None,
+        table=True,
+        windowed=windows or given.windowed,
+    )

@@ -1,0 +1,74 @@
+"""The nodes that aggregate: named aggregates in columns, and Python functions, by key and window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from millrace_streams.aggregates import Aggregate
+from millrace_streams.graph.tables import TableNode
+from millrace_streams.serdes import RowSerde, Serde
+from millrace_streams.windows import TimeWindows, Windows
+
+Emit: TypeAlias = Literal["every", "last"]
+"""``every``: a result for each record, as Kafka Streams without cache; ``last``: the last one of a key per batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AggregateNode(TableNode):
+    """A table of named ``aggregates`` by key, and by tumbling or hopping window if there is one; in columns.
+
+    ``bare`` says that the one aggregate's column is the value itself, as of ``count()``. Without ``emit`` the compiler
+    chooses: ``last`` where only Delta tables read the result, which come to the same, else ``every``.
+    """
+
+    prefix = "KSTREAM-AGGREGATE"
+    aggregates: tuple[tuple[str, Aggregate], ...]
+    window: TimeWindows | None
+    store: str
+    emit: Emit | None = None
+    bare: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """How Python functions aggregate.
+
+    ``initializer()`` begins, ``aggregator(key, value, aggregate)`` goes on, ``merger(key, one, other)`` joins two
+    sessions. A reduction has no initializer: its first value is the first aggregate.
+    """
+
+    initializer: Callable[[], Any] | None
+    aggregator: Callable[[Any, Any, Any], Any]
+    merger: Callable[[Any, Any, Any], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FoldNode(TableNode):
+    """A table of what Python functions fold together, by key and window; one fold per parent (of a cogroup several).
+
+    ``on_close`` says that a window gives its final result alone, when it closes. Where the folds stand for named
+    ``aggregates``, these say the type of the result.
+    """
+
+    prefix = "KSTREAM-AGGREGATE"
+    folds: tuple[Fold, ...]
+    window: Windows | None
+    serde: Serde | RowSerde | None
+    store: str
+    on_close: bool = False
+    aggregates: tuple[tuple[str, Aggregate], ...] = ()
+    bare: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableFoldNode(TableNode):
+    """A table of what Python functions add up and take away again, of a table's rows grouped anew."""
+
+    prefix = "KTABLE-AGGREGATE"
+    initializer: Callable[[], Any] | None
+    adder: Callable[[Any, Any, Any], Any]
+    subtractor: Callable[[Any, Any, Any], Any]
+    serde: Serde | RowSerde | None
+    store: str

@@ -1,0 +1,113 @@
+"""Several grouped streams aggregated into one table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millrace_streams.errors import TopologyError
+from millrace_streams.functions import exact_function
+from millrace_streams.graph import Fold, FoldNode
+from millrace_streams.language.grouped import KGroupedStream
+from millrace_streams.language.handle import Function
+from millrace_streams.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
+
+if TYPE_CHECKING:
+    from millrace_streams.builder import StreamsBuilder
+    from millrace_streams.language.table import KTable
+
+Grouped = tuple[KGroupedStream, Function]
+
+
+class _Cogrouped:
+    """Grouped streams, each with its aggregator."""
+
+    _window: Windows | None = None
+
+    def __init__(self, builder: StreamsBuilder, grouped: tuple[Grouped, ...]) -> None:
+        """Aggregate all of ``grouped`` together."""
+        self._builder = builder
+        self._grouped = grouped
+
+    def _aggregate(
+        self, initializer: Function, merger: Function | None, value: Any, store: str | None, name: str | None
+    ) -> KTable:
+        from millrace_streams.language.table import KTable
+
+        first = self._grouped[0][0]
+        where = first._where("cogroup", name)
+        begin = exact_function(initializer, where)
+        merge = None if merger is None else exact_function(merger, where, "key", "one", "other")
+        node = first._then(
+            FoldNode,
+            name,
+            *(stream for stream, _ in self._grouped[1:]),
+            folds=tuple(Fold(initializer=begin, aggregator=each, merger=merge) for _, each in self._grouped),
+            window=self._window,
+            serde=first._serde("cogroup", value, name),
+            store=store or self._builder._new_name("COGROUPKSTREAM-AGGREGATE-STATE-STORE"),
+        )
+        return KTable(self._builder, node)
+
+
+class CogroupedKStream(_Cogrouped):
+    """Grouped streams, each with its aggregator, to be aggregated into one table."""
+
+    def cogroup(self, grouped: KGroupedStream, aggregator: Function) -> CogroupedKStream:
+        """One stream more."""
+        checked = exact_function(aggregator, grouped._where("cogroup", None), "key", "value", "aggregate")
+        return CogroupedKStream(self._builder, (*self._grouped, (grouped, checked)))
+
+    def windowed_by(self, window: Windows) -> TimeWindowedCogroupedKStream | SessionWindowedCogroupedKStream:
+        """Aggregate per window of time."""
+        if isinstance(window, SessionWindows):
+            return SessionWindowedCogroupedKStream(self._builder, self._grouped, window)
+        return TimeWindowedCogroupedKStream(self._builder, self._grouped, window)
+
+    def aggregate(
+        self, initializer: Function, *, value: Any = None, store: str | None = None, name: str | None = None
+    ) -> KTable:
+        """A table of what the aggregators make together of the values of a key, beginning with ``initializer()``."""
+        return self._aggregate(initializer, None, value, store, name)
+
+
+class TimeWindowedCogroupedKStream(_Cogrouped):
+    """Cogrouped streams by window."""
+
+    def __init__(
+        self,
+        builder: StreamsBuilder,
+        grouped: tuple[Grouped, ...],
+        window: TimeWindows | SlidingWindows | UnlimitedWindows,
+    ) -> None:
+        """Aggregate by ``window``."""
+        super().__init__(builder, grouped)
+        self._window = window
+
+    def aggregate(
+        self, initializer: Function, *, value: Any = None, store: str | None = None, name: str | None = None
+    ) -> KTable:
+        """As without a window; each stream has its own stream time by which it comes too late."""
+        return self._aggregate(initializer, None, value, store, name)
+
+
+class SessionWindowedCogroupedKStream(_Cogrouped):
+    """Cogrouped streams by session."""
+
+    def __init__(self, builder: StreamsBuilder, grouped: tuple[Grouped, ...], window: SessionWindows) -> None:
+        """Aggregate by ``window``."""
+        super().__init__(builder, grouped)
+        self._window = window
+
+    def aggregate(
+        self,
+        initializer: Function,
+        merger: Function,
+        *,
+        value: Any = None,
+        store: str | None = None,
+        name: str | None = None,
+    ) -> KTable:
+        """As without a window; ``merger(key, one, other)`` joins two sessions that become one."""
+        if merger is None:
+            raise TopologyError("sessions of cogrouped streams need a merger of two aggregates")
+        return self._aggregate(initializer, merger, value, store, name)

@@ -1,0 +1,185 @@
+"""Records grouped by key, and by window: what can be aggregated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from millrace_streams.aggregates import Aggregate, Count
+from millrace_streams.errors import TopologyError
+from millrace_streams.functions import exact_function
+from millrace_streams.graph import AggregateNode, Emit, Fold, FoldNode
+from millrace_streams.language.folds import count_fold, fold_of, reduction
+from millrace_streams.language.handle import Function, Handle
+from millrace_streams.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
+
+if TYPE_CHECKING:
+    from millrace_streams.graph import Node
+    from millrace_streams.language.cogrouped import CogroupedKStream
+    from millrace_streams.language.table import KTable
+
+EmitStrategy = Literal["on_window_update", "on_window_close"]
+
+
+class Aggregating(Handle):
+    """What groups have in common, whatever their windows are."""
+
+    _window: Windows | None = None
+    _on_close = False
+
+    def aggregate(
+        self,
+        initializer: Function | None = None,
+        aggregator: Function | None = None,
+        merger: Function | None = None,
+        *,
+        value: Any = None,
+        store: str | None = None,
+        emit: Emit | None = None,
+        name: str | None = None,
+        **aggregates: Aggregate,
+    ) -> KTable:
+        """A table of named aggregates per key (and window), such as ``departures=count()``; or of Python functions.
+
+        ``initializer()`` gives the first aggregate, ``aggregator(key, value, aggregate)`` the next (None deletes it),
+        ``merger(key, one, other)`` that of two sessions which become one; ``value`` says of which type they are.
+        ``emit`` of named aggregates: a result for each record (``"every"``, the default where it makes a difference),
+        or the last one of each key per batch (``"last"``, cheaper).
+        """
+        if isinstance(value, Aggregate):
+            aggregates["value"] = value
+            value = None
+        where = self._where("aggregate", name)
+        if initializer is None:
+            return self._columns(where, aggregates, store, emit, name, bare=False)
+        if aggregates or aggregator is None:
+            raise TopologyError(f"{where}: give initializer and aggregator, or named aggregates such as n=count()")
+        if (merger is not None) != isinstance(self._window, SessionWindows):
+            raise TopologyError(f"{where}: merger=... goes with session windows, and there it is needed")
+        fold = Fold(
+            initializer=exact_function(initializer, where),
+            aggregator=exact_function(aggregator, where, "key", "value", "aggregate"),
+            merger=None if merger is None else exact_function(merger, where, "key", "one", "other"),
+        )
+        return self._fold(fold, value, store, name)
+
+    def count(
+        self, *, column: str = "count", store: str | None = None, emit: Emit | None = None, name: str | None = None
+    ) -> KTable:
+        """A table of the number of records per key (and window), in ``column``."""
+        return self._columns(self._where("count", name), {column: Count()}, store, emit, name, bare=True)
+
+    def reduce(self, reducer: Function, *, store: str | None = None, name: str | None = None) -> KTable:
+        """A table of what ``reducer(aggregate, value)`` makes of the values of a key (and window), of their type."""
+        where = self._where("reduce", name)
+        return self._fold(reduction(exact_function(reducer, where, "aggregate", "value")), None, store, name)
+
+    def _columns(
+        self,
+        where: str,
+        aggregates: dict[str, Aggregate],
+        store: str | None,
+        emit: Emit | None,
+        name: str | None,
+        *,
+        bare: bool,
+    ) -> KTable:
+        from millrace_streams.language.table import KTable
+
+        check_aggregates(where, aggregates)
+        if emit not in ("every", "last", None):
+            raise TopologyError(f"{where}: emit={emit!r}: must be 'every' or 'last'")
+        named = tuple(aggregates.items())
+        if self._on_close or not isinstance(self._window, TimeWindows | None):
+            fold = count_fold() if bare else fold_of(where, named)
+            return self._fold(fold, None, store, name, aggregates=named, bare=bare)
+        fields = {
+            "aggregates": named,
+            "window": self._window,
+            "store": store or self._builder._new_name(f"{AggregateNode.prefix}-STATE-STORE"),
+            "emit": emit,
+            "bare": bare,
+        }
+        return KTable(self._builder, self._then(AggregateNode, name, **fields))
+
+    def _fold(self, fold: Fold, value: Any, store: str | None, name: str | None, **fields: Any) -> KTable:
+        from millrace_streams.language.table import KTable
+
+        fields |= {
+            "folds": (fold,),
+            "window": self._window,
+            "serde": self._serde("aggregate", value, name),
+            "store": store or self._builder._new_name(f"{FoldNode.prefix}-STATE-STORE"),
+            "on_close": self._on_close,
+        }
+        return KTable(self._builder, self._then(FoldNode, name, **fields))
+
+
+class KGroupedStream(Aggregating):
+    """Records grouped by key, to be aggregated."""
+
+    @overload
+    def windowed_by(self, window: SessionWindows) -> SessionWindowedKStream: ...
+    @overload
+    def windowed_by(self, window: TimeWindows | SlidingWindows | UnlimitedWindows) -> TimeWindowedKStream: ...
+
+    def windowed_by(self, window: Windows) -> TimeWindowedKStream | SessionWindowedKStream:
+        """Aggregate per window of time."""
+        if isinstance(window, SessionWindows):
+            return SessionWindowedKStream(self._builder, self._node, window)
+        return TimeWindowedKStream(self._builder, self._node, window)
+
+    def cogroup(self, aggregator: Function, *, name: str | None = None) -> CogroupedKStream:
+        """Begin an aggregation over several grouped streams, of which each has an aggregator of its own."""
+        from millrace_streams.language.cogrouped import CogroupedKStream
+
+        where = self._where("cogroup", name)
+        return CogroupedKStream(
+            self._builder, ((self, exact_function(aggregator, where, "key", "value", "aggregate")),)
+        )
+
+
+class _Windowed(Aggregating):
+    """Records grouped by key and window."""
+
+    def __init__(self, builder: Any, node: Node, window: Windows, *, on_close: bool = False) -> None:
+        """Group what ``node`` gives by ``window``."""
+        super().__init__(builder, node)
+        self._window = window
+        self._on_close = on_close
+
+
+class TimeWindowedKStream(_Windowed):
+    """Records grouped by key and window, to be aggregated."""
+
+    def emit_strategy(self, strategy: EmitStrategy) -> TimeWindowedKStream:
+        """Give a result for each record, or one per window when it closes."""
+        assert self._window is not None
+        return TimeWindowedKStream(self._builder, self._node, self._window, on_close=_on_close(self, strategy))
+
+
+class SessionWindowedKStream(_Windowed):
+    """Records grouped by key and session, to be aggregated."""
+
+    def emit_strategy(self, strategy: EmitStrategy) -> SessionWindowedKStream:
+        """Give a result for each record, or one per session when it closes."""
+        assert self._window is not None
+        return SessionWindowedKStream(self._builder, self._node, self._window, on_close=_on_close(self, strategy))
+
+
+def check_aggregates(where: str, aggregates: dict[str, Aggregate]) -> None:
+    """Refuse what is no aggregate. Raises ``TopologyError`` naming ``where``."""
+    if not aggregates:
+        raise TopologyError(f"{where}: give at least one aggregate, such as departures=count()")
+    for column, aggregate in aggregates.items():
+        if not isinstance(aggregate, Aggregate):
+            raise TopologyError(
+                f"{where}: {column}={aggregate!r} is not an aggregate, such as count() or mean('delay')"
+            )
+
+
+def _on_close(handle: Handle, strategy: EmitStrategy) -> bool:
+    if strategy not in ("on_window_update", "on_window_close"):
+        raise TopologyError(
+            f"emit_strategy after {handle.name}: {strategy!r}: must be 'on_window_update' or 'on_window_close'"
+        )
+    return strategy == "on_window_close"

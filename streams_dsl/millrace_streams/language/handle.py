@@ -1,0 +1,79 @@
+"""What a stream, a table and a group have in common: the builder and the node that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from millrace_streams.errors import TopologyError
+from millrace_streams.expressions import Alias, Expression, col, expression_of
+from millrace_streams.functions import Batchwise, PythonFunction, python_function
+from millrace_streams.graph import Node
+from millrace_streams.serdes import RowSerde, Serde, scalar_serde, serde_of
+
+if TYPE_CHECKING:
+    from millrace_streams.builder import StreamsBuilder
+
+NodeT = TypeVar("NodeT", bound=Node)
+Function = Callable[..., Any]
+Predicate = Expression | Function | Batchwise
+Columns = tuple[tuple[str, Expression], ...]
+
+
+class Handle:
+    """A node of a builder's topology."""
+
+    def __init__(self, builder: StreamsBuilder, node: Node) -> None:
+        """Stand for ``node``."""
+        self._builder = builder
+        self._node = node
+
+    @property
+    def name(self) -> str:
+        """Name of the node."""
+        return self._node.name
+
+    def _then(self, kind: type[NodeT], name: str | None, /, *others: Handle, **fields: Any) -> NodeT:
+        parents = (self._node.name, *(other._node.name for other in others))
+        return self._builder._add(kind, name, parents, **fields)
+
+    def _where(self, what: str, name: str | None) -> str:
+        check_name(name)
+        return name or f"{what} after {self._node.name}"
+
+    def _pairs(self, what: str, columns: Sequence[str | Alias], expressions: dict[str, Any]) -> Columns:
+        where = f"{what} after {self._node.name}"
+        pairs = [_pair(column, where) for column in columns]
+        pairs += [(column, expression_of(value)) for column, value in expressions.items()]
+        names = [column for column, _ in pairs]
+        if not names:
+            raise TopologyError(f"{where}: name at least one column")
+        if len(names) != len(set(names)):
+            raise TopologyError(f"{where}: a column is named twice in {', '.join(names)}")
+        return tuple(pairs)
+
+    def _function(self, what: str, function: Function | Batchwise, name: str | None, *takes: str) -> PythonFunction:
+        return python_function(function, self._where(what, name), takes=takes or ("value",))
+
+    def _predicate(self, what: str, predicate: Predicate, name: str | None) -> Expression | PythonFunction:
+        return predicate if isinstance(predicate, Expression) else self._function(what, predicate, name)
+
+    def _serde(self, what: str, given: Any, name: str | None = None) -> Serde | RowSerde | None:
+        return None if given is None else serde_of(given, self._where(what, name))
+
+    def _key_serde(self, what: str, given: Any, name: str | None = None) -> Serde | None:
+        return None if given is None else scalar_serde(given, self._where(what, name))
+
+
+def check_name(name: object) -> None:
+    """Refuse what is no name: a column called ``name`` was meant. Raises ``TopologyError``."""
+    if name is not None and not isinstance(name, str):
+        raise TopologyError(f"name={name!r} names the node; for a column of that name write expression.alias('name')")
+
+
+def _pair(column: str | Alias, where: str) -> tuple[str, Expression]:
+    if isinstance(column, str):
+        return column, col(column)
+    if isinstance(column, Alias):
+        return column.name, column.expression
+    raise TopologyError(f"{where}: {column!r} has no name: write name=expression or expression.alias('name')")

@@ -1,0 +1,285 @@
+"""``KTable``: the newest row of each key counts; its groups; and the global table, which every task holds whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millrace_streams.aggregates import Aggregate
+from millrace_streams.errors import TopologyError
+from millrace_streams.expressions import Alias
+from millrace_streams.functions import exact_function, python_function
+from millrace_streams.graph import (
+    AnswerNode,
+    DeltaSinkNode,
+    GroupTableNode,
+    JoinKind,
+    RepartitionNode,
+    ResponseJoinNode,
+    SelectKeyFunctionNode,
+    SubscribeNode,
+    SuppressNode,
+    TableFilterNode,
+    TableFoldNode,
+    TableMapNode,
+    TableSelectNode,
+    TableTableJoinNode,
+    ToStreamNode,
+)
+from millrace_streams.language.handle import Function, Handle, Predicate
+from millrace_streams.language.stream import KStream
+from millrace_streams.serdes import LONG
+from millrace_streams.suppressed import Suppressed
+
+
+class KTable(Handle):
+    """A table: the newest row of each key (and window) counts."""
+
+    def filter(
+        self, predicate: Predicate, *, store: str | None = None, name: str | None = None, negate: bool = False
+    ) -> KTable:
+        """Keep the rows for which ``predicate`` is true; one that no longer passes is deleted."""
+        checked = self._predicate("filter", predicate, name)
+        fields = {"predicate": checked, "negate": negate, "store": store}
+        return KTable(self._builder, self._then(TableFilterNode, name, **fields))
+
+    def filter_not(self, predicate: Predicate, *, store: str | None = None, name: str | None = None) -> KTable:
+        """Keep the rows for which ``predicate`` is not true."""
+        return self.filter(predicate, store=store, name=name, negate=True)
+
+    def map_values(
+        self,
+        function: Function | None = None,
+        *,
+        value: Any = None,
+        store: str | None = None,
+        name: str | None = None,
+        **expressions: Any,
+    ) -> KTable:
+        """New values: from expressions (as ``select``), or from a Python function of the value, or key and value."""
+        where = self._where("map_values", name)
+        if function is None:
+            pairs = self._pairs("map_values", (), expressions)
+            return KTable(self._builder, self._then(TableSelectNode, name, columns=pairs, store=store))
+        if expressions:
+            raise TopologyError(f"{where}: give a function with value=..., or column=expression, not both")
+        python = self._function("map_values", function, name)
+        serde = self._serde("map_values", value, name)
+        return KTable(self._builder, self._then(TableMapNode, name, function=python, serde=serde, store=store))
+
+    def select(self, *columns: str | Alias, name: str | None = None, **expressions: Any) -> KTable:
+        """Keep these columns and compute those; the key's columns stay in any case."""
+        self._where("select", name)
+        pairs = self._pairs("select", columns, expressions)
+        return KTable(self._builder, self._then(TableSelectNode, name, columns=pairs))
+
+    def group_by(
+        self,
+        *columns: str | Alias | Function,
+        key: Any = None,
+        value: Any = None,
+        name: str | None = None,
+        **expressions: Any,
+    ) -> KGroupedTable:
+        """Group the rows by columns, by expressions, or by a Python function that gives the pair of key and value.
+
+        ``key`` and ``value`` are the types that the function gives, by default those of the table.
+        """
+        self._where("group_by", name)
+        if columns and callable(columns[0]):
+            fields: dict[str, Any] = {
+                "selector": self._function("group_by", columns[0], name),
+                "key_serde": self._key_serde("group_by", key, name),
+                "serde": self._serde("group_by", value, name),
+            }
+        else:
+            if key is not None:
+                expressions["key"] = key
+            pairs = self._pairs("group_by", columns, expressions)  # type: ignore[arg-type]
+            fields = {"selector": None, "columns": pairs}
+        return KGroupedTable(self._builder, self._then(GroupTableNode, name, **fields))
+
+    def join(
+        self,
+        other: KTable,
+        joiner: Function,
+        *,
+        foreign_key: Function | None = None,
+        foreign_key_type: Any = None,
+        value: Any = None,
+        store: str | None = None,
+        name: str | None = None,
+    ) -> KTable:
+        """The rows of both tables that have the same key, joined by ``joiner(left, right)``.
+
+        With ``foreign_key``, a function of the left value (or key and value), each left row is joined with the row of
+        the right table that has this key; ``foreign_key_type`` is its type, by default that of the left table's key.
+        """
+        return self._join("inner", other, joiner, foreign_key, foreign_key_type, value, store, name)
+
+    def left_join(
+        self,
+        other: KTable,
+        joiner: Function,
+        *,
+        foreign_key: Function | None = None,
+        foreign_key_type: Any = None,
+        value: Any = None,
+        store: str | None = None,
+        name: str | None = None,
+    ) -> KTable:
+        """As ``join``; a left row without a partner is joined with None."""
+        return self._join("left", other, joiner, foreign_key, foreign_key_type, value, store, name)
+
+    def outer_join(
+        self, other: KTable, joiner: Function, *, value: Any = None, store: str | None = None, name: str | None = None
+    ) -> KTable:
+        """As ``join``; rows of either side without a partner are joined with None."""
+        return self._join("outer", other, joiner, None, None, value, store, name)
+
+    def _join(
+        self,
+        kind: JoinKind,
+        other: KTable,
+        joiner: Function,
+        foreign_key: Function | None,
+        foreign_key_type: Any,
+        value: Any,
+        store: str | None,
+        name: str | None,
+    ) -> KTable:
+        where = self._where(f"{kind} join", name)
+        if not isinstance(other, KTable):
+            raise TopologyError(f"{where}: a table is joined with a table, not with {type(other).__name__}")
+        fields: dict[str, Any] = {
+            "kind": kind,
+            "joiner": python_function(joiner, where, takes=("left", "right")),
+            "serde": self._serde(f"{kind} join", value, name),
+            "store": store,
+        }
+        if foreign_key is None:
+            return KTable(self._builder, self._then(TableTableJoinNode, name, other, **fields))
+        extractor = self._function("foreign_key", foreign_key, name)
+        fields["subscription"] = {
+            "kind": kind,
+            "extractor": extractor,
+            "key_serde": self._key_serde("foreign_key", foreign_key_type, name),
+        }
+        return self._foreign_key_join(other, name, fields)
+
+    def _foreign_key_join(self, other: KTable, name: str | None, fields: dict[str, Any]) -> KTable:
+        """Three nodes, as the rows of both tables lie in different buckets: ask, answer, join the answer."""
+        asked = self._then(SubscribeNode, name and f"{name}-subscribe", **fields.pop("subscription"))
+        topic = self._builder._new_name("KTABLE-FK-JOIN-SUBSCRIPTION")
+        there = Handle(self._builder, asked)._then(RepartitionNode, None, topic=f"{topic}-topic", keep_null_keys=True)
+        answered = Handle(self._builder, there)._then(
+            AnswerNode, name and f"{name}-answer", other, store=f"{topic}-store"
+        )
+        topic = self._builder._new_name("KTABLE-FK-JOIN-RESPONSE")
+        back = Handle(self._builder, answered)._then(RepartitionNode, None, topic=f"{topic}-topic")
+        return KTable(self._builder, self._then(ResponseJoinNode, name, Handle(self._builder, back), **fields))
+
+    def suppress(self, suppressed: Suppressed, *, name: str | None = None) -> KTable:
+        """Hold changes back: until their window closes, or for a time."""
+        fields = {
+            "final": suppressed.final,
+            "wait_ms": suppressed.wait_ms,
+            "records_max": suppressed.buffer.records_max,
+            "strict": suppressed.buffer.strict,
+            "buffer": f"{name or self._builder._new_name('KTABLE-SUPPRESS')}-STORE",
+        }
+        return KTable(self._builder, self._then(SuppressNode, name, **fields))
+
+    def to_stream(self, selector: Function | None = None, *, key: Any = None, name: str | None = None) -> KStream:
+        """The table's changes as a stream, under another key if ``selector`` (of key and value) gives one."""
+        stream = KStream(self._builder, self._then(ToStreamNode, name))
+        if selector is None:
+            return stream
+        function = self._function("to_stream", selector, name)
+        serde = self._key_serde("to_stream", key, name)
+        return KStream(self._builder, stream._then(SelectKeyFunctionNode, None, function=function, serde=serde))
+
+    def to_delta(self, table: str, *, name: str | None = None) -> None:
+        """Keep a Delta table equal to this one: rows are upserted by key and window start.
+
+        ``table`` is a name; the runner is told where it lies. Windows come as the columns ``window_start`` and
+        ``window_end``.
+        """
+        self._then(DeltaSinkNode, name, table=table)
+
+
+class GlobalKTable(Handle):
+    """A table that every task holds whole, to be joined by any key."""
+
+
+class KGroupedTable(Handle):
+    """A table's rows grouped anew: aggregates take the old row away again and add the new one."""
+
+    def aggregate(
+        self,
+        initializer: Function,
+        adder: Function,
+        subtractor: Function,
+        *,
+        value: Any = None,
+        store: str | None = None,
+        name: str | None = None,
+    ) -> KTable:
+        """A table of Python functions: ``adder(key, value, aggregate)`` and ``subtractor(key, value, aggregate)``."""
+        where = self._where("aggregate", name)
+        takes = ("key", "value", "aggregate")
+        if isinstance(adder, Aggregate):
+            raise TopologyError(f"{where}: give functions: initializer, adder and subtractor")
+        return self._fold(
+            exact_function(initializer, where),
+            exact_function(adder, where, *takes),
+            exact_function(subtractor, where, *takes),
+            value,
+            store,
+            name,
+        )
+
+    def count(self, *, store: str | None = None, name: str | None = None) -> KTable:
+        """A table of the number of rows per group; one that falls to 0 stays."""
+        return self._fold(
+            lambda: 0,
+            lambda key, value, aggregate: aggregate + 1,
+            lambda key, value, aggregate: aggregate - 1,
+            LONG,
+            store,
+            name,
+        )
+
+    def reduce(
+        self, adder: Function, subtractor: Function, *, store: str | None = None, name: str | None = None
+    ) -> KTable:
+        """A table of ``adder(aggregate, value)`` and ``subtractor(aggregate, value)``, of the values' type."""
+        where = self._where("reduce", name)
+        add = exact_function(adder, where, "aggregate", "value")
+        subtract = exact_function(subtractor, where, "aggregate", "value")
+        return self._fold(
+            None,
+            lambda key, value, aggregate: add(aggregate, value),
+            lambda key, value, aggregate: subtract(aggregate, value),
+            None,
+            store,
+            name,
+        )
+
+    def _fold(
+        self,
+        initializer: Callable[[], Any] | None,
+        adder: Function,
+        subtractor: Function,
+        value: Any,
+        store: str | None,
+        name: str | None,
+    ) -> KTable:
+        fields = {
+            "initializer": initializer,
+            "adder": adder,
+            "subtractor": subtractor,
+            "serde": self._serde("aggregate", value, name),
+            "store": store or self._builder._new_name("KTABLE-AGGREGATE-STATE-STORE"),
+        }
+        return KTable(self._builder, self._then(TableFoldNode, name, **fields))

@@ -1,0 +1,167 @@
+"""Serdes: how the keys and values of a topic of bytes are read and written, and which type they have inside.
+
+A serde pairs the bytes of a topic (those of Kafka's own serializers) with a Python value, and that value with an Arrow
+column. ``row(schema)`` stands for typed rows, whose columns the topic itself keeps.
+
+    >>> LONG.serialize(258).hex()
+    '0000000000000102'
+    >>> JSON.deserialize(b'{"a": [1]}')
+    {'a': [1]}
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from millrace_streams.errors import TopologyError
+
+_METADATA: Final = b"millrace.serde"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serde:
+    """A type of keys or values. ``to_column`` and ``from_column`` go between Python's value and the column's cell."""
+
+    name: str
+    data_type: pa.DataType
+    serialize: Callable[[Any], bytes] = field(repr=False)
+    deserialize: Callable[[bytes], Any] = field(repr=False)
+    to_column: Callable[[Any], Any] | None = field(default=None, repr=False)
+    from_column: Callable[[Any], Any] | None = field(default=None, repr=False)
+
+    def field(self, name: str) -> pa.Field:
+        """A column of this type; what its cells stand for is said in the field's metadata where Arrow cannot."""
+        plain = pa.field(name, self.data_type)
+        return plain.with_metadata({_METADATA: self.name.encode()}) if self.to_column is not None else plain
+
+    def __str__(self) -> str:
+        """Its name."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class RowSerde:
+    """Values that are rows of ``schema``: dicts in Python, columns inside."""
+
+    schema: pa.Schema
+
+    def __str__(self) -> str:
+        """The names of the columns."""
+        return f"row of {', '.join(self.schema.names)}"
+
+
+def _from_struct(form: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    packer = struct.Struct(form)
+    return packer.pack, lambda data: packer.unpack(data)[0]
+
+
+def _number(name: str, data_type: pa.DataType, form: str) -> Serde:
+    pack, unpack = _from_struct(form)
+    return Serde(name=name, data_type=data_type, serialize=pack, deserialize=unpack)
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+STRING: Final = Serde(name="string", data_type=pa.string(), serialize=str.encode, deserialize=bytes.decode)
+BYTES: Final = Serde(name="bytes", data_type=pa.binary(), serialize=bytes, deserialize=bytes)
+INTEGER: Final = _number("integer", pa.int32(), ">i")
+LONG: Final = _number("long", pa.int64(), ">q")
+DOUBLE: Final = _number("double", pa.float64(), ">d")
+BOOLEAN: Final = Serde(
+    name="boolean",
+    data_type=pa.bool_(),
+    serialize=lambda value: b"\x01" if value else b"\x00",
+    deserialize=lambda data: data != b"\x00",
+)
+JSON: Final = Serde(
+    name="json",
+    data_type=pa.string(),
+    serialize=lambda value: _json_text(value).encode(),
+    deserialize=json.loads,
+    to_column=_json_text,
+    from_column=json.loads,
+)
+
+SERDES: Final[dict[str, Serde]] = {serde.name: serde for serde in (STRING, BYTES, INTEGER, LONG, DOUBLE, BOOLEAN, JSON)}
+_PYTHON_TYPES: Final[dict[type, Serde]] = {str: STRING, int: LONG, float: DOUBLE, bytes: BYTES, bool: BOOLEAN}
+
+
+def row(schema: Any) -> RowSerde:
+    """Rows of a schema: an Arrow schema, or whatever ``millrace.schemas.parse_schema`` reads."""
+    if not isinstance(schema, pa.Schema):
+        from millrace.schemas import parse_schema
+
+        schema = parse_schema(schema)
+    return RowSerde(schema)
+
+
+def serde_of(given: Any, node: str) -> Serde | RowSerde:
+    """The serde that a user's argument means.
+
+    It is a serde, its name (``"long"``), a Python type, an Arrow type, or an Arrow schema (a row; if it is the one
+    column ``value``, a bare value). Raises ``TopologyError`` naming ``node``.
+    """
+    if isinstance(given, Serde | RowSerde):
+        return given
+    if isinstance(given, str) and given in SERDES:
+        return SERDES[given]
+    if isinstance(given, type) and given in _PYTHON_TYPES:
+        return _PYTHON_TYPES[given]
+    if isinstance(given, pa.Schema):
+        if given.names == ["value"]:
+            return serde_of(given.field(0).type, node)
+        return RowSerde(given)
+    if isinstance(given, pa.DataType):
+        for serde in SERDES.values():
+            if serde.data_type == given and serde.to_column is None:
+                return serde
+        return Serde(name=str(given), data_type=given, serialize=_no_bytes(given), deserialize=_no_bytes(given))
+    raise TopologyError(f"{node}: {given!r} is no serde: give one of {', '.join(SERDES)}, or row(schema)")
+
+
+def scalar_serde(given: Any, node: str) -> Serde:
+    """As ``serde_of``, for what must be a single value, such as a key. Raises ``TopologyError``."""
+    serde = serde_of(given, node)
+    if isinstance(serde, RowSerde):
+        raise TopologyError(f"{node}: a single value is needed here, not a row: give one of {', '.join(SERDES)}")
+    return serde
+
+
+def serde_of_field(column: pa.Field) -> Serde:
+    """The serde whose values a column holds."""
+    name = (column.metadata or {}).get(_METADATA)
+    if name is not None:
+        return SERDES[name.decode()]
+    serde = serde_of(column.type, column.name)
+    assert isinstance(serde, Serde)
+    return serde
+
+
+def sort_key(value: Any) -> Any:
+    """What orders keys as their bytes do (Kafka's stores are ordered so): by type, then as unsigned bytes."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int):
+        return value & (2**64 - 1)
+    if isinstance(value, float):
+        return struct.pack(">d", value)
+    if isinstance(value, tuple):
+        return tuple(sort_key(part) for part in value)
+    return value
+
+
+def _no_bytes(data_type: pa.DataType) -> Callable[[Any], Any]:
+    def refuse(value: Any) -> Any:
+        raise TopologyError(f"{data_type} has no serde: a topic of bytes can hold {', '.join(SERDES)}")
+
+    return refuse

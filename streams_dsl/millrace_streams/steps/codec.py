@@ -1,0 +1,99 @@
+"""Between columns and Python's objects: keys and values of a layout, out of a frame and into one."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import polars as pl
+import pyarrow as pa
+
+from millrace_streams.layout import WINDOW_END, WINDOW_START, Layout
+from millrace_streams.serdes import serde_of_field
+from millrace_streams.steps.evaluation import polars_schema
+from millrace_streams.windows import FOREVER_MS, Windowed
+
+_LAST_MS: Final = (2**63 - 1) // 1000
+"""The last instant that a timestamp of microseconds can tell: a window without end has no end in a column."""
+
+
+def keys_of(layout: Layout, frame: pl.DataFrame) -> list[Any]:
+    """The keys of a frame's rows: bare, tuples or ``Windowed``; None where all columns of the key are null."""
+    if not layout.key:
+        return [None] * frame.height
+    if len(layout.key) == 1:
+        keys = _cells(layout.schema.field(layout.key[0]), frame)
+    else:
+        columns = [_cells(layout.schema.field(name), frame) for name in layout.key]
+        keys = [None if all(part is None for part in key) else key for key in zip(*columns, strict=True)]
+    if not layout.windowed:
+        return keys
+    starts = frame[WINDOW_START].dt.timestamp("ms").to_list()
+    ends = frame[WINDOW_END].dt.timestamp("ms").fill_null(FOREVER_MS).to_list()
+    return [Windowed(*parts) for parts in zip(keys, starts, ends, strict=True)]
+
+
+def values_of(layout: Layout, frame: pl.DataFrame) -> list[Any]:
+    """The values of a frame's rows: bare, or dicts of all columns."""
+    if layout.value is not None:
+        return _cells(layout.schema.field(layout.value), frame)
+    decoders = _decoders(layout.schema)
+    rows = frame.select(layout.names).to_dicts()
+    for name, decode in decoders.items():
+        for row in rows:
+            if row[name] is not None:
+                row[name] = decode(row[name])
+    return rows
+
+
+def columns_of(layout: Layout, keys: Sequence[Any], values: Sequence[Any]) -> list[pl.Series]:
+    """The layout's columns of keys and values. Raises ``TypeError`` or polars' errors for what does not fit."""
+    columns = _key_columns(layout, keys)
+    if layout.value is not None:
+        columns[layout.value] = values
+    else:
+        for name in layout.value_columns:
+            columns[name] = [None if value is None else value[name] for value in values]
+    types = polars_schema(layout.schema)
+    return [_series(layout.schema.field(name), columns[name], types[name]) for name in layout.names]
+
+
+def _key_columns(layout: Layout, keys: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    columns: dict[str, Sequence[Any]] = {}
+    if layout.windowed:
+        columns[WINDOW_START] = [_instant(key.start) for key in keys]
+        columns[WINDOW_END] = [_instant(key.end) for key in keys]
+        keys = [key.key for key in keys]
+    if len(layout.key) == 1:
+        columns[layout.key[0]] = keys
+    else:
+        for place, name in enumerate(layout.key):
+            columns[name] = [None if key is None else key[place] for key in keys]
+    return columns
+
+
+def _series(column: pa.Field, cells: Sequence[Any], data_type: pl.DataType) -> pl.Series:
+    encode = serde_of_field(column).to_column if column.metadata else None
+    if encode is not None:
+        cells = [None if cell is None else encode(cell) for cell in cells]
+    return pl.Series(column.name, cells, dtype=data_type, strict=True)
+
+
+def _cells(column: pa.Field, frame: pl.DataFrame) -> list[Any]:
+    cells: list[Any] = frame[column.name].to_list()
+    decode = serde_of_field(column).from_column if column.metadata else None
+    return cells if decode is None else [None if cell is None else decode(cell) for cell in cells]
+
+
+@lru_cache(maxsize=256)
+def _decoders(schema: pa.Schema) -> dict[str, Callable[[Any], Any]]:
+    serdes = {column.name: serde_of_field(column) for column in schema if column.metadata}
+    return {name: serde.from_column for name, serde in serdes.items() if serde.from_column is not None}
+
+
+def _instant(time_ms: int) -> dt.datetime | None:
+    if time_ms > _LAST_MS:
+        return None
+    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=time_ms)

@@ -1,0 +1,43 @@
+"""Filter and branch: the records that a predicate lets through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millrace_streams.graph import BranchNode, FilterNode
+from millrace_streams.steps.flow import Inputs, Output
+from millrace_streams.steps.operator import State, StatelessStep
+from millrace_streams.steps.predicates import rows_passing
+
+
+@dataclass(frozen=True)
+class FilterStep(StatelessStep):
+    """The step of a ``FilterNode``."""
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Keep what passes."""
+        node = self.operator.node
+        assert isinstance(node, FilterNode)
+        batch = inputs.batch
+        rows = rows_passing(node.predicate, batch, inputs, node.name, negate=node.negate)
+        return Output(batch.take(rows), rows)
+
+
+@dataclass(frozen=True)
+class BranchStep(StatelessStep):
+    """The step of a ``BranchNode``: what no earlier branch took and this one does."""
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Keep what belongs to this branch."""
+        node = self.operator.node
+        assert isinstance(node, BranchNode)
+        batch = inputs.batch
+        taken: set[int] = set()
+        for predicate in node.earlier:
+            taken.update(rows_passing(predicate, batch, inputs, node.name))
+        if node.predicate is None:
+            own = list(range(batch.height))
+        else:
+            own = rows_passing(node.predicate, batch, inputs, node.name)
+        rows = [row for row in own if row not in taken]
+        return Output(batch.take(rows), rows)

@@ -1,0 +1,225 @@
+"""The foreign-key join of two tables (KIP-213), in three steps, since the rows of both lie in different buckets.
+
+A change of the left table is a *subscription* under its foreign key; where the right table's row lies, subscriptions
+are kept and *answered*, at once and whenever that row changes; back under the left row's key, an answer is joined with
+the left row, unless that has changed since it asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from millrace_streams.graph import AnswerNode, ResponseJoinNode, SubscribeNode
+from millrace_streams.serdes import sort_key
+from millrace_streams.steps.flow import Emitted, Inputs, Output
+from millrace_streams.steps.joins import TableView, keys_of_side
+from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, StatelessStep, typed
+from millrace_streams.stores import KeyValueStore, StoreSpec
+
+_RIGHT_TABLE: Final = 1
+_ANSWERS: Final = 1
+
+
+class Instruction(StrEnum):
+    """What a subscription asks for."""
+
+    LEAVE = "leave"
+    """Forget it, without an answer."""
+    LEAVE_AND_ANSWER = "leave_and_answer"
+    """Forget it, and answer that there is nothing."""
+    ANSWER_ALWAYS = "answer_always"
+    """Keep it, and answer even that there is nothing: an earlier result may have to go."""
+    ANSWER_IF_THERE = "answer_if_there"
+    """Keep it, and answer if there is a row."""
+
+
+class Subscription(NamedTuple):
+    """A left row asks for a right one; ``digest`` tells its value from any other."""
+
+    left_key: Any
+    digest: str | None
+    instruction: Instruction
+
+
+class Answer(NamedTuple):
+    """The right row's value for the left row that had the value of ``digest``."""
+
+    digest: str | None
+    value: Any
+
+
+def digest_of(value: Any) -> str | None:
+    """What tells one value from another; None of no value."""
+    if value is None:
+        return None
+    text = json.dumps(value, sort_keys=True, default=repr)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class SubscribeStep(StatelessStep):
+    """The step of a ``SubscribeNode``: a change of the left table as what it asks for under which key."""
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Say what each change asks for."""
+        node, batch, out = self.operator.node, inputs.batch, Emitted()
+        assert isinstance(node, SubscribeNode)
+        latest = batch.latest if batch.latest is not None and self.operator.versioned[0] else [True] * batch.height
+        rows = zip(batch.keys, batch.values, batch.olds, batch.times, latest, strict=True)
+        extract = node.extractor.keyed
+        with inputs.blaming(node.name, node.extractor) as place:
+            for place.turn, (key, new, old, time_ms, newest) in enumerate(rows):
+                if not newest:
+                    out.dropped += 1
+                    continue
+                old_wants = None if old is None else extract(key, old)
+                new_wants = None if new is None else extract(key, new)
+                asks = _asks_left if node.kind == "left" else _asks_inner
+                for wanted, instruction in asks(new, old, new_wants, old_wants):
+                    out.add(place.turn, wanted, Subscription(key, digest_of(new), instruction), time_ms)
+        return out.output(self.operator.result)
+
+
+def _asks_inner(new: Any, old: Any, new_wants: Any, old_wants: Any) -> list[tuple[Any, Instruction]]:
+    if new_wants is None:
+        return [] if old_wants is None else [(old_wants, Instruction.LEAVE_AND_ANSWER)]
+    if old_wants is None:
+        return [(new_wants, Instruction.ANSWER_IF_THERE)]
+    if old_wants != new_wants:
+        return [(old_wants, Instruction.LEAVE), (new_wants, Instruction.ANSWER_ALWAYS)]
+    return [(new_wants, Instruction.ANSWER_ALWAYS)]
+
+
+def _asks_left(new: Any, old: Any, new_wants: Any, old_wants: Any) -> list[tuple[Any, Instruction]]:
+    if new is None and old is None:
+        return []
+    leaving = [(old_wants, Instruction.LEAVE)] if old_wants is not None and old_wants != new_wants else []
+    return [*leaving, (new_wants, Instruction.ANSWER_ALWAYS)]
+
+
+@dataclass(frozen=True)
+class AnswerStep:
+    """The step of an ``AnswerNode``; inputs are the subscriptions and the right table's changes.
+
+    A change of a right row is answered to all that want it, in order of their keys, under the change's own time; a
+    subscription under the larger time of both. Subscriptions are kept by the key that they want.
+    """
+
+    operator: Operator
+
+    @property
+    def stores(self) -> tuple[AnyStoreSpec, ...]:
+        """The subscriptions."""
+        return (StoreSpec(name=self._node.store, kind="key_value", layout=self.operator.inputs[0]),)
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Answer in turn."""
+        out, reads = Emitted(), self.operator.reads[_RIGHT_TABLE]
+        store = state.stores[self._node.store]
+        assert reads is not None
+        assert isinstance(store, KeyValueStore)
+        view = TableView.of(state, reads, keys_of_side(inputs, 0) | keys_of_side(inputs, 1))
+        asked, right = inputs.batches
+        versioned = self.operator.versioned[_RIGHT_TABLE]
+        for turn, side, row in inputs.turns():
+            if side != _RIGHT_TABLE:
+                self._subscribe(turn, asked.keys[row], asked.values[row], asked.times[row], store, view, out)
+                continue
+            key, value, time_ms = right.keys[row], right.values[row], right.times[row]
+            if versioned and right.latest is not None and not right.latest[row]:
+                out.dropped += 1
+                continue
+            view.roll(key, value, time_ms)
+            wanting = store.get(key)
+            for left_key, digest in sorted(
+                (wanting.value if wanting is not None else {}).items(), key=lambda item: sort_key(item[0])
+            ):
+                out.add(turn, left_key, Answer(digest, value), time_ms)
+        return out.output(self.operator.result)
+
+    def _subscribe(
+        self,
+        turn: int,
+        wanted: Any,
+        asked: Subscription,
+        time_ms: int,
+        store: KeyValueStore,
+        view: TableView,
+        out: Emitted,
+    ) -> None:
+        leaves = asked.instruction in (Instruction.LEAVE, Instruction.LEAVE_AND_ANSWER)
+        if wanted is not None:
+            stored = store.get(wanted)
+            wanting = dict(stored.value) if stored is not None else {}
+            if leaves:
+                wanting.pop(asked.left_key, None)
+            else:
+                wanting[asked.left_key] = asked.digest
+            store.put(wanted, wanting or None, time_ms)
+        if asked.instruction is Instruction.LEAVE:
+            return
+        row = view.get(wanted, time_ms) if wanted is not None and not leaves else None
+        if row is None and asked.instruction is Instruction.ANSWER_IF_THERE:
+            return
+        answered_ms = time_ms if row is None else max(time_ms, row.timestamp)
+        out.add(turn, asked.left_key, Answer(asked.digest, row.value if row is not None else None), answered_ms)
+
+    @property
+    def _node(self) -> AnswerNode:
+        node = self.operator.node
+        assert isinstance(node, AnswerNode)
+        return node
+
+
+@dataclass(frozen=True)
+class ResponseJoinStep:
+    """The step of a ``ResponseJoinNode``; inputs are the left table's changes and the answers."""
+
+    operator: Operator
+
+    @property
+    def stores(self) -> tuple[AnyStoreSpec, ...]:
+        """The joined rows, if they are kept."""
+        node = self._node
+        if node.store is None:
+            return ()
+        return (StoreSpec(name=node.store, kind="key_value", layout=self.operator.result),)
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Join the answers that are still wanted."""
+        node, out, reads = self._node, Emitted(), self.operator.reads[0]
+        assert reads is not None
+        store = state.stores[node.store] if node.store is not None else None
+        view = TableView.of(state, reads, keys_of_side(inputs, 0) | keys_of_side(inputs, 1))
+        left, answers = inputs.batches
+        with inputs.blaming(node.name, node.joiner) as place:
+            for place.turn, side, row in inputs.turns():
+                if side != _ANSWERS:
+                    if left.latest is None or left.latest[row]:
+                        view.roll(left.keys[row], left.values[row], left.times[row])
+                    continue
+                key, answer, time_ms = answers.keys[row], answers.values[row], answers.times[row]
+                own = view.get(key, time_ms)
+                value = own.value if own is not None else None
+                if digest_of(value) != answer.digest:
+                    continue
+                result = None
+                if value is not None and (answer.value is not None or node.kind == "left"):
+                    result = node.joiner.keyed(key, value, answer.value)
+                before = None
+                if isinstance(store, KeyValueStore):
+                    stored = store.get(key)
+                    before = stored.value if stored is not None else None
+                    store.put(key, result, time_ms)
+                out.add(place.turn, key, result, time_ms, before if node.sends_old else None)
+        return typed(node, out.output(self.operator.result))
+
+    @property
+    def _node(self) -> ResponseJoinNode:
+        node = self.operator.node
+        assert isinstance(node, ResponseJoinNode)
+        return node

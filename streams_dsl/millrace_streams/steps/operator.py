@@ -1,0 +1,115 @@
+"""What a step is made of, and what it works with: an operator of the plan, and the state of one bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from millrace_streams.graph import Node
+from millrace_streams.layout import Layout
+from millrace_streams.steps.flow import Inputs, Output
+from millrace_streams.steps.store import StateDelta, Store, StoreSpec
+from millrace_streams.stores import ObjectStore, SessionStore, VersionedStore, WindowStore
+from millrace_streams.stores import StoreSpec as ObjectStoreSpec
+from millrace_streams.stores.base import Stored
+from millrace_streams.windows import Windowed
+
+AnyStore: TypeAlias = Store | ObjectStore
+AnyStoreSpec: TypeAlias = StoreSpec | ObjectStoreSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """A node with the layouts of what it reads and what it gives: all that a step must know.
+
+    ``reads`` names, per parent, the store in which a table's rows can be looked up; ``versioned`` says which parents
+    are tables of versions, whose changes may come out of order.
+    """
+
+    node: Node
+    inputs: tuple[Layout, ...]
+    result: Layout
+    reads: tuple[str | None, ...] = ()
+    versioned: tuple[bool, ...] = ()
+
+    @property
+    def given(self) -> Layout:
+        """The layout of the first (or only) input."""
+        return self.inputs[0]
+
+
+Lookup: TypeAlias = Callable[[Store, Iterable[Any]], dict[Any, Stored]]
+"""Rows of a store in columns, by key."""
+
+
+@dataclass(slots=True)
+class State:
+    """The state of one bucket: stores by name, and what users' processors hold.
+
+    ``pending`` are changes of stores in columns, which are taken over when all steps have run.
+    """
+
+    stores: dict[str, AnyStore]
+    pending: dict[str, StateDelta] = field(default_factory=dict)
+    lookups: Mapping[str, Lookup] = field(default_factory=dict)
+    running: dict[str, Any] = field(default_factory=dict)
+
+    def rows_before(self, store_name: str, keys: Iterable[Any]) -> dict[Any, Stored]:
+        """The rows that a table's store held for these keys when the batch began."""
+        store = self.stores[store_name]
+        if isinstance(store, Store):
+            return self.lookups[store_name](store, keys)
+        found = {key: _stored(store, key) for key in keys}
+        return {key: stored for key, stored in found.items() if stored is not None}
+
+
+def _stored(store: ObjectStore, key: Any) -> Stored | None:
+    if isinstance(store, VersionedStore):
+        versions = store.before(key)
+        return None if versions is None else versions.newest()
+    if isinstance(store, WindowStore):
+        assert isinstance(key, Windowed)
+        row: Stored | None = store.before((key.key, key.start))
+        return row
+    if isinstance(store, SessionStore):
+        value = store.before(key)
+        return None if value is None else Stored(value, key.end)
+    found: Stored | None = store.before(key)
+    return found
+
+
+class Step(Protocol):
+    """An operator at work; made once per worker, used for all its batches and buckets."""
+
+    @property
+    def stores(self) -> tuple[AnyStoreSpec, ...]:
+        """The stores that it keeps."""
+        ...
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Handle a batch of one bucket; its changes are in the bucket's stores afterwards."""
+        ...
+
+
+@dataclass(frozen=True)
+class StatelessStep:
+    """Base of the steps that keep nothing."""
+
+    operator: Operator
+
+    @property
+    def stores(self) -> tuple[AnyStoreSpec, ...]:
+        """None."""
+        return ()
+
+
+def typed(node: Node, output: Output) -> Output:
+    """Make sure that what a user's function gave is of the layout's types.
+
+    Raises ``UserFunctionError`` naming the node when it is not.
+    """
+    from millrace_streams.steps.results import check_types
+
+    check_types(node.name, output.batch)
+    return output

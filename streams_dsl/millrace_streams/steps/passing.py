@@ -1,0 +1,76 @@
+"""Steps that leave records as they are: peek, for_each, merge, to_stream, and the way through a topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from millrace_streams.graph import ForEachNode, PeekNode, RepartitionNode
+from millrace_streams.steps.batch import Batch, concatenate
+from millrace_streams.steps.flow import FIXED, HOP, LANE, ROOT, TURN, Inputs, Marks, Output
+from millrace_streams.steps.operator import State, StatelessStep
+
+
+@dataclass(frozen=True)
+class PeekStep(StatelessStep):
+    """The step of a ``PeekNode`` or ``ForEachNode``."""
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Show each record to the function."""
+        node = self.operator.node
+        assert isinstance(node, PeekNode | ForEachNode)
+        batch, call = inputs.batch, node.function.keyed
+        with inputs.blaming(node.name, node.function) as place:
+            for place.turn, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
+                call(key, value)
+        return Output(batch)
+
+
+@dataclass(frozen=True)
+class ToStreamStep(StatelessStep):
+    """The step of a ``ToStreamNode``: changes as records, without what they replaced."""
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """The same rows."""
+        return Output(inputs.batch.with_layout(self.operator.result))
+
+
+@dataclass(frozen=True)
+class MergeStep(StatelessStep):
+    """The step of a ``MergeNode``."""
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """The rows of all parents, in turn."""
+        heights = np.cumsum([0, *(batch.height for batch in inputs.batches)])
+        rows = heights[np.asarray(inputs.sides, dtype=np.int64)] + np.asarray(inputs.rows, dtype=np.int64)
+        whole: Batch = concatenate(self.operator.result, inputs.batches)
+        return Output(whole.take(rows))
+
+
+@dataclass(frozen=True)
+class RepartitionStep(StatelessStep):
+    """The step of a ``RepartitionNode``: what goes through a topic comes after all that its record did before."""
+
+    lane: int
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """The rows that have a key, with marks of their own."""
+        node = self.operator.node
+        assert isinstance(node, RepartitionNode)
+        batch = inputs.batch
+        rows = [row for row, key in enumerate(batch.keys) if node.keep_null_keys or key is not None]
+        if len(rows) < batch.height:
+            batch = batch.take(rows)
+        return Output(batch, marks=self._marks(inputs.marks[rows]))
+
+    def _marks(self, marks: Marks) -> Marks:
+        through = np.zeros_like(marks)
+        roots = marks[:, ROOT]
+        begins = np.searchsorted(roots, roots, side="left")
+        through[:, ROOT] = roots
+        through[:, HOP] = marks[:, HOP] + 1
+        through[:, TURN] = np.arange(len(marks)) - begins
+        through[:, LANE] = self.lane
+        through[:, FIXED:] = 0
+        return through

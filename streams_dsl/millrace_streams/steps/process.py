@@ -1,0 +1,224 @@
+"""Users' own processors: records one by one, with stores, and punctuations by stream time and by the wall clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from millrace_streams.errors import TopologyError
+from millrace_streams.graph import ProcessNode
+from millrace_streams.layout import Layout
+from millrace_streams.processors import PunctuationType, Record, RecordMetadata, StoreBuilder
+from millrace_streams.serdes import RowSerde
+from millrace_streams.steps.flow import FIXED, LAST, Emitted, Inputs, Marks, Output
+from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
+from millrace_streams.steps.process_stores import view_of
+from millrace_streams.stores import ObjectStore, StoreSpec
+
+_KINDS: Final = ("stream_time", "wall_clock_time")
+
+
+@dataclass(slots=True)
+class Punctuation:
+    """A callback that is due again and again."""
+
+    interval_ms: int
+    kind: PunctuationType
+    callback: Callable[[int], None]
+    next_ms: int
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        """End it."""
+        self.cancelled = True
+
+    def punctuate(self, now_ms: int) -> None:
+        """Call it if it is due; a jump over several intervals gives one call, and the next keeps to the multiples."""
+        if self.cancelled or now_ms < self.next_ms:
+            return
+        due_ms = self.next_ms
+        self.next_ms += self.interval_ms
+        if self.next_ms <= now_ms:
+            self.next_ms = due_ms + ((now_ms - due_ms) // self.interval_ms + 1) * self.interval_ms
+        self.callback(now_ms)
+
+
+@dataclass(slots=True)
+class Context:
+    """What a processor can do: the ``ProcessorContext`` of one processor in one task."""
+
+    node: ProcessNode
+    stores: dict[str, ObjectStore]
+    out: Emitted = field(default_factory=Emitted)
+    punctuations: list[Punctuation] = field(default_factory=list)
+    stream_time_ms: int = -1
+    wall_clock_ms: int = 0
+    cause: int = 0
+    record: Record | None = None
+    origin: Callable[[int], Any] | None = None
+
+    @property
+    def record_metadata(self) -> RecordMetadata | None:
+        """Where the record in hand was read."""
+        if self.record is None or self.origin is None:
+            return None
+        return RecordMetadata(*self.origin(self.cause))
+
+    def forward(self, key: Any, value: Any = None, timestamp: int | None = None) -> None:
+        """Give a record to what comes after."""
+        if self.node.fixed_key:
+            raise TopologyError(f"{self.node.name}: process_values keeps the key: use forward_value")
+        if isinstance(key, Record):
+            key, value, timestamp = key.key, key.value, key.timestamp
+        self.out.add(self.cause, key, value, self._time(timestamp))
+
+    def forward_value(self, value: Any, timestamp: int | None = None) -> None:
+        """Give a value to what comes after, under the key of the record in hand."""
+        if self.record is None:
+            raise TopologyError(
+                f"{self.node.name}: there is no record in hand whose key a value could be forwarded under"
+            )
+        self.out.add(self.cause, self.record.key, value, self._time(timestamp))
+
+    def store(self, name: str) -> Any:
+        """A view of a connected store."""
+        if name not in self.stores:
+            raise TopologyError(
+                f"{self.node.name}: the store {name} is not connected to it (connected: "
+                f"{', '.join(self.stores) or 'none'}): name it in stores=[...]"
+            )
+        return view_of(self.stores[name])
+
+    def schedule(self, interval_ms: int, kind: PunctuationType, callback: Callable[[int], None]) -> Punctuation:
+        """Call back at every multiple of an interval."""
+        if kind not in _KINDS or interval_ms <= 0:
+            raise TopologyError(
+                f"{self.node.name}: schedule every {interval_ms} ms by {kind}: the interval must be positive, the kind "
+                f"one of {', '.join(_KINDS)}"
+            )
+        first_ms = 0 if kind == "stream_time" else self.wall_clock_ms + interval_ms
+        punctuation = Punctuation(interval_ms, kind, callback, first_ms)
+        self.punctuations.append(punctuation)
+        return punctuation
+
+    def punctuate(self, kind: PunctuationType, now_ms: int) -> None:
+        """Call what is due."""
+        self.record = None
+        for punctuation in list(self.punctuations):
+            if punctuation.kind == kind:
+                punctuation.punctuate(now_ms)
+
+    def _time(self, timestamp: int | None) -> int:
+        if timestamp is not None:
+            return timestamp
+        return self.record.timestamp if self.record is not None else max(self.stream_time_ms, 0)
+
+
+@dataclass(frozen=True)
+class ProcessStep:
+    """The step of a ``ProcessNode``.
+
+    A record that moves the task's stream time on is processed first, then punctuations are called; the task's
+    stream time is that of all records that come in, whether they reach the processor or not.
+    """
+
+    operator: Operator
+
+    @property
+    def stores(self) -> tuple[AnyStoreSpec, ...]:
+        """The connected stores."""
+        return tuple(_spec(builder) for builder in self._node.connected)
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Process the records in turn, and punctuate."""
+        node, batch = self._node, inputs.batch
+        context, processor = self._running(inputs, state)
+        context.out, context.wall_clock_ms = Emitted(), inputs.wall_clock_ms
+        context.origin = inputs.origin_of
+        ticks = inputs.ticks
+        tick_marks = ticks.marks if ticks is not None else inputs.marks[:0]
+        after = _after(tick_marks)
+        events = _events(inputs.marks, after)
+        with inputs.blaming(node.name, type(processor).__name__) as place:
+            context.cause = place.turn = batch.height + len(after)
+            context.punctuate("wall_clock_time", inputs.wall_clock_ms)
+            for event in events:
+                context.cause = place.turn = event
+                if event < batch.height:
+                    self._process(
+                        processor, context, Record(batch.keys[event], batch.values[event], batch.times[event])
+                    )
+                elif ticks is not None:
+                    time_ms = ticks.times[event - batch.height]
+                    context.stream_time_ms = max(context.stream_time_ms, time_ms)
+                    context.punctuate("stream_time", context.stream_time_ms)
+        return self._output(inputs, node, context.out, np.concatenate([inputs.marks, after, _wall_clock_marks(after)]))
+
+    def _process(self, processor: Any, context: Context, record: Record) -> None:
+        context.record = record
+        context.stream_time_ms = max(context.stream_time_ms, record.timestamp)
+        processor.process(record)
+        context.record = None
+
+    def _running(self, inputs: Inputs, state: State) -> tuple[Context, Any]:
+        """The task's processor, made and begun at its first batch."""
+        node = self._node
+        if node.name not in state.running:
+            stores = {name: store for name in node.stores if isinstance(store := state.stores[name], ObjectStore)}
+            context = Context(node, stores, wall_clock_ms=inputs.wall_clock_ms)
+            processor = node.supplier()
+            if hasattr(processor, "init"):
+                processor.init(context)
+            state.running[node.name] = (context, processor)
+        running: tuple[Context, Any] = state.running[node.name]
+        return running
+
+    def _output(self, inputs: Inputs, node: ProcessNode, out: Emitted, marks: Marks) -> Output:
+        batch = out.output(self.operator.result).batch
+        return typed(node, Output(batch, marks=marks[np.asarray(out.causes, dtype=np.int64)]))
+
+    @property
+    def _node(self) -> ProcessNode:
+        node = self.operator.node
+        assert isinstance(node, ProcessNode)
+        return node
+
+
+def _after(ticks: Marks) -> Marks:
+    """Marks of what happens after all that a record did."""
+    after = ticks.copy()
+    after[:, FIXED:] = LAST
+    return after
+
+
+def _events(rows: Marks, ticks: Marks) -> list[int]:
+    """The order of rows and ticks: a tick comes after all rows that its record caused."""
+    marks = np.concatenate([rows, ticks])
+    late = np.concatenate([np.zeros(len(rows), dtype=np.int64), np.ones(len(ticks), dtype=np.int64)])
+    keys = [late, *(marks[:, column] for column in range(FIXED))]
+    order: list[int] = np.lexsort([keys[0], *reversed(keys[1:])]).tolist()
+    return order
+
+
+def _wall_clock_marks(after: Marks) -> Marks:
+    """Marks of what the wall clock causes: before everything else."""
+    return np.full((1, after.shape[1]), -1, dtype=np.int64)
+
+
+def _spec(builder: StoreBuilder) -> StoreSpec:
+    import pyarrow as pa
+
+    from millrace_streams.layout import KEY, VALUE
+
+    fields = [builder.key.field(KEY)]
+    if isinstance(builder.value, RowSerde):
+        fields += [column for column in builder.value.schema if column.name != KEY]
+        value = None
+    else:
+        fields.append(builder.value.field(VALUE))
+        value = VALUE
+    layout = Layout(schema=pa.schema(fields), key=(KEY,), bucket_columns=None, value=value)
+    return StoreSpec(name=builder.name, kind=builder.kind, layout=layout, retention_ms=builder.retention_ms)

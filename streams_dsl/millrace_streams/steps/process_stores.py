@@ -1,0 +1,145 @@
+"""Stores as users' processors see them: Kafka Streams' methods in Python's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_streams.stores import (
+    KeyValueStore,
+    ObjectStore,
+    SessionStore,
+    VersionedRecord,
+    VersionedStore,
+    WindowStore,
+)
+from millrace_streams.stores.base import Stored
+from millrace_streams.windows import Windowed
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValueView:
+    """A value per key. Iteration is in the order of the keys' bytes, over what was there when it began."""
+
+    _store: KeyValueStore
+
+    def get(self, key: Any) -> Any:
+        """The value of a key; None if there is none."""
+        return _value(self._store.get(key))
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set a key's value; None deletes it."""
+        self._store.put(key, value, 0)
+
+    def put_if_absent(self, key: Any, value: Any) -> Any:
+        """Set a key's value if it has none; gives the one that it had."""
+        found = self.get(key)
+        if found is None:
+            self.put(key, value)
+        return found
+
+    def delete(self, key: Any) -> Any:
+        """Delete a key; gives the value that it had."""
+        found = self.get(key)
+        self.put(key, None)
+        return found
+
+    def all(self) -> Iterator[tuple[Any, Any]]:
+        """All pairs of key and value."""
+        return iter([(key, stored.value) for key, stored in self._store.entries()])
+
+    def range(self, low: Any = None, high: Any = None) -> Iterator[tuple[Any, Any]]:
+        """The pairs from key ``low`` to ``high``, both included; None is an open end."""
+        return iter([(key, stored.value) for key, stored in self._store.range(low, high)])
+
+
+@dataclass(frozen=True, slots=True)
+class WindowView:
+    """A value per key and start of a window, in ms."""
+
+    _store: WindowStore
+
+    def put(self, key: Any, value: Any, start_ms: int) -> None:
+        """Set the value of a window; None deletes it. One past the retention is left out."""
+        if start_ms >= self._store.oldest_ms:
+            self._store.put(key, start_ms, value, start_ms)
+            self._store.expire()
+
+    def fetch(self, key: Any, first_ms: int, last_ms: int | None = None) -> Any:
+        """The value of the window that starts at ``first_ms``; or the pairs of start and value up to ``last_ms``."""
+        if last_ms is None:
+            return _value(self._store.fetch(key, first_ms))
+        windows = self._store.fetch_range(key, first_ms, last_ms)
+        return iter([(start, stored.value) for start, stored in windows])
+
+    def all(self) -> Iterator[tuple[Any, int, Any]]:
+        """Key, start and value of all windows."""
+        return iter([(*identity, stored.value) for identity, stored in self._store.entries()])
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """A value per key and session."""
+
+    _store: SessionStore
+
+    def put(self, session: Windowed, value: Any) -> None:
+        """Set the value of a session; None deletes it."""
+        self._store.put(session, value)
+        self._store.expire()
+
+    def remove(self, session: Windowed) -> None:
+        """Delete a session."""
+        self._store.put(session, None)
+
+    def fetch(self, key: Any) -> Iterator[tuple[Windowed, Any]]:
+        """All sessions of a key."""
+        return iter([(session, value) for session, value in self._store.entries() if session.key == key])
+
+    def find_sessions(self, key: Any, earliest_end_ms: int, latest_start_ms: int) -> Iterator[tuple[Windowed, Any]]:
+        """The sessions of a key that end no earlier and start no later than this."""
+        return iter(self._store.find(key, earliest_end_ms, latest_start_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedView:
+    """The versions of a value per key, by the time in ms from which they are valid."""
+
+    _store: VersionedStore
+
+    def put(self, key: Any, value: Any, timestamp_ms: int) -> bool:
+        """File a version; says whether it was in time for the history."""
+        return self._store.put(key, value, timestamp_ms) is not None
+
+    def get(self, key: Any, as_of: int | None = None) -> VersionedRecord | None:
+        """The version that is valid now, or was at a time."""
+        return _version(self._store.get(key, as_of))
+
+    def delete(self, key: Any, timestamp_ms: int) -> VersionedRecord | None:
+        """Say that there is nothing from a time on; gives the version that was valid then."""
+        found = self.get(key, timestamp_ms)
+        self._store.put(key, None, timestamp_ms)
+        return found
+
+
+def view_of(store: ObjectStore) -> Any:
+    """The view of a store."""
+    match store:
+        case KeyValueStore():
+            return KeyValueView(store)
+        case WindowStore():
+            return WindowView(store)
+        case SessionStore():
+            return SessionView(store)
+        case VersionedStore():
+            return VersionedView(store)
+    raise TypeError(f"{type(store).__name__} is no store of processors")
+
+
+def _value(stored: Stored | None) -> Any:
+    return stored.value if stored is not None else None
+
+
+def _version(stored: Stored | None) -> VersionedRecord | None:
+    return VersionedRecord(stored.value, stored.timestamp) if stored is not None else None

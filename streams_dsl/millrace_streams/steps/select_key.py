@@ -1,0 +1,41 @@
+"""Another key: existing columns, expressions that become columns, or what a Python function gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millrace_streams.graph import SelectKeyFunctionNode, SelectKeyNode
+from millrace_streams.steps.batch import Batch
+from millrace_streams.steps.evaluation import to_polars
+from millrace_streams.steps.flow import Inputs, Output
+from millrace_streams.steps.map_values import reserved_of
+from millrace_streams.steps.operator import State, StatelessStep, typed
+
+
+@dataclass(frozen=True)
+class SelectKeyStep(StatelessStep):
+    """The step of a ``SelectKeyNode``."""
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Compute the key's columns."""
+        node = self.operator.node
+        assert isinstance(node, SelectKeyNode)
+        frame, result = inputs.batch.frame, self.operator.result
+        computed = frame.with_columns(**{name: to_polars(expression) for name, expression in node.columns})
+        return Output(Batch.of_frame(result, computed.select(*result.names, *reserved_of(frame))))
+
+
+@dataclass(frozen=True)
+class SelectKeyFunctionStep(StatelessStep):
+    """The step of a ``SelectKeyFunctionNode``."""
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Call the function."""
+        node = self.operator.node
+        assert isinstance(node, SelectKeyFunctionNode)
+        batch, call, keys = inputs.batch, node.function.keyed, []
+        with inputs.blaming(node.name, node.function) as place:
+            for place.turn, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
+                keys.append(call(key, value))
+        result = Batch.of_lists(self.operator.result, keys, batch.values, batch.times)
+        return typed(node, Output(result))

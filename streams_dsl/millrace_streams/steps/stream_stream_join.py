@@ -1,0 +1,180 @@
+"""Pairs of records of two streams that have the same key and lie within a window of each other.
+
+The rules are Kafka Streams' (3.9), with its order of results:
+
+* a record is kept for the other side as long as ``time > newest kept time of its side - (before + after + grace)``; the
+  grace itself drops nothing;
+* a record of an outer side that finds no partner waits until its window and grace have passed, and is then joined
+  with None, by a record that brings the join's stream time up, before that record's own results;
+* one whose window has passed already when it comes does not wait.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass
+from typing import Any, Final
+
+from millrace_streams.graph import StreamStreamJoinNode
+from millrace_streams.serdes import sort_key
+from millrace_streams.steps.flow import Emitted, Inputs, Output
+from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
+from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer
+from millrace_streams.windows import FOREVER_MS
+
+_LEFT: Final = 0
+_RIGHT: Final = 1
+_STREAM_TIME: Final = "stream_time"
+_OLDEST_WAITING: Final = "oldest_waiting"
+_NEWEST: Final = ("newest_left", "newest_right")
+_WAITED: Final = "waited"
+
+
+@dataclass(frozen=True)
+class StreamStreamJoinStep:
+    """The step of a ``StreamStreamJoinNode``. Each side's records lie in a store, by key, as lists in time order."""
+
+    operator: Operator
+
+    @property
+    def stores(self) -> tuple[AnyStoreSpec, ...]:
+        """The records of both sides, and those that wait for a partner."""
+        node, (left, right) = self._node, self.operator.inputs
+        return (
+            StoreSpec(name=node.left_store, kind="key_value", layout=left),
+            StoreSpec(name=node.right_store, kind="key_value", layout=right),
+            StoreSpec(name=node.waiting_store, kind="buffer", layout=left),
+        )
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Join in turn."""
+        node, out = self._node, Emitted()
+        sides = [state.stores[node.left_store], state.stores[node.right_store]]
+        waiting = state.stores[node.waiting_store]
+        assert isinstance(waiting, TimeBuffer)
+        with inputs.blaming(node.name, node.joiner) as place:
+            for place.turn, side, row in inputs.turns():
+                batch = inputs.batches[side]
+                one = _Arrival(self._node, sides, waiting, place.turn, side, out)
+                one.handle(batch.keys[row], batch.values[row], batch.times[row])
+        return typed(node, out.output(self.operator.result))
+
+    @property
+    def _node(self) -> StreamStreamJoinNode:
+        node = self.operator.node
+        assert isinstance(node, StreamStreamJoinNode)
+        return node
+
+
+@dataclass(slots=True)
+class _Arrival:
+    """One record that arrives."""
+
+    node: StreamStreamJoinNode
+    sides: list[Any]
+    waiting: TimeBuffer
+    turn: int
+    side: int
+    out: Emitted
+
+    def handle(self, key: Any, value: Any, time_ms: int) -> None:
+        """Keep the record, join it, and let go what has waited long enough."""
+        there = key is not None and value is not None
+        if there:
+            self._keep(key, value, time_ms)
+        stream_time_ms = max(self.waiting.number(_STREAM_TIME), time_ms)
+        self.waiting.numbers[_STREAM_TIME] = stream_time_ms
+        if not there:
+            if value is not None and self._outer(self.side):
+                self._emit(key, self.side, value, None, time_ms)
+            else:
+                self.out.dropped += 1
+            return
+        if self.node.kind != "inner" and time_ms == stream_time_ms:
+            self._release(stream_time_ms)
+        found = self._join(key, value, time_ms)
+        if self._outer(self.side) and not found:
+            self._wait(key, value, time_ms, stream_time_ms)
+
+    def _outer(self, side: int) -> bool:
+        return self.node.kind == "outer" or (self.node.kind == "left" and side == _LEFT)
+
+    def _reach(self, side: int) -> int:
+        """How far a side's records look ahead for partners."""
+        window = self.node.window
+        return window.after_ms if side == _LEFT else window.before_ms
+
+    def _keep(self, key: Any, value: Any, time_ms: int) -> None:
+        store = self.sides[self.side]
+        assert isinstance(store, KeyValueStore)
+        newest_ms = max(store.number(_NEWEST[self.side]), time_ms)
+        store.numbers[_NEWEST[self.side]] = newest_ms
+        stored = store.get(key)
+        records = list(stored.value) if stored is not None else []
+        insort(records, (time_ms, value), key=lambda record: record[0])
+        oldest_ms = newest_ms - self.node.window.retention_ms
+        del records[: bisect_right(records, oldest_ms, key=lambda record: record[0])]
+        store.put(key, records or None, newest_ms)
+
+    def _join(self, key: Any, value: Any, time_ms: int) -> bool:
+        """Join with the other side's records; says whether there were any."""
+        other = 1 - self.side
+        store, window = self.sides[other], self.node.window
+        before_ms, after_ms = window.before_ms, window.after_ms
+        first_ms, last_ms = (time_ms - before_ms, time_ms + after_ms)
+        if self.side == _RIGHT:
+            first_ms, last_ms = time_ms - after_ms, time_ms + before_ms
+        stored = store.get(key)
+        if stored is None:
+            return False
+        oldest_ms = store.number(_NEWEST[other]) - window.retention_ms
+        first_ms = max(0, first_ms, oldest_ms + 1)
+        records = stored.value
+        low = bisect_left(records, first_ms, key=lambda record: record[0])
+        high = bisect_right(records, max(0, last_ms), key=lambda record: record[0])
+        for other_ms, other_value in records[low:high]:
+            self._settle(other, key, other_ms)
+            self._emit(key, self.side, value, other_value, max(time_ms, other_ms))
+        return low < high
+
+    def _emit(self, key: Any, side: int, value: Any, other: Any, time_ms: int) -> None:
+        left, right = (value, other) if side == _LEFT else (other, value)
+        self.out.add(self.turn, key, self.node.joiner.keyed(key, left, right), time_ms)
+
+    def _settle(self, side: int, key: Any, time_ms: int) -> None:
+        """A record has found a partner: it waits no longer."""
+        if self._outer(side):
+            self.waiting.remove((side, key, time_ms))
+
+    def _wait(self, key: Any, value: Any, time_ms: int, stream_time_ms: int) -> None:
+        window = self.node.window
+        last_ms = time_ms + (window.after_ms if self.side == _LEFT else window.before_ms)
+        if last_ms < stream_time_ms:
+            self._emit(key, self.side, value, None, time_ms)
+            return
+        oldest = min(self.waiting.number(_OLDEST_WAITING, FOREVER_MS), time_ms)
+        self.waiting.numbers[_OLDEST_WAITING] = oldest
+        identity = (self.side, key, time_ms)
+        values = [*(self.waiting.entry(identity) or ()), value]
+        # At equal times the right side's come first, then by key.
+        self.waiting.put(identity, values, time_ms, self.side == _LEFT, sort_key(key))
+
+    def _release(self, stream_time_ms: int) -> None:
+        """Join with None what no partner can come for any more; both sides wait in one order of time."""
+        node, grace_ms = self.node, self.node.window.grace_ms
+        oldest_ms = self.waiting.number(_OLDEST_WAITING, FOREVER_MS)
+        if oldest_ms + self._reach(self.side) + grace_ms >= stream_time_ms:
+            return
+        self.waiting.numbers[_OLDEST_WAITING] = FOREVER_MS
+        still_open = [False, False]
+        for (side, key, time_ms), values in list(self.waiting.entries()):
+            self.waiting.numbers[_OLDEST_WAITING] = time_ms
+            if all(still_open):
+                break
+            reach_ms = node.window.after_ms if side == _LEFT else node.window.before_ms
+            if time_ms + reach_ms + grace_ms >= stream_time_ms:
+                still_open[side] = True
+                continue
+            self.waiting.remove((side, key, time_ms))
+            for value in values:
+                self._emit(key, side, value, None, time_ms)

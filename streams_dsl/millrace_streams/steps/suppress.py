@@ -1,0 +1,76 @@
+"""Holding a table's changes back: until their window closes, or for a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from millrace_streams.errors import UserFunctionError
+from millrace_streams.graph import SuppressNode
+from millrace_streams.steps.flow import Emitted, Inputs, Output
+from millrace_streams.steps.operator import AnyStoreSpec, Operator, State
+from millrace_streams.stores import StoreSpec, TimeBuffer
+
+
+class _Held(NamedTuple):
+    """A change that is held back: the newest of its key, and the value that the first one replaced."""
+
+    value: Any
+    timestamp: int
+    before: Any
+
+
+@dataclass(frozen=True)
+class SuppressStep:
+    """The step of a ``SuppressNode``.
+
+    Its stream time is that of the changes that reach it. A change leaves when stream time has reached its time (of a
+    final one: its window's end) and the wait; a change of a key that is held back already takes the place of the first.
+    They leave in order of that time, then of the key. Deletions are forwarded, but not as finals.
+    """
+
+    operator: Operator
+
+    @property
+    def stores(self) -> tuple[AnyStoreSpec, ...]:
+        """The buffer."""
+        return (StoreSpec(name=self._node.buffer, kind="buffer", layout=self.operator.result),)
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Hold back and let go."""
+        node, batch, out = self._node, inputs.batch, Emitted()
+        buffer = state.stores[node.buffer]
+        assert isinstance(buffer, TimeBuffer)
+        rows = zip(batch.keys, batch.values, batch.olds, batch.times, strict=True)
+        for turn, (key, value, old, time_ms) in enumerate(rows):
+            stream_time_ms = max(buffer.number("stream_time"), time_ms)
+            buffer.numbers["stream_time"] = stream_time_ms
+            held = buffer.entry(key)
+            before = held.before if held is not None else old
+            buffer.put(key, _Held(value, time_ms, before), key.end if node.final else time_ms, key)
+            assert node.wait_ms is not None
+            while (oldest_ms := buffer.oldest_ms()) is not None and oldest_ms <= stream_time_ms - node.wait_ms:
+                self._let_go(buffer, turn, out)
+            self._limit(buffer, turn, out)
+        return out.output(self.operator.result)
+
+    def _let_go(self, buffer: TimeBuffer, turn: int, out: Emitted) -> None:
+        key, held = buffer.pop_oldest()
+        if held.value is not None or not self._node.final:
+            out.add(turn, key, held.value, held.timestamp, held.before if self._node.sends_old else None)
+
+    def _limit(self, buffer: TimeBuffer, turn: int, out: Emitted) -> None:
+        node = self._node
+        while node.records_max is not None and len(buffer) > node.records_max:
+            if node.strict:
+                raise UserFunctionError(
+                    f"{node.name}: more than {node.records_max} rows are held back: allow more, or "
+                    "emit_early_when_full()"
+                )
+            self._let_go(buffer, turn, out)
+
+    @property
+    def _node(self) -> SuppressNode:
+        node = self.operator.node
+        assert isinstance(node, SuppressNode)
+        return node

@@ -1,0 +1,109 @@
+"""Filter and new values of a table, row by row: both the new value and the one that it replaces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_streams.graph import TableFilterNode, TableMapNode, TableNode, TableSelectNode
+from millrace_streams.steps.batch import Batch
+from millrace_streams.steps.evaluation import to_polars
+from millrace_streams.steps.flow import Emitted, Inputs, Output
+from millrace_streams.steps.map_values import reserved_of
+from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
+from millrace_streams.steps.predicates import rows_passing
+from millrace_streams.stores import KeyValueStore, StoreSpec
+
+
+@dataclass(frozen=True)
+class TableRowsStep:
+    """Base of the steps that change a table's rows one by one, and may keep them in a store."""
+
+    operator: Operator
+
+    @property
+    def stores(self) -> tuple[AnyStoreSpec, ...]:
+        """The rows, if they are kept."""
+        node = self.operator.node
+        assert isinstance(node, TableNode)
+        if node.store is None:
+            return ()
+        return (StoreSpec(name=node.store, kind="key_value", layout=self.operator.result),)
+
+    def _changes(self, inputs: Inputs, state: State, news: list[Any], olds: list[Any], *, skip_nothing: bool) -> Output:
+        """Forward changes, and keep the rows; ``skip_nothing``: not where there was nothing and is nothing."""
+        node, batch, out = self.operator.node, inputs.batch, Emitted()
+        assert isinstance(node, TableNode)
+        store = state.stores[node.store] if node.store is not None else None
+        latest = batch.latest or [True] * batch.height
+        rows = zip(batch.keys, news, olds, batch.times, latest, strict=True)
+        for row, (key, new, old, time_ms, newest) in enumerate(rows):
+            if skip_nothing and new is None and old is None:
+                continue
+            if isinstance(store, KeyValueStore):
+                store.put(key, new, time_ms)
+            out.add(row, key, new, time_ms, old if node.sends_old else None, newest)
+        return out.output(self.operator.result)
+
+
+@dataclass(frozen=True)
+class TableFilterStep(TableRowsStep):
+    """The step of a ``TableFilterNode``.
+
+    Where the changes carry old values, a deletion is forwarded only if the row had passed before. Of a table of
+    versions, all are.
+    """
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Keep the rows that pass."""
+        node, batch = self.operator.node, inputs.batch
+        assert isinstance(node, TableFilterNode)
+        news = self._passing(node, batch, batch.values, inputs)
+        olds = self._passing(node, batch, batch.olds, inputs) if node.sends_old else [None] * batch.height
+        skip_nothing = node.sends_old and not self.operator.versioned[0]
+        return self._changes(inputs, state, news, olds, skip_nothing=skip_nothing)
+
+    def _passing(self, node: TableFilterNode, batch: Batch, values: list[Any], inputs: Inputs) -> list[Any]:
+        there = [row for row, value in enumerate(values) if value is not None]
+        rows = batch.with_values(values).take(there)
+        passed = {there[row] for row in rows_passing(node.predicate, rows, inputs, node.name, negate=node.negate)}
+        return [value if row in passed else None for row, value in enumerate(values)]
+
+
+@dataclass(frozen=True)
+class TableMapStep(TableRowsStep):
+    """The step of a ``TableMapNode``: new values from a Python function; what is deleted is not shown to it."""
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Call the function."""
+        node, batch = self.operator.node, inputs.batch
+        assert isinstance(node, TableMapNode)
+        news = self._mapped(node, batch, batch.values, inputs)
+        olds = self._mapped(node, batch, batch.olds, inputs) if node.sends_old else [None] * batch.height
+        return typed(node, self._changes(inputs, state, news, olds, skip_nothing=False))
+
+    def _mapped(self, node: TableMapNode, batch: Batch, values: list[Any], inputs: Inputs) -> list[Any]:
+        call, mapped = node.function.keyed, []
+        with inputs.blaming(node.name, node.function) as place:
+            for place.turn, (key, value) in enumerate(zip(batch.keys, values, strict=True)):
+                mapped.append(None if value is None else call(key, value))
+        return mapped
+
+
+@dataclass(frozen=True)
+class TableSelectStep(TableRowsStep):
+    """The step of a ``TableSelectNode``: new values from expressions."""
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Compute the columns."""
+        node, batch = self.operator.node, inputs.batch
+        assert isinstance(node, TableSelectNode)
+        news = self._computed(node, batch, batch.values)
+        olds = self._computed(node, batch, batch.olds) if node.sends_old else [None] * batch.height
+        return self._changes(inputs, state, news, olds, skip_nothing=False)
+
+    def _computed(self, node: TableSelectNode, batch: Batch, values: list[Any]) -> list[Any]:
+        frame, result = batch.with_values(values).frame, self.operator.result
+        columns = frame.with_columns(**{name: to_polars(expression) for name, expression in node.columns})
+        computed = Batch.of_frame(result, columns.select(*result.names, *reserved_of(frame))).values
+        return [None if given is None else value for given, value in zip(values, computed, strict=True)]

@@ -1,0 +1,46 @@
+"""The key-value store: a value with its timestamp per key."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from millrace_streams.serdes import sort_key
+from millrace_streams.stores.base import ObjectStore, Stored
+
+
+@dataclass(slots=True)
+class KeyValueStore(ObjectStore):
+    """A value and its timestamp per key."""
+
+    _rows: dict[Any, Stored] = field(default_factory=dict)
+
+    def get(self, key: Any) -> Stored | None:
+        """The entry of a key."""
+        return self._rows.get(key)
+
+    def put(self, key: Any, value: Any, timestamp_ms: int) -> None:
+        """Set a key's value; None deletes it."""
+        self._remember(key, self._rows.get(key))
+        if value is None:
+            self._rows.pop(key, None)
+        else:
+            self._rows[key] = Stored(value, timestamp_ms)
+
+    def entry(self, identity: Hashable) -> Stored | None:
+        """As ``get``."""
+        return self._rows.get(identity)
+
+    def entries(self) -> Iterator[tuple[Any, Stored]]:
+        """All entries."""
+        return iter(sorted(self._rows.items(), key=lambda row: sort_key(row[0])))
+
+    def range(self, low: Any, high: Any) -> Iterator[tuple[Any, Stored]]:
+        """The entries from key ``low`` to ``high``, both included; None is an open end."""
+        first = None if low is None else sort_key(low)
+        last = None if high is None else sort_key(high)
+        for key, stored in self.entries():
+            place = sort_key(key)
+            if (first is None or place >= first) and (last is None or place <= last):
+                yield key, stored

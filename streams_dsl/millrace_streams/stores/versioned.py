@@ -1,0 +1,128 @@
+"""The versioned store: the versions of each key's value, by the time from which they are valid (KIP-889).
+
+A version is valid until the next one. ``history_ms`` is how far back the past can be asked for and corrected: an older
+put is refused, an older question finds nothing, unless the newest version of the key is old enough to answer it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from millrace_streams.serdes import sort_key
+from millrace_streams.stores.base import ObjectStore, Stored
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedRecord:
+    """A version: its value and the time from which it is valid.
+
+    ``valid_to`` is always None, as in Kafka Streams 3.9, which does not fill it in.
+    """
+
+    value: Any
+    timestamp: int
+    valid_to: int | None = None
+
+    def __str__(self) -> str:
+        """Value and time."""
+        return f"{self.value}@{self.timestamp}"
+
+
+@dataclass(slots=True)
+class Versions:
+    """The versions of one key, ascending; a value of None says that there was nothing from then on."""
+
+    times: list[int] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+
+    def put(self, timestamp_ms: int, value: Any) -> bool:
+        """File a version; says whether it is the newest now."""
+        place = bisect_left(self.times, timestamp_ms)
+        if place < len(self.times) and self.times[place] == timestamp_ms:
+            self.values[place] = value
+        else:
+            self.times.insert(place, timestamp_ms)
+            self.values.insert(place, value)
+        return place == len(self.times) - 1
+
+    def at(self, as_of_ms: int) -> Stored | None:
+        """The version valid at a time."""
+        place = bisect_right(self.times, as_of_ms) - 1
+        if place < 0 or self.values[place] is None:
+            return None
+        return Stored(self.values[place], self.times[place])
+
+    def newest(self) -> Stored | None:
+        """The version valid now."""
+        if not self.values or self.values[-1] is None:
+            return None
+        return Stored(self.values[-1], self.times[-1])
+
+    def get(self, as_of_ms: int | None, oldest_ms: int) -> Stored | None:
+        """The version valid at a time, or now; before ``oldest_ms`` only the newest can answer."""
+        newest = self.newest()
+        if as_of_ms is None or (newest is not None and newest.timestamp <= as_of_ms):
+            return newest
+        return self.at(as_of_ms) if as_of_ms >= oldest_ms else None
+
+    def prune(self, oldest_ms: int) -> None:
+        """Forget what was over before ``oldest_ms``."""
+        keep = max(0, bisect_right(self.times, oldest_ms) - 1)
+        if keep:
+            del self.times[:keep], self.values[:keep]
+
+    def copy(self) -> Versions:
+        """Versions that may change without these."""
+        return Versions(list(self.times), list(self.values))
+
+
+@dataclass(slots=True)
+class VersionedStore(ObjectStore):
+    """Versions by key."""
+
+    _versions: dict[Any, Versions] = field(default_factory=dict)
+
+    @property
+    def oldest_ms(self) -> int:
+        """The start of the history."""
+        return self.number("newest_time") - self.spec.retention_ms
+
+    def get(self, key: Any, as_of_ms: int | None = None) -> Stored | None:
+        """The version of a key that is valid now, or was at a time."""
+        versions = self._versions.get(key)
+        return None if versions is None else versions.get(as_of_ms, self.oldest_ms)
+
+    def put(self, key: Any, value: Any, timestamp_ms: int) -> bool | None:
+        """File a version (None: nothing from then on); says whether it is the newest, None if it came too late."""
+        if timestamp_ms < self.oldest_ms:
+            return None
+        self.numbers["newest_time"] = max(self.number("newest_time"), timestamp_ms)
+        versions = self._versions.get(key)
+        self._remember(key, None if versions is None else versions.copy())
+        if versions is None:
+            versions = self._versions[key] = Versions()
+        newest = versions.put(timestamp_ms, value)
+        versions.prune(self.oldest_ms)
+        return newest
+
+    def before(self, identity: Hashable) -> Versions | None:
+        """A key's versions as they were when the batch began, to be rolled forward."""
+        if identity in self._undo:
+            found: Versions | None = self._undo[identity]
+            return found
+        versions = self._versions.get(identity)
+        return None if versions is None else versions.copy()
+
+    def entry(self, identity: Hashable) -> Versions | None:
+        """A key's versions."""
+        return self._versions.get(identity)
+
+    def entries(self) -> Iterator[tuple[Any, Stored]]:
+        """The newest version of each key that has one."""
+        for key in sorted(self._versions, key=sort_key):
+            newest = self._versions[key].newest()
+            if newest is not None:
+                yield key, newest

@@ -1,0 +1,93 @@
+"""The window store: a value with its timestamp per key and start of a window, kept for a retention.
+
+A window can be read as long as ``start > newest start - retention``, where the newest start is that of the newest
+window ever put.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from millrace_streams.serdes import sort_key
+from millrace_streams.stores.base import ObjectStore, Stored
+
+
+@dataclass(slots=True)
+class WindowStore(ObjectStore):
+    """Values by key and window start; an identity is the pair of both."""
+
+    _windows: dict[Any, dict[int, Stored]] = field(default_factory=dict)
+    _starts: list[int] = field(default_factory=list)
+    _keys_of: dict[int, dict[Any, None]] = field(default_factory=dict)
+
+    @property
+    def oldest_ms(self) -> int:
+        """The earliest start that can be read."""
+        return self.number("newest_start") - self.spec.retention_ms + 1
+
+    def fetch(self, key: Any, start_ms: int) -> Stored | None:
+        """The entry of a key's window."""
+        if start_ms < self.oldest_ms:
+            return None
+        return self._windows.get(key, {}).get(start_ms)
+
+    def fetch_range(self, key: Any, first_ms: int, last_ms: int) -> list[tuple[int, Stored]]:
+        """A key's windows that start from ``first_ms`` to ``last_ms``, ascending."""
+        first_ms = max(first_ms, self.oldest_ms)
+        windows = self._windows.get(key, {})
+        return sorted((start, stored) for start, stored in windows.items() if first_ms <= start <= last_ms)
+
+    def started(self, first_ms: int, last_ms: int) -> Iterator[tuple[Any, int, Stored]]:
+        """All keys' windows that start from ``first_ms`` to ``last_ms``, by start and then key."""
+        low, high = bisect_left(self._starts, first_ms), bisect_right(self._starts, last_ms)
+        for start in self._starts[low:high]:
+            for key in sorted(self._keys_of[start], key=sort_key):
+                yield key, start, self._windows[key][start]
+
+    def put(self, key: Any, start_ms: int, value: Any, timestamp_ms: int) -> None:
+        """Set the value of a key's window; None deletes it."""
+        windows = self._windows.setdefault(key, {})
+        self._remember((key, start_ms), windows.get(start_ms))
+        if start_ms > self.number("newest_start"):
+            self.numbers["newest_start"] = start_ms
+        if value is None:
+            self._delete(key, start_ms)
+            return
+        if start_ms not in self._keys_of:
+            insort(self._starts, start_ms)
+        self._keys_of.setdefault(start_ms, {})[key] = None
+        windows[start_ms] = Stored(value, timestamp_ms)
+
+    def expire(self, *, until_ms: int | None = None) -> None:
+        """Forget the windows that can no longer be read, at most those that start before ``until_ms``."""
+        limit = self.oldest_ms if until_ms is None else min(until_ms, self.oldest_ms)
+        for start in self._starts[: bisect_left(self._starts, limit)]:
+            for key in list(self._keys_of[start]):
+                self._delete(key, start)
+
+    def entry(self, identity: Hashable) -> Stored | None:
+        """The entry of a pair of key and start, also when its retention is over."""
+        key, start_ms = cast("tuple[Any, int]", identity)
+        return self._windows.get(key, {}).get(start_ms)
+
+    def entries(self) -> Iterator[tuple[Any, Stored]]:
+        """All entries within their retention, under pairs of key and start."""
+        for key in sorted(self._windows, key=sort_key):
+            for start, stored in sorted(self._windows[key].items()):
+                if start >= self.oldest_ms:
+                    yield (key, start), stored
+
+    def _delete(self, key: Any, start_ms: int) -> None:
+        windows = self._windows.get(key)
+        if windows is None or windows.pop(start_ms, None) is None:
+            return
+        if not windows:
+            del self._windows[key]
+        keys = self._keys_of[start_ms]
+        del keys[key]
+        if not keys:
+            del self._keys_of[start_ms]
+            self._starts.pop(bisect_left(self._starts, start_ms))
