@@ -192,7 +192,7 @@ class Generator:
         email = pc.binary_join_element_wise(pc.binary_join_element_wise(user, host, "@"), "com", ".")
         card = pc.binary_join_element_wise(*(_any_of(_FOUR_DIGITS, draws) for _ in range(4)), " ")
         city, state = _any_of(CITIES, draws), _any_of(STATES, draws)
-        size = _LONG_BYTES + sum(_lengths(text) for text in (name, email, card, city, state))
+        size = sum((_lengths(text) for text in (name, email, card, city, state)), np.full(len(numbers), _LONG_BYTES))
         extra = self._padding(draws, size, self.settings.person_bytes)
         ids = pa.array(self._last_person(numbers) + FIRST_ID)
         return pa.Table.from_arrays([ids, name, email, card, city, state, self._times(numbers), extra], schema=PERSON)
@@ -255,7 +255,8 @@ class Generator:
         """The last auction by then (no person's event asks for it), likewise."""
         epoch, offset = np.divmod(numbers, self.settings.total_proportion)
         auctions = self.settings.auction_proportion
-        return epoch * auctions + np.minimum(offset - self.settings.person_proportion, auctions - 1)
+        last: Integers = epoch * auctions + np.minimum(offset - self.settings.person_proportion, auctions - 1)
+        return last
 
     def _some_person(self, draws: Draws, numbers: Integers) -> Integers:
         people = self._last_person(numbers) + 1
@@ -312,7 +313,8 @@ def _any_of(texts: list[str], draws: Draws) -> pa.Array:
 
 
 def _lengths(texts: pa.Array) -> Integers:
-    return pc.binary_length(texts).to_numpy().astype(np.int64)
+    lengths: Integers = pc.binary_length(texts).to_numpy().astype(np.int64)
+    return lengths
 
 
 def _timestamps(times_ms: Integers) -> pa.Array:

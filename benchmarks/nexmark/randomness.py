@@ -59,7 +59,8 @@ class Draws:
         """The next price of each in cents, from 1 to 1,000,000 dollars, with evenly spread logarithms."""
         bits = self.bits().view(np.int64)
         coarse, fine = bits >> (32 - _PRICE_BITS), (bits >> (32 - 2 * _PRICE_BITS)) & (_PRICE_STEPS - 1)
-        return np.rint(_COARSE[coarse] * _FINE[fine] * 100.0).astype(np.int64)
+        cents: Integers = np.rint(_COARSE[coarse] * _FINE[fine] * 100.0).astype(np.int64)
+        return cents
 
 
 class Text:
