@@ -63,11 +63,12 @@ def _asks(node: Node, nodes: dict[str, Node], asked: set[str]) -> set[str]:
             if node.name in asked or kind == "outer":
                 return parents
             return {node.parents[0]} if kind == "left" else set()
-        case TableFilterNode():
-            offered = node.name in asked or _offers_old(nodes[node.parents[0]], nodes)
-            return parents | {node.name} if offered else set()
-        case TableMapNode() | TableSelectNode():
-            return parents if node.name in asked else set()
+        case TableFilterNode(store=store):
+            if _offers_old(nodes[node.parents[0]], nodes) or (node.name in asked and store is None):
+                return parents | {node.name}
+        case TableMapNode(store=store) | TableSelectNode(store=store):
+            # One that keeps its rows knows what it replaces.
+            return parents if node.name in asked and store is None else set()
     return set()
 
 

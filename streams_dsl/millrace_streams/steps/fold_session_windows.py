@@ -71,7 +71,8 @@ class SessionWindowsStep(FoldStep):
             return
         aggregate = begin(fold)
         for _, value_before in found:
-            aggregate = value_before if aggregate is None else fold.merger(key, aggregate, value_before)
+            first = fold.initializer is None and aggregate is None
+            aggregate = value_before if first else fold.merger(key, aggregate, value_before)
         if (start, end) != (time_ms, time_ms):
             for session, value_before in found:
                 store.put(session, None)

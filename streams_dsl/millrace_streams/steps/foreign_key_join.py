@@ -91,7 +91,8 @@ def _asks_inner(new: Any, old: Any, new_wants: Any, old_wants: Any) -> list[tupl
         return [(new_wants, Instruction.ANSWER_IF_THERE)]
     if old_wants != new_wants:
         return [(old_wants, Instruction.LEAVE), (new_wants, Instruction.ANSWER_ALWAYS)]
-    return [(new_wants, Instruction.ANSWER_ALWAYS)]
+    # Without a right row there was no result before, and there is none now.
+    return [(new_wants, Instruction.ANSWER_IF_THERE)]
 
 
 def _asks_left(new: Any, old: Any, new_wants: Any, old_wants: Any) -> list[tuple[Any, Instruction]]:

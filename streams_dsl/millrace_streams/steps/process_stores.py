@@ -29,7 +29,9 @@ class KeyValueView:
         return _value(self._store.get(key))
 
     def put(self, key: Any, value: Any) -> None:
-        """Set a key's value; None deletes it."""
+        """Set a key's value; None deletes it. Raises ``ValueError`` for a key of None."""
+        if key is None:
+            raise ValueError(f"the store {self._store.name} cannot hold a key of None: leave such records out")
         self._store.put(key, value, 0)
 
     def put_if_absent(self, key: Any, value: Any) -> Any:

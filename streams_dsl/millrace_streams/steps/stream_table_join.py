@@ -21,7 +21,8 @@ class StreamTableJoinStep:
     """The step of a ``StreamTableJoinNode``; inputs are the stream and the table's changes.
 
     Only the stream's records give results, under their own time. One without a value is dropped; one without a key
-    is too, but a left join joins it with None. A table of versions is asked for the version of the record's time. With
+    is too, but a left join joins it with None (where a global table's selector gives None for a record with a key it is
+    dropped, as in Kafka Streams 3.9). A table of versions is asked for the version of the record's time. With
     a grace a record waits until the stream's time has reached its own and that, and records leave in time order.
     """
 
@@ -52,15 +53,18 @@ class StreamTableJoinStep:
                 table_key = mapped[row]
                 if buffer is not None:
                     _advance(buffer, record[2])
-                if record[1] is None or (table_key is None and node.kind == "inner"):
+                if record[1] is None or (table_key is None and not self._joins_without_key(record[0])):
                     out.dropped += 1
                 elif buffer is None or record[2] + (node.grace_ms or 0) < buffer.number("stream_time"):
                     self._join(place.turn, record, table_key, view, out)
                 else:
                     self._hold(buffer, record, table_key)
-                if buffer is not None:
                     self._release(buffer, place.turn, view, out)
         return typed(node, out.output(self.operator.result))
+
+    def _joins_without_key(self, key: Any) -> bool:
+        """Whether a record that has no key in the table is joined with None: in a left join, if it has none at all."""
+        return self._node.kind == "left" and key is None
 
     def _table_keys(self, inputs: Inputs) -> list[Any]:
         """The table's key of each of the stream's records."""

@@ -38,6 +38,9 @@ class TableRowsStep:
         latest = batch.latest or [True] * batch.height
         rows = zip(batch.keys, news, olds, batch.times, latest, strict=True)
         for row, (key, new, old, time_ms, newest) in enumerate(rows):
+            if isinstance(store, KeyValueStore):
+                stored = store.get(key)
+                old = stored.value if stored is not None else None
             if skip_nothing and new is None and old is None:
                 continue
             if isinstance(store, KeyValueStore):

@@ -55,6 +55,10 @@ def test_the_guides_test_of_a_topology_runs() -> None:
     exec(snippet("docs/streams/guide.md", "driver.pipe_record("), names)
 
 
+def test_the_guides_tables_and_joins_run():
+    exec(snippet("docs/streams/guide.md", 'builder.table("customers"'), {})
+
+
 def test_the_guide_shows_the_plan_of_its_topology() -> None:
     names: dict[str, Any] = {}
     exec(snippet("docs/streams/guide.md", 'to_delta("hourly_departures")'), names)

@@ -1,0 +1,170 @@
+"""Whatever the batches are, a topology gives what it gives record by record: order, values, times, state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace_streams import (
+    Record,
+    StreamsBuilder,
+    Suppressed,
+    TestRecord,
+    TopologyTestDriver,
+    col,
+    count,
+    hopping,
+    key_value_store,
+    sessions,
+    sliding,
+    tumbling,
+    within,
+)
+from millrace_streams import max as max_
+
+TYPES = {"key": "string", "value": "long"}
+TOPICS = ("x", "y")
+
+
+def joined(left: Any, right: Any) -> int:
+    return (left or 0) * 10 + (right or 0)
+
+
+def add(one: int, other: int | None) -> int:
+    return one + (other or 0)
+
+
+class Ranking:
+    """Keeps sums; forwards them at every punctuation, and each record with its place in the store."""
+
+    def init(self, context: Any) -> None:
+        self.context, self.sums = context, context.store("sums")
+        context.schedule(7, "stream_time", self.punctuate)
+
+    def process(self, record: Record) -> None:
+        if record.key is None:
+            return
+        self.sums.put(record.key, (self.sums.get(record.key) or 0) + (record.value or 0))
+        self.context.forward(record.with_value(len(list(self.sums.all()))))
+
+    def punctuate(self, time_ms: int) -> None:
+        for key, total in self.sums.all():
+            self.context.forward(key, total, time_ms)
+
+
+def diamond(x: Any, y: Any) -> None:
+    """Ways that part and meet again, records that become several, and a loop through a repartition."""
+    several = x.flat_map_values(lambda value: [] if value is None else range(value % 4))
+    odd, even = several.filter(lambda value: value % 2 == 1), several.filter_not(lambda value: value % 2 == 1)
+    again = odd.map_values(lambda value: value + 100).merge(even).merge(y)
+    again.merge(again.map_values(lambda value: None if value is None else -value)).to("out")
+    again.select_key(lambda key, value: str(value)[:1]).repartition().merge(again).to("out")
+
+
+def self_joins(x: Any, y: Any) -> None:
+    """Tables and streams joined with what is made of themselves."""
+    table = x.to_table(store="t")
+    table.join(table, joined).to_stream().to("out")
+    table.left_join(table.filter(lambda value: value % 2 == 0), joined).to_stream().to("out")
+    x.outer_join(x.map_values(lambda value: None if value == 3 else value), joined, window=within(5, grace=3)).to("out")
+    x.left_join(x.group_by_key().count(), joined).to("out")
+
+
+def tables(x: Any, y: Any) -> None:
+    """Changes through filters, joins, groups and suppression."""
+    left, right = x.to_table(store="l"), y.group_by_key().reduce(add, store="r")
+    both = left.outer_join(right, joined, store="both")
+    both.filter(lambda value: value > 9).to_stream().to("out")
+    groups = both.group_by(lambda key, value: (str(value % 3), value))
+    groups.reduce(lambda total, value: total + value, lambda total, value: total - value, store="g").to_stream().to(
+        "out"
+    )
+    both.suppress(Suppressed.until_time_limit(10)).to_stream().to("out")
+
+
+def foreign_keys(x: Any, y: Any) -> None:
+    """A foreign-key join whose results are counted by group."""
+    for kind in ("join", "left_join"):
+        left, right = x.to_table(store=f"l {kind}"), y.to_table(store=f"r {kind}")
+        found = getattr(left, kind)(right, joined, foreign_key=lambda value: "abc"[value % 3] if value > 1 else None)
+        found.to_stream().to("out")
+        found.group_by(lambda key, value: (str(value), key), value="string").count(store=f"c {kind}").to_stream().to(
+            "out"
+        )
+
+
+def windows(x: Any, y: Any) -> None:
+    """All kinds of windows over two streams, with late records, finals and suppressed results."""
+    for number, window in enumerate((tumbling(10, grace=4), hopping(10, advance=4), sliding(6, grace=9))):
+        grouped = x.group_by_key().cogroup(lambda key, value, total: total + (value or 1))
+        grouped = grouped.cogroup(y.group_by_key(), lambda key, value, total: total * 2)
+        grouped.windowed_by(window).aggregate(lambda: 0, store=f"w{number}").to_stream().to(f"w{number}")
+    table = x.group_by_key().windowed_by(tumbling(10, grace=4)).count(store="n")
+    table.suppress(Suppressed.until_window_closes()).to_stream(lambda key, value: f"{key.key}{key.start}").to("out")
+    late = x.group_by_key().windowed_by(sessions(5, grace=5))
+    late.emit_strategy("on_window_close").count(store="s").to_stream(lambda key, value: f"{key}").to("out")
+    late.aggregate(n=count(), top=max_("value"), store="a").to_stream().to("sessions")
+
+
+def processors(x: Any, y: Any) -> None:
+    """A processor behind a filter: time passes for it with the records that do not reach it."""
+    store = key_value_store("sums", **TYPES)
+    ranked = x.merge(y).filter(lambda value: value is not None and value > 2).process(Ranking, stores=[store])
+    ranked.merge(x).to("out")
+
+
+def expressions(x: Any, y: Any) -> None:
+    """Steps in columns beside steps in Python."""
+    small = x.filter(col("value") < 5)
+    counts = small.group_by(parity=col("value") % 2).count(store="n")
+    counts.group_by(lambda key, value: (str(value), value), key="string").count(store="of counts").to_stream().to(
+        "counts"
+    )
+    y.join(small.group_by_key().count(store="m"), joined).to("out")
+    x.split().branch(col("value") > 6)
+    small.merge(x.filter(col("value") >= 5)).to("out")
+
+
+TOPOLOGIES: tuple[Callable[[Any, Any], None], ...] = (
+    diamond,
+    self_joins,
+    tables,
+    foreign_keys,
+    windows,
+    processors,
+    expressions,
+)
+
+records = st.builds(
+    TestRecord,
+    st.sampled_from(TOPICS),
+    st.sampled_from(["a", "b", "c", None]),
+    st.none() | st.integers(0, 9),
+    st.integers(0, 60),
+)
+
+
+def run(build: Callable[[Any, Any], None], batches: list[list[TestRecord]]) -> dict[str, Any]:
+    builder = StreamsBuilder()
+    build(builder.stream("x", **TYPES), builder.stream("y", **TYPES))
+    driver = TopologyTestDriver(builder.build())
+    for batch in batches:
+        driver.pipe_records(batch)
+    topics = dict.fromkeys(getattr(sink, "topic", None) for sink in driver.plan.sinks)
+    results: dict[str, Any] = {topic: driver.read_records(topic) for topic in topics if topic is not None}
+    stores = [name for name in driver.plan.topology.stores if "JOIN" not in name and "SUPPRESS" not in name]
+    return results | {f"store {name}": driver.entries(name) for name in stores} | {"dropped": driver.dropped_records}
+
+
+@pytest.mark.parametrize("build", TOPOLOGIES, ids=lambda build: build.__name__)
+@settings(max_examples=12)
+@given(script=st.lists(records, min_size=2, max_size=25), cuts=st.sets(st.integers(1, 24), max_size=5))
+def test_batches_of_any_size_agree(build: Callable[[Any, Any], None], script: list[TestRecord], cuts: set[int]) -> None:
+    edges = sorted({0, len(script), *(cut for cut in cuts if cut < len(script))})
+    batches = [script[start:end] for start, end in pairwise(edges)]
+    assert run(build, batches) == run(build, [[record] for record in script])
