@@ -1,0 +1,211 @@
+"""Three replicas, a network that loses, delays and reorders, crashes: nothing acknowledged is lost, and none differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from millrace_broker.replication import FetchFrom, Follower
+from millrace_broker.replication.follower import Effect, Question, Truncate
+
+from .cluster import SETTINGS, Cluster
+
+brokers = st.integers(0, 2)
+
+
+class Replication(RuleBasedStateMachine):
+    """Whatever happens, in whatever order."""
+
+    @initialize(does_truncate_on_fetch=st.booleans(), min_in_sync=st.integers(1, 3))
+    def begin(self, does_truncate_on_fetch: bool, min_in_sync: int) -> None:
+        chosen = replace(SETTINGS, does_truncate_on_fetch=does_truncate_on_fetch, min_insync_replicas=min_in_sync)
+        self.cluster = Cluster(settings=chosen)
+        self.watermarks: dict[int, int] = {}
+        self.produced = 0
+
+    @rule(number=brokers)
+    def produce(self, number: int) -> None:
+        self.produced += self.cluster.produce(number, f"v{self.produced}")
+
+    @rule(number=brokers)
+    def ask(self, number: int) -> None:
+        self.cluster.ask(number)
+
+    @rule(number=brokers, rounds=st.integers(1, 3))
+    def keep_up(self, number: int, rounds: int) -> None:
+        for _ in range(rounds):
+            self.cluster.ask(number)
+            for _ in range(2):
+                if self.cluster.network:
+                    self.cluster.network.pop().deliver()
+
+    @precondition(lambda self: self.cluster.network)
+    @rule(data=st.data())
+    def deliver(self, data: st.DataObject) -> None:
+        which = data.draw(st.integers(0, len(self.cluster.network) - 1))
+        self.cluster.network.pop(which).deliver()
+
+    @precondition(lambda self: self.cluster.network)
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        self.cluster.network.pop(data.draw(st.integers(0, len(self.cluster.network) - 1)))
+
+    @rule()
+    def settle(self) -> None:
+        self.cluster.settle()
+
+    @rule(number=brokers)
+    def write_checkpoint(self, number: int) -> None:
+        self.cluster.brokers[number].checkpoint = self.cluster.brokers[number].replica.high_watermark
+
+    @rule(number=brokers)
+    def crash_or_restart(self, number: int) -> None:
+        broker = self.cluster.brokers[number]
+        if broker.is_up:
+            self.cluster.crash(number)
+        else:
+            self.cluster.restart(number)
+        self.cluster.elect()
+
+    @rule()
+    def decide_anew(self) -> None:
+        self.cluster.elect()
+
+    @rule(ms=st.sampled_from([500, 10_000, 40_000]))
+    def time_passes(self, ms: int) -> None:
+        self.cluster.tick(ms)
+
+    @invariant()
+    def what_is_acknowledged_is_on_all_that_may_be_elected(self) -> None:
+        for number in self.cluster.state.isr:
+            records = self.cluster.brokers[number].log.records
+            for offset, record in self.cluster.acknowledged.items():
+                assert offset < len(records), f"broker {number} lost offset {offset}: {record}"
+                assert records[offset] == record, f"broker {number} has {records[offset]} for {record} at {offset}"
+
+    @invariant()
+    def replicas_are_equal_up_to_the_high_watermark(self) -> None:
+        for one, other in combinations(self.cluster.brokers, 2):
+            upto = min(one.replica.high_watermark, other.replica.high_watermark)
+            assert one.log.records[:upto] == other.log.records[:upto]
+
+    @invariant()
+    def a_watermark_is_within_its_log(self) -> None:
+        for broker in self.cluster.brokers:
+            if broker.is_up:
+                assert broker.replica.high_watermark <= broker.log.log_end_offset
+
+    @invariant()
+    def the_watermark_of_a_leader_never_goes_back(self) -> None:
+        for broker in self.cluster.brokers:
+            leader = broker.leader
+            if leader is not None:
+                assert leader.high_watermark >= self.watermarks.get(id(leader), 0)
+                self.watermarks[id(leader)] = leader.high_watermark
+                self.kept = [*getattr(self, "kept", []), leader]  # so that no other gets its id
+
+
+Replication.TestCase.settings = settings(max_examples=60, stateful_step_count=60)
+TestReplication = Replication.TestCase
+
+
+class ToWatermark(Follower):
+    """A follower as before KIP-101: it goes back to its high watermark, and compares no epochs."""
+
+    def begin(self) -> tuple[Effect, ...]:
+        return (Truncate(self.high_watermark),)
+
+    def question(self, now_ms: int) -> Question | None:
+        asked = super().question(now_ms)
+        return replace(asked, last_epoch=None) if isinstance(asked, FetchFrom) else asked
+
+
+ONE_IS_ENOUGH = replace(SETTINGS, min_insync_replicas=1)
+
+
+def two_replicas(follower: type[Follower]) -> Cluster:
+    """Two records on both and acknowledged; the follower has not heard yet that its second one is."""
+    cluster = Cluster(2, ONE_IS_ENOUGH, follower)
+    cluster.produce(0, "m0")
+    cluster.fetch_round(1)
+    cluster.fetch_round(1)
+    cluster.produce(0, "m1")
+    cluster.fetch_round(1)
+    cluster.ask(1)
+    cluster.network.pop(0).deliver()  # the leader knows, and the answer is still under way
+    cluster.network.clear()
+    assert [cluster.acknowledged[n][1] for n in (0, 1)] == ["m0", "m1"]
+    assert cluster.brokers[1].replica.high_watermark == 1
+    cluster.brokers[1].checkpoint = 1
+    cluster.brokers[0].checkpoint = 2
+    return cluster
+
+
+def lose_the_leader_after_the_follower_restarts(follower: type[Follower]) -> Cluster:
+    cluster = two_replicas(follower)
+    cluster.crash(1)
+    cluster.restart(1)
+    cluster.change(leader_epoch=cluster.state.leader_epoch + 1)
+    cluster.decide(1, cluster.state)  # it follows, before it can ask
+    cluster.crash(0)
+    cluster.elect()
+    cluster.settle()
+    cluster.restart(0)
+    cluster.elect()
+    cluster.settle()
+    for _ in range(4):
+        cluster.fetch_round(0)
+    return cluster
+
+
+def test_going_back_to_the_watermark_loses_what_was_acknowledged() -> None:
+    cluster = lose_the_leader_after_the_follower_restarts(ToWatermark)
+    assert cluster.acknowledged[1][1] == "m1"
+    assert [[record[1] for record in broker.log.records] for broker in cluster.brokers] == [["m0"], ["m0"]]
+
+
+@pytest.mark.parametrize("does_truncate_on_fetch", [True, False])
+def test_going_back_by_epochs_keeps_it(does_truncate_on_fetch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        globals(), "ONE_IS_ENOUGH", replace(ONE_IS_ENOUGH, does_truncate_on_fetch=does_truncate_on_fetch)
+    )
+    cluster = lose_the_leader_after_the_follower_restarts(Follower)
+    assert [[record[1] for record in broker.log.records] for broker in cluster.brokers] == [["m0", "m1"]] * 2
+
+
+def crash_both_and_let_the_shorter_log_lead(follower: type[Follower]) -> Cluster:
+    """The follower loses its unwritten second record with the power, and is the first to come back."""
+    cluster = two_replicas(follower)
+    cluster.crash(0)
+    cluster.crash(1)
+    cluster.brokers[1].log.truncate(1)
+    cluster.restart(1)
+    cluster.elect()
+    cluster.settle()
+    assert cluster.state.leader == 1
+    cluster.produce(1, "m2")
+    cluster.restart(0)
+    cluster.elect()
+    cluster.settle()
+    for _ in range(4):
+        cluster.fetch_round(0)
+    return cluster
+
+
+def test_going_back_to_the_watermark_leaves_different_records_under_one_offset() -> None:
+    cluster = crash_both_and_let_the_shorter_log_lead(ToWatermark)
+    assert [[record[1] for record in broker.log.records] for broker in cluster.brokers] == [["m0", "m1"], ["m0", "m2"]]
+
+
+@pytest.mark.parametrize("does_truncate_on_fetch", [True, False])
+def test_going_back_by_epochs_makes_logs_equal(does_truncate_on_fetch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        globals(), "ONE_IS_ENOUGH", replace(ONE_IS_ENOUGH, does_truncate_on_fetch=does_truncate_on_fetch)
+    )
+    cluster = crash_both_and_let_the_shorter_log_lead(Follower)
+    assert [[record[1] for record in broker.log.records] for broker in cluster.brokers] == [["m0", "m2"]] * 2
