@@ -16,6 +16,8 @@ WINDOW_TYPE: Final = pa.timestamp("us", tz="UTC")
 WINDOW_COLUMNS: Final = (WINDOW_START, WINDOW_END)
 RESERVED_PREFIX: Final = "__"
 KEY: Final = "key"
+ASKING: Final = "left."
+"""Before the columns of the key that a foreign key's subscription comes from."""
 VALUE: Final = "value"
 
 

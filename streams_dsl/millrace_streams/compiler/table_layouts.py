@@ -35,7 +35,7 @@ from millrace_streams.graph import (
     ToStreamNode,
     ToTableNode,
 )
-from millrace_streams.layout import KEY, RESERVED_PREFIX, WINDOW_COLUMNS, Layout
+from millrace_streams.layout import ASKING, KEY, RESERVED_PREFIX, WINDOW_COLUMNS, Layout
 from millrace_streams.steps.accumulators import result_fields
 from millrace_streams.steps.evaluation import polars_schema
 
@@ -123,6 +123,11 @@ def _(node: FoldNode, given: tuple[Layout, ...]) -> Layout:
         return _aggregated(first, results, bare=node.bare, windows=node.window is not None)
     valued = with_value(node, first, node.serde)
     results = [valued.schema.field(name) for name in valued.value_columns]
+    if not results:
+        raise TopologyError(
+            f"{node.name}: the column {', '.join(valued.key)} is key and value at once: give the key another "
+            f"name, such as group_by(k=col({valued.key[0]!r}))"
+        )
     return _aggregated(first, results, bare=valued.scalar, windows=node.window is not None)
 
 
@@ -137,8 +142,10 @@ def _(node: TableTableJoinNode, given: tuple[Layout, ...]) -> Layout:
 def _(node: SubscribeNode, given: tuple[Layout, ...]) -> Layout:
     [left] = _needs_tables(node, given)
     wanted = with_key(node, left, node.key_serde)
-    field = wanted.schema.field(KEY)
-    return Layout(schema=pa.schema([field]), key=(KEY,), bucket_columns=None, internal=True)
+    # A subscription says which left row it is of: that key's columns come with it.
+    asking = [left.schema.field(name).with_name(f"{ASKING}{name}") for name in left.key_columns]
+    schema = pa.schema([wanted.schema.field(KEY), *asking])
+    return Layout(schema=schema, key=(KEY,), bucket_columns=None, internal=True)
 
 
 @layout_of.register

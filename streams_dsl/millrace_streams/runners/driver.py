@@ -251,7 +251,7 @@ def _batch_of(source: SourceReader, records: Sequence[TestRecord]) -> Batch:
         values = [None if value is None else {**nothing, **value} for value in values]
     keys, times = [record.key for record in records], [record.timestamp_ms for record in records]
     batch = Batch.of_lists(layout, keys, values, times)
-    check_types(f"{source.source.name} (records of {source.source.topic})", batch)
+    check_types(f"{source.source.name} (records of {source.source.topic})", batch, "the value")
     return batch
 
 

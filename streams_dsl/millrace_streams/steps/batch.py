@@ -137,6 +137,15 @@ class Batch:
         """The same keys and times with other values of the same layout."""
         return Batch.of_lists(self.layout, self.keys, values, self.times)
 
+    def canonical(self) -> Batch:
+        """The same rows, each a dict of all the layout's columns, whatever a function gave more or in another order."""
+        olds = self._olds
+        if olds is not None and any(old is not None for old in olds):
+            olds = self.with_values(olds).canonical().values
+        batch = Batch.of_frame(self.layout, self.frame, olds=olds)
+        batch.latest = self.latest
+        return batch
+
     def take(self, rows: Sequence[int] | Rows) -> Batch:
         """The rows of these numbers, in their order."""
         batch = Batch(self.layout, len(rows))

@@ -115,7 +115,9 @@ class AnswerStep:
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
         """The subscriptions."""
-        return (StoreSpec(name=self._node.store, kind="key_value", layout=self.operator.inputs[0]),)
+        return (
+            StoreSpec(name=self._node.store, kind="key_value", layout=self.operator.inputs[0], form="subscriptions"),
+        )
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Answer in turn."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from millrace_streams.graph import Node
 from millrace_streams.layout import Layout
 from millrace_streams.steps.flow import Inputs, Output
+from millrace_streams.steps.results import check_types
 from millrace_streams.steps.store import StateDelta, Store, StoreSpec
 from millrace_streams.stores import ObjectStore, SessionStore, VersionedStore, WindowStore
 from millrace_streams.stores import StoreSpec as ObjectStoreSpec
@@ -105,11 +106,9 @@ class StatelessStep:
 
 
 def typed(node: Node, output: Output) -> Output:
-    """Make sure that what a user's function gave is of the layout's types.
+    """Make sure that what a user's function gave is of the layout's types, and rows have just the layout's columns.
 
     Raises ``UserFunctionError`` naming the node when it is not.
     """
-    from millrace_streams.steps.results import check_types
-
     check_types(node.name, output.batch)
-    return output
+    return output if output.batch.layout.scalar else replace(output, batch=output.batch.canonical())

@@ -7,18 +7,21 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph import ProcessNode
-from millrace_streams.layout import Layout
+from millrace_streams.layout import KEY, VALUE, WINDOW_COLUMNS, WINDOW_TYPE, Layout
 from millrace_streams.processors import PunctuationType, Record, RecordMetadata, StoreBuilder
-from millrace_streams.serdes import RowSerde
+from millrace_streams.serdes import STRING, RowSerde
 from millrace_streams.steps.flow import FIXED, LAST, Emitted, Inputs, Marks, Output
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.steps.process_stores import view_of
 from millrace_streams.stores import ObjectStore, StoreSpec
 
 _KINDS: Final = ("stream_time", "wall_clock_time")
+_NEVER: Final = 2**63 - 1
+_SCHEDULE: Final = Layout(schema=pa.schema([STRING.field(KEY)]), key=(KEY,), bucket_columns=None)
 
 
 @dataclass(slots=True)
@@ -111,6 +114,18 @@ class Context:
             if punctuation.kind == kind:
                 punctuation.punctuate(now_ms)
 
+    def keep(self, numbers: dict[str, int]) -> None:
+        """Note stream time and when each punctuation is due next."""
+        numbers["stream_time"] = self.stream_time_ms
+        for place, punctuation in enumerate(self.punctuations):
+            numbers[f"due_{place}"] = _NEVER if punctuation.cancelled else punctuation.next_ms
+
+    def resume(self, numbers: dict[str, int]) -> None:
+        """Go on where a task before this one was; punctuations are known by the order in which ``init`` made them."""
+        self.stream_time_ms = numbers.get("stream_time", -1)
+        for place, punctuation in enumerate(self.punctuations):
+            punctuation.next_ms = numbers.get(f"due_{place}", punctuation.next_ms)
+
     def _time(self, timestamp: int | None) -> int:
         if timestamp is not None:
             return timestamp
@@ -129,8 +144,9 @@ class ProcessStep:
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
-        """The connected stores."""
-        return tuple(_spec(builder) for builder in self._node.connected)
+        """The connected stores, and one for what is scheduled."""
+        schedule = StoreSpec(name=f"{self._node.name}-punctuations", kind="key_value", layout=_SCHEDULE)
+        return (*(_spec(builder) for builder in self._node.connected), schedule)
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Process the records in turn, and punctuate."""
@@ -155,6 +171,7 @@ class ProcessStep:
                     time_ms = ticks.times[event - batch.height]
                     context.stream_time_ms = max(context.stream_time_ms, time_ms)
                     context.punctuate("stream_time", context.stream_time_ms)
+        context.keep(self._numbers(state))
         return self._output(inputs, node, context.out, np.concatenate([inputs.marks, after, _wall_clock_marks(after)]))
 
     def _process(self, processor: Any, context: Context, record: Record) -> None:
@@ -172,9 +189,16 @@ class ProcessStep:
             processor = node.supplier()
             if hasattr(processor, "init"):
                 processor.init(context)
+            context.resume(self._numbers(state))
             state.running[node.name] = (context, processor)
         running: tuple[Context, Any] = state.running[node.name]
         return running
+
+    def _numbers(self, state: State) -> dict[str, int]:
+        """Where stream time and the schedule are kept."""
+        store = state.stores[f"{self._node.name}-punctuations"]
+        assert isinstance(store, ObjectStore)
+        return store.numbers
 
     def _output(self, inputs: Inputs, node: ProcessNode, out: Emitted, marks: Marks) -> Output:
         batch = out.output(self.operator.result).batch
@@ -209,10 +233,6 @@ def _wall_clock_marks(after: Marks) -> Marks:
 
 
 def _spec(builder: StoreBuilder) -> StoreSpec:
-    import pyarrow as pa
-
-    from millrace_streams.layout import KEY, VALUE
-
     fields = [builder.key.field(KEY)]
     if isinstance(builder.value, RowSerde):
         fields += [column for column in builder.value.schema if column.name != KEY]
@@ -220,5 +240,8 @@ def _spec(builder: StoreBuilder) -> StoreSpec:
     else:
         fields.append(builder.value.field(VALUE))
         value = VALUE
-    layout = Layout(schema=pa.schema(fields), key=(KEY,), bucket_columns=None, value=value)
+    windowed = builder.kind == "session"
+    if windowed:
+        fields[1:1] = [pa.field(name, WINDOW_TYPE) for name in WINDOW_COLUMNS]
+    layout = Layout(schema=pa.schema(fields), key=(KEY,), bucket_columns=None, value=value, windowed=windowed)
     return StoreSpec(name=builder.name, kind=builder.kind, layout=layout, retention_ms=builder.retention_ms)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace_streams.graph import StreamStreamJoinNode
-from millrace_streams.serdes import sort_key
 from millrace_streams.steps.flow import Emitted, Inputs, Output
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer
+from millrace_streams.stores.entries import WaitingForPartner
 from millrace_streams.windows import FOREVER_MS
 
 _LEFT: Final = 0
@@ -41,9 +41,9 @@ class StreamStreamJoinStep:
         """The records of both sides, and those that wait for a partner."""
         node, (left, right) = self._node, self.operator.inputs
         return (
-            StoreSpec(name=node.left_store, kind="key_value", layout=left),
-            StoreSpec(name=node.right_store, kind="key_value", layout=right),
-            StoreSpec(name=node.waiting_store, kind="buffer", layout=left),
+            StoreSpec(name=node.left_store, kind="key_value", layout=left, form="records"),
+            StoreSpec(name=node.right_store, kind="key_value", layout=right, form="records"),
+            StoreSpec(name=node.waiting_store, kind="buffer", layout=left, form="waiting_for_partner", other=right),
         )
 
     def run(self, inputs: Inputs, state: State) -> Output:
@@ -155,9 +155,9 @@ class _Arrival:
         oldest = min(self.waiting.number(_OLDEST_WAITING, FOREVER_MS), time_ms)
         self.waiting.numbers[_OLDEST_WAITING] = oldest
         identity = (self.side, key, time_ms)
-        values = [*(self.waiting.entry(identity) or ()), value]
-        # At equal times the right side's come first, then by key.
-        self.waiting.put(identity, values, time_ms, self.side == _LEFT, sort_key(key))
+        waiting = self.waiting.entry(identity)
+        values = (*(waiting.values if waiting is not None else ()), value)
+        self.waiting.put(identity, WaitingForPartner(self.side == _LEFT, key, time_ms, values))
 
     def _release(self, stream_time_ms: int) -> None:
         """Join with None what no partner can come for any more; both sides wait in one order of time."""
@@ -167,7 +167,7 @@ class _Arrival:
             return
         self.waiting.numbers[_OLDEST_WAITING] = FOREVER_MS
         still_open = [False, False]
-        for (side, key, time_ms), values in list(self.waiting.entries()):
+        for (side, key, time_ms), waiting in list(self.waiting.entries()):
             self.waiting.numbers[_OLDEST_WAITING] = time_ms
             if all(still_open):
                 break
@@ -176,5 +176,5 @@ class _Arrival:
                 still_open[side] = True
                 continue
             self.waiting.remove((side, key, time_ms))
-            for value in values:
+            for value in waiting.values:
                 self._emit(key, side, value, None, time_ms)

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import StreamTableJoinNode
-from millrace_streams.serdes import sort_key
 from millrace_streams.steps.flow import Emitted, Inputs, Output
 from millrace_streams.steps.joins import TableView, VersionsView, keys_of_side
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.stores import StoreSpec, TimeBuffer, VersionedStore
+from millrace_streams.stores.entries import WaitingForTable
 
 _STREAM: Final = 0
 
@@ -34,7 +34,8 @@ class StreamTableJoinStep:
         node = self._node
         if node.buffer is None:
             return ()
-        return (StoreSpec(name=node.buffer, kind="buffer", layout=self.operator.given),)
+        stream, table = self.operator.inputs
+        return (StoreSpec(name=node.buffer, kind="buffer", layout=stream, form="waiting_for_table", other=table),)
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Join in turn."""
@@ -96,14 +97,14 @@ class StreamTableJoinStep:
     def _hold(self, buffer: TimeBuffer, record: tuple[Any, Any, int], table_key: Any) -> None:
         number = buffer.number("held") + 1
         buffer.numbers["held"] = number
-        buffer.put(number, (*record, table_key), record[2], record[0] is not None, sort_key(record[0]), number)
+        buffer.put(number, WaitingForTable(number, *record, table_key))
 
     def _release(self, buffer: TimeBuffer, turn: int, view: TableView, out: Emitted) -> None:
         """Join the records that have waited long enough."""
         limit_ms = buffer.number("stream_time") - (self._node.grace_ms or 0)
         while (oldest_ms := buffer.oldest_ms()) is not None and oldest_ms <= limit_ms:
-            _, (key, value, time_ms, table_key) = buffer.pop_oldest()
-            self._join(turn, (key, value, time_ms), table_key, view, out)
+            _, waited = buffer.pop_oldest()
+            self._join(turn, (waited.key, waited.value, waited.timestamp), waited.table_key, view, out)
 
     @property
     def _node(self) -> StreamTableJoinNode:
@@ -117,4 +118,4 @@ def _advance(buffer: TimeBuffer, time_ms: int) -> None:
 
 
 def _waiting_keys(buffer: TimeBuffer | None) -> set[Any]:
-    return set() if buffer is None else {record[3] for _, record in buffer.entries()}
+    return set() if buffer is None else {waiting.table_key for _, waiting in buffer.entries()}

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 from millrace_streams.errors import UserFunctionError
 from millrace_streams.graph import SuppressNode
 from millrace_streams.steps.flow import Emitted, Inputs, Output
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State
 from millrace_streams.stores import StoreSpec, TimeBuffer
-
-
-class _Held(NamedTuple):
-    """A change that is held back: the newest of its key, and the value that the first one replaced."""
-
-    value: Any
-    timestamp: int
-    before: Any
+from millrace_streams.stores.entries import Held
 
 
 @dataclass(frozen=True)
@@ -34,7 +26,7 @@ class SuppressStep:
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
         """The buffer."""
-        return (StoreSpec(name=self._node.buffer, kind="buffer", layout=self.operator.result),)
+        return (StoreSpec(name=self._node.buffer, kind="buffer", layout=self.operator.result, form="held"),)
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Hold back and let go."""
@@ -47,7 +39,8 @@ class SuppressStep:
             buffer.numbers["stream_time"] = stream_time_ms
             held = buffer.entry(key)
             before = held.before if held is not None else old
-            buffer.put(key, _Held(value, time_ms, before), key.end if node.final else time_ms, key)
+            due = held.due if held is not None else key.end if node.final else time_ms
+            buffer.put(key, Held(key, value, time_ms, before, due))
             assert node.wait_ms is not None
             while (oldest_ms := buffer.oldest_ms()) is not None and oldest_ms <= stream_time_ms - node.wait_ms:
                 self._let_go(buffer, turn, out)

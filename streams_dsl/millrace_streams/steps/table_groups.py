@@ -41,7 +41,7 @@ class GroupTableStep(StatelessStep):
                 out.add(row, old_key, None, time_ms, old)
             if there:
                 out.add(row, new_key, new, time_ms)
-        return out.output(self.operator.result)
+        return typed(self.operator.node, out.output(self.operator.result))
 
     def _selected(self, batch: Batch, values: list[Any], inputs: Inputs) -> list[tuple[Any, Any]]:
         node = self.operator.node

@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from millrace_streams.layout import Layout
 
 StoreKind: TypeAlias = Literal["key_value", "window", "session", "versioned", "buffer"]
+EntryForm: TypeAlias = Literal["row", "records", "subscriptions", "held", "waiting_for_partner", "waiting_for_table"]
+"""What an entry is: a value with its time (of versions: all of them), or what an operator of ours keeps for itself."""
 
 
 class Stored(NamedTuple):
@@ -27,7 +29,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSpec:
-    """What a store holds. ``layout`` gives the columns of its keys and values.
+    """What a store holds. ``layout`` gives the columns of its keys and values, ``other`` those of a second input.
 
     ``retention_ms``: how long a window's entry, a session or an old version is kept, counted from the newest one.
     """
@@ -36,6 +38,8 @@ class StoreSpec:
     kind: StoreKind
     layout: Layout
     retention_ms: int = 0
+    form: EntryForm = "row"
+    other: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,14 @@ class ObjectStore:
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
         """All entries that may still be read, in the order of their keys' bytes."""
+        raise NotImplementedError
+
+    def packed_entries(self) -> Iterator[tuple[Hashable, Any]]:
+        """All entries that must be kept, by identity."""
+        return self.entries()
+
+    def restore(self, identity: Hashable, entry: Any) -> None:
+        """Put an entry back as it was packed (None: it is gone); no change of the batch."""
         raise NotImplementedError
 
     def _remember(self, identity: Hashable, entry: Any) -> None:

@@ -5,15 +5,23 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from millrace_streams.serdes import sort_key
 from millrace_streams.stores.base import ObjectStore
+
+
+class Entry(Protocol):
+    """What a buffer holds back: it knows its place."""
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """Its time, and what orders entries of one time."""
+        ...
 
 
 @dataclass(slots=True)
 class TimeBuffer(ObjectStore):
-    """Entries by an identity, each in a place made of a time and the key; those of equal place in order of arrival."""
+    """Entries by an identity, in order of their places; those of equal place in order of arrival."""
 
     _entries: dict[Any, Any] = field(default_factory=dict)
     _place_of: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
@@ -23,13 +31,19 @@ class TimeBuffer(ObjectStore):
         """How many entries are held back."""
         return len(self._order)
 
-    def put(self, identity: Hashable, entry: Any, time_ms: int, *also: Any) -> None:
+    def put(self, identity: Hashable, entry: Entry) -> None:
         """Hold an entry back; one that is there already keeps its place."""
         self._remember(identity, self._entries.get(identity))
+        self.restore(identity, entry)
+
+    def restore(self, identity: Hashable, entry: Any) -> None:
+        """Put an entry back."""
+        if entry is None:
+            self._take(identity)
+            return
         if identity not in self._entries:
-            place = (time_ms, *map(sort_key, also))
-            self._place_of[identity] = place
-            insort(self._order, (place, identity), key=lambda item: item[0])
+            self._place_of[identity] = entry.place
+            insort(self._order, (entry.place, identity), key=lambda item: item[0])
         self._entries[identity] = entry
 
     def oldest_ms(self) -> int | None:
@@ -46,6 +60,11 @@ class TimeBuffer(ObjectStore):
         if identity not in self._entries:
             return None
         self._remember(identity, self._entries[identity])
+        return self._take(identity)
+
+    def _take(self, identity: Hashable) -> Any:
+        if identity not in self._entries:
+            return None
         place = self._place_of.pop(identity)
         at = bisect_left(self._order, place, key=lambda item: item[0])
         while self._order[at][1] != identity:

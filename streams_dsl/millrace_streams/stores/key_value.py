@@ -28,6 +28,13 @@ class KeyValueStore(ObjectStore):
         else:
             self._rows[key] = Stored(value, timestamp_ms)
 
+    def restore(self, identity: Hashable, entry: Any) -> None:
+        """Put an entry back."""
+        if entry is None:
+            self._rows.pop(identity, None)
+        else:
+            self._rows[identity] = entry
+
     def entry(self, identity: Hashable) -> Stored | None:
         """As ``get``."""
         return self._rows.get(identity)

@@ -50,16 +50,20 @@ class SessionStore(ObjectStore):
 
     def put(self, session: Windowed, value: Any) -> None:
         """Set the value of a session; None deletes it."""
-        key, start, end = session
-        sessions = self._sessions.setdefault(key, {})
-        self._remember(session, sessions.get((start, end)))
-        self.numbers["newest_end"] = max(self.number("newest_end"), end)
-        if value is None:
+        self._remember(session, self.entry(session))
+        self.numbers["newest_end"] = max(self.number("newest_end"), session.end)
+        self.restore(session, value)
+
+    def restore(self, identity: Hashable, entry: Any) -> None:
+        """Put an entry back."""
+        key, start, end = session = cast("Windowed", identity)
+        if entry is None:
             self._delete(session)
             return
+        sessions = self._sessions.setdefault(key, {})
         if (start, end) not in sessions:
             insort(self._ends, (end, start, key), key=_place)
-        sessions[start, end] = value
+        sessions[start, end] = entry
 
     def expire(self, *, until_ms: int | None = None) -> None:
         """Forget the sessions that can no longer be read, at most those that end before ``until_ms``."""
@@ -72,6 +76,12 @@ class SessionStore(ObjectStore):
         """The value of a session, also when its retention is over."""
         key, start, end = cast("Windowed", identity)
         return self._sessions.get(key, {}).get((start, end))
+
+    def packed_entries(self) -> Iterator[tuple[Hashable, Any]]:
+        """All sessions that were not forgotten: some wait for their final."""
+        return iter(
+            [(Windowed(key, *place), value) for key, each in self._sessions.items() for place, value in each.items()]
+        )
 
     def entries(self) -> Iterator[tuple[Windowed, Any]]:
         """All sessions within their retention."""

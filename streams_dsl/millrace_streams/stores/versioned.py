@@ -108,6 +108,13 @@ class VersionedStore(ObjectStore):
         versions.prune(self.oldest_ms)
         return newest
 
+    def restore(self, identity: Hashable, entry: Any) -> None:
+        """Put all versions of a key back."""
+        if entry is None:
+            self._versions.pop(identity, None)
+        else:
+            self._versions[identity] = entry
+
     def before(self, identity: Hashable) -> Versions | None:
         """A key's versions as they were when the batch began, to be rolled forward."""
         if identity in self._undo:
@@ -119,6 +126,10 @@ class VersionedStore(ObjectStore):
     def entry(self, identity: Hashable) -> Versions | None:
         """A key's versions."""
         return self._versions.get(identity)
+
+    def packed_entries(self) -> Iterator[tuple[Hashable, Any]]:
+        """The versions of each key."""
+        return iter(self._versions.items())
 
     def entries(self) -> Iterator[tuple[Any, Stored]]:
         """The newest version of each key that has one."""

@@ -49,17 +49,22 @@ class WindowStore(ObjectStore):
 
     def put(self, key: Any, start_ms: int, value: Any, timestamp_ms: int) -> None:
         """Set the value of a key's window; None deletes it."""
-        windows = self._windows.setdefault(key, {})
+        windows = self._windows.get(key, {})
         self._remember((key, start_ms), windows.get(start_ms))
         if start_ms > self.number("newest_start"):
             self.numbers["newest_start"] = start_ms
-        if value is None:
+        self.restore((key, start_ms), None if value is None else Stored(value, timestamp_ms))
+
+    def restore(self, identity: Hashable, entry: Any) -> None:
+        """Put an entry back."""
+        key, start_ms = cast("tuple[Any, int]", identity)
+        if entry is None:
             self._delete(key, start_ms)
             return
         if start_ms not in self._keys_of:
             insort(self._starts, start_ms)
         self._keys_of.setdefault(start_ms, {})[key] = None
-        windows[start_ms] = Stored(value, timestamp_ms)
+        self._windows.setdefault(key, {})[start_ms] = entry
 
     def expire(self, *, until_ms: int | None = None) -> None:
         """Forget the windows that can no longer be read, at most those that start before ``until_ms``."""
@@ -72,6 +77,10 @@ class WindowStore(ObjectStore):
         """The entry of a pair of key and start, also when its retention is over."""
         key, start_ms = cast("tuple[Any, int]", identity)
         return self._windows.get(key, {}).get(start_ms)
+
+    def packed_entries(self) -> Iterator[tuple[Hashable, Any]]:
+        """All entries that were not forgotten: some wait for their final."""
+        return iter([((key, start), stored) for key, each in self._windows.items() for start, stored in each.items()])
 
     def entries(self) -> Iterator[tuple[Any, Stored]]:
         """All entries within their retention, under pairs of key and start."""

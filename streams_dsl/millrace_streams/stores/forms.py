@@ -1,0 +1,272 @@
+"""Entries as rows of columns: how what a store holds is told to Arrow, and made of it again.
+
+A form makes of each entry one row or several, with the columns of its identity first, so that a deleted entry is one
+row that has these alone and the mark ``__deleted``. The columns' names and types are the state's format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import polars as pl
+import pyarrow as pa
+
+from millrace_streams.layout import ASKING, WINDOW_COLUMNS, Layout
+from millrace_streams.steps.codec import columns_of, keys_of, values_of
+from millrace_streams.stores.base import Stored, StoreSpec
+from millrace_streams.stores.entries import Held, WaitingForPartner, WaitingForTable
+from millrace_streams.stores.versioned import Versions
+from millrace_streams.windows import Windowed
+
+DELETED: Final = "__deleted"
+_TIME: Final = "__time"
+_NOTHING: Final = "__nothing"
+
+Entries = Iterable[tuple[Hashable, Any]]
+
+
+class Part(NamedTuple):
+    """Some columns of a form: of a key, of a value, or a number."""
+
+    prefix: str
+    layout: Layout | None
+    name: str = ""
+    text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How entries become rows: the parts of a row, and the functions between an entry and the cells of its rows.
+
+    ``rows`` gives the cells of each row of an entry, one per part; of a part with a layout the pair of key and value.
+    ``entry`` makes identity and entry of an entry's rows. ``same`` is how many parts, from the first, tell one entry
+    from another; ``identity`` gives the cells of these for an entry that is deleted.
+    """
+
+    parts: tuple[Part, ...]
+    rows: Callable[[Any, Any], Iterator[tuple[Any, ...]]]
+    entry: Callable[[list[tuple[Any, ...]]], tuple[Hashable, Any]]
+    identity: Callable[[Any], tuple[Any, ...]]
+
+    def frame(self, entries: Entries) -> pl.DataFrame:
+        """Rows of entries; of a deleted one (None) its identity."""
+        cells: list[tuple[Any, ...]] = []
+        deleted: list[bool] = []
+        width = len(self.parts)
+        for identity, entry in entries:
+            if entry is None:
+                known = self.identity(identity)
+                cells.append((*known, *(_empty(part) for part in self.parts[len(known) :])))
+                deleted.append(True)
+                continue
+            for row in self.rows(identity, entry):
+                cells.append(row)
+                deleted.append(False)
+        columns = list(zip(*cells, strict=True)) if cells else [()] * width
+        series = [one for part, column in zip(self.parts, columns, strict=True) for one in _series(part, list(column))]
+        return pl.DataFrame([*series, pl.Series(DELETED, deleted, dtype=pl.Boolean)])
+
+    def entries(self, frame: pl.DataFrame) -> Entries:
+        """Entries of rows; None for one that was deleted. Rows of one entry stand together."""
+        columns = [_cells(part, frame) for part in self.parts]
+        together: list[tuple[Any, ...]] = []
+        same = len(self.identity(None))
+        before: Any = None
+        for *cells, deleted in zip(*columns, frame[DELETED].to_list(), strict=True):
+            row = tuple(cells)
+            known = tuple(_identity(part, cell) for part, cell in zip(self.parts[:same], row, strict=False))
+            if together and (known != before or deleted):
+                yield self.entry(together)
+                together = []
+            before = known
+            if deleted:
+                yield self.entry([row])[0], None
+            else:
+                together.append(row)
+        if together:
+            yield self.entry(together)
+
+
+def form_of(spec: StoreSpec) -> Form:
+    """The form of a store's entries."""
+    if spec.form == "row":
+        return _ROWS[spec.kind](spec.layout)
+    return _OTHERS[spec.form](spec)
+
+
+def _key_value(layout: Layout) -> Form:
+    return Form(
+        parts=(Part("", layout), Part("", None, _TIME)),
+        rows=lambda key, stored: iter([((key, stored.value), stored.timestamp)]),
+        entry=lambda rows: (rows[0][0][0], Stored(rows[0][0][1], rows[0][1])),
+        identity=lambda key: ((key, None),),
+    )
+
+
+def _window(layout: Layout) -> Form:
+    kept = [column for column in layout.schema if column.name not in WINDOW_COLUMNS]
+    inner = replace(layout, schema=pa.schema(kept), windowed=False)
+    return Form(
+        parts=(Part("", None, "__start"), Part("", inner), Part("", None, _TIME)),
+        rows=lambda identity, stored: iter([(identity[1], (identity[0], stored.value), stored.timestamp)]),
+        entry=lambda rows: ((rows[0][1][0], rows[0][0]), Stored(rows[0][1][1], rows[0][2])),
+        identity=lambda identity: (None, (None, None)) if identity is None else (identity[1], (identity[0], None)),
+    )
+
+
+def _session(layout: Layout) -> Form:
+    return Form(
+        parts=(Part("", layout),),
+        rows=lambda session, value: iter([((session, value),)]),
+        entry=lambda rows: (rows[0][0][0], rows[0][0][1]),
+        identity=lambda session: ((session, None),),
+    )
+
+
+def _versioned(layout: Layout) -> Form:
+    return Form(
+        parts=(Part("", layout), Part("", None, _TIME)),
+        rows=lambda key, versions: (
+            ((key, value), time_ms) for time_ms, value in zip(versions.times, versions.values, strict=True)
+        ),
+        entry=lambda rows: (rows[0][0][0], Versions([row[1] for row in rows], [row[0][1] for row in rows])),
+        identity=lambda key: ((key, None),),
+    )
+
+
+def _records(spec: StoreSpec) -> Form:
+    return Form(
+        parts=(Part("", spec.layout), Part("", None, _TIME)),
+        rows=lambda key, stored: (((key, value), time_ms) for time_ms, value in stored.value),
+        entry=lambda rows: (rows[0][0][0], Stored([(row[1], row[0][1]) for row in rows], rows[-1][1])),
+        identity=lambda key: ((key, None),),
+    )
+
+
+def _subscriptions(spec: StoreSpec) -> Form:
+    asking = [column for column in spec.layout.schema if column.name.startswith(ASKING)]
+    wanted = replace(spec.layout, schema=pa.schema([spec.layout.schema.field(spec.layout.key[0])]), value="")
+    left = [column.with_name(column.name.removeprefix(ASKING)) for column in asking]
+    key = tuple(column.name for column in left if column.name not in WINDOW_COLUMNS)
+    leaving = Layout(schema=pa.schema(left), key=key, bucket_columns=None, windowed=len(key) < len(left))
+    return Form(
+        parts=(Part("", wanted), Part(ASKING, leaving), Part("", None, "__digest", text=True), Part("", None, _TIME)),
+        rows=lambda wants, stored: (
+            ((wants, None), (left_key, None), digest, stored.timestamp) for left_key, digest in stored.value.items()
+        ),
+        entry=lambda rows: (rows[0][0][0], Stored({row[1][0]: row[2] for row in rows}, rows[-1][3])),
+        identity=lambda wants: ((wants, None),),
+    )
+
+
+def _held(spec: StoreSpec) -> Form:
+    before = Part("__before.", spec.layout)
+    return Form(
+        parts=(Part("", spec.layout), Part("", None, _TIME), before, Part("", None, "__due")),
+        rows=lambda key, held: iter([((key, held.value), held.timestamp, (key, held.before), held.due)]),
+        entry=lambda rows: (
+            rows[0][0][0],
+            Held(rows[0][0][0], rows[0][0][1], rows[0][1], rows[0][2][1], rows[0][3]),
+        ),
+        identity=lambda key: ((key, None),),
+    )
+
+
+def _waiting_for_partner(spec: StoreSpec) -> Form:
+    """Of both values the one of its side is there."""
+    assert spec.other is not None
+
+    def rows(identity: Any, waiting: WaitingForPartner) -> Iterator[tuple[Any, ...]]:
+        side, key, time_ms = identity
+        for value in waiting.values:
+            left, right = (value, None) if waiting.left else (None, value)
+            yield side, (key, left), time_ms, (key, right)
+
+    def entry(found: list[tuple[Any, ...]]) -> tuple[Hashable, Any]:
+        side, (key, _), time_ms, _ = found[0]
+        values = tuple(row[1][1] if side == 0 else row[3][1] for row in found)
+        return (side, key, time_ms), WaitingForPartner(side == 0, key, time_ms, values)
+
+    return Form(
+        parts=(
+            Part("", None, "__side"),
+            Part("", spec.layout),
+            Part("", None, _TIME),
+            Part("__right.", spec.other),
+        ),
+        rows=rows,
+        entry=entry,
+        identity=lambda identity: (
+            (None, (None, None), None) if identity is None else (identity[0], (identity[1], None), identity[2])
+        ),
+    )
+
+
+def _waiting_for_table(spec: StoreSpec) -> Form:
+    assert spec.other is not None
+    return Form(
+        parts=(
+            Part("", None, "__number"),
+            Part("", spec.layout),
+            Part("", None, _TIME),
+            Part("__table.", spec.other),
+        ),
+        rows=lambda number, waiting: iter(
+            [(number, (waiting.key, waiting.value), waiting.timestamp, (waiting.table_key, None))]
+        ),
+        entry=lambda rows: (
+            rows[0][0],
+            WaitingForTable(rows[0][0], rows[0][1][0], rows[0][1][1], rows[0][2], rows[0][3][0]),
+        ),
+        identity=lambda number: (number,),
+    )
+
+
+_ROWS: Final[dict[str, Callable[[Layout], Form]]] = {
+    "key_value": _key_value,
+    "window": _window,
+    "session": _session,
+    "versioned": _versioned,
+}
+_OTHERS: Final[dict[str, Callable[[StoreSpec], Form]]] = {
+    "records": _records,
+    "subscriptions": _subscriptions,
+    "held": _held,
+    "waiting_for_partner": _waiting_for_partner,
+    "waiting_for_table": _waiting_for_table,
+}
+
+
+def _series(part: Part, cells: list[Any]) -> list[pl.Series]:
+    if part.layout is None:
+        return [pl.Series(part.prefix + part.name, cells, dtype=pl.String if part.text else pl.Int64)]
+    keys, values = [key for key, _ in cells], [value for _, value in cells]
+    if part.layout.windowed:
+        # What has no key has no window either.
+        keys = [Windowed(None, 0, 0) if key is None else key for key in keys]
+    columns = [column.alias(part.prefix + column.name) for column in columns_of(part.layout, keys, values)]
+    nothing = pl.Series(part.prefix + _NOTHING, [value is None for value in values], dtype=pl.Boolean)
+    return [*columns, nothing]
+
+
+def _cells(part: Part, frame: pl.DataFrame) -> list[Any]:
+    if part.layout is None:
+        return frame[part.prefix + part.name].to_list()
+    layout = part.layout
+    columns = frame.select(pl.col(part.prefix + name).alias(name) for name in layout.names)
+    keys = keys_of(layout, columns)
+    if layout.value == "":
+        return [(key, None) for key in keys]
+    nothing = frame[part.prefix + _NOTHING].to_list()
+    values = zip(values_of(layout, columns), nothing, strict=True)
+    return [(key, None if none else value) for key, (value, none) in zip(keys, values, strict=True)]
+
+
+def _empty(part: Part) -> Any:
+    return None if part.layout is None else (None, None)
+
+
+def _identity(part: Part, cell: Any) -> Any:
+    return cell if part.layout is None else cell[0]

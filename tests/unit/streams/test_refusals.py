@@ -1,0 +1,263 @@
+"""What is refused when a topology is built or compiled, and how a user's function fails: the node, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from millrace_streams import (
+    BufferConfig,
+    JoinWindows,
+    SessionWindows,
+    SlidingWindows,
+    StreamsBuilder,
+    Suppressed,
+    TestRecord,
+    TopologyError,
+    TopologyTestDriver,
+    UserFunctionError,
+    col,
+    compile_topology,
+    count,
+    key_value_store,
+    mean,
+    row,
+    sessions,
+    tumbling,
+    unlimited,
+    window_store,
+    within,
+)
+
+TYPES = {"key": "string", "value": "long"}
+
+
+def both(left: Any, right: Any) -> Any:
+    return left
+
+
+def table(b: StreamsBuilder, topic: str = "t", **types: Any) -> Any:
+    return b.table(topic, **(TYPES | types))
+
+
+def stream(b: StreamsBuilder, topic: str = "s", **types: Any) -> Any:
+    return b.stream(topic, **(TYPES | types))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda b: b.stream("s", key="string"), "source of s: give the serdes of both key and value"),
+        (lambda b: b.stream("s", key="text", value="long"), "'text' is no serde: give one of string, bytes, integer"),
+        (lambda b: b.stream("s", key=pa.schema([("a", pa.int64())]), value="long"), "a single value is needed here"),
+        (lambda b: b.stream("s", **TYPES, schema=pa.schema([])), "schema= is of a typed topic"),
+        (lambda b: stream(b).join(stream(b, "r"), both), "two streams are joined within a window: give window=within"),
+        (
+            lambda b: stream(b).join(table(b), both, window=within(5)),
+            "a table has no window of time to be joined within",
+        ),
+        (lambda b: stream(b).join(b.global_table("g", **TYPES), both), "selector=... goes with a global table"),
+        (lambda b: stream(b).join(table(b), both, selector=lambda v: v), "selector=... goes with a global table"),
+        (lambda b: stream(b).join(table(b), lambda a: a), r"must take \(left, right\) or \(key, left, right\), not 1"),
+        (lambda b: stream(b).outer_join(table(b), both, window=within(5)), "there is no such join with KTable"),
+        (lambda b: table(b).join(stream(b), both), "a table is joined with a table, not with KStream"),
+        (lambda b: stream(b).process(5), "give a class, or a function that makes processors, not 5"),
+        (
+            lambda b: stream(b).process(object, stores=["st"]),
+            "no store is named st; there are none: add it with builder",
+        ),
+        (lambda b: stream(b).group_by_key().reduce(lambda v: v), r"must take \(aggregate, value\), not 1 parameters"),
+        (
+            lambda b: stream(b).group_by_key().aggregate(lambda: 0),
+            "give initializer and aggregator, or named aggregates",
+        ),
+        (
+            lambda b: stream(b).group_by_key().windowed_by(sessions(5)).aggregate(lambda: 0, lambda k, v, a: a),
+            "merger=... goes with session windows, and there it is needed",
+        ),
+        (
+            lambda b: stream(b).group_by_key().windowed_by(sessions(5)).aggregate(m=mean("value")),
+            "not to be had in these windows: aggregate sum and count, and divide",
+        ),
+        (
+            lambda b: stream(b).group_by_key().windowed_by(tumbling(5)).emit_strategy("never"),
+            "'never': must be 'on_window_update' or 'on_window_close'",
+        ),
+        (lambda b: stream(b).group_by_key().cogroup(lambda v: v), r"must take \(key, value, aggregate\), not 1"),
+        (lambda b: Suppressed.until_window_closes(BufferConfig.max_records(5)), "needs a strict buffer"),
+        (lambda b: BufferConfig.max_records(0), "a buffer of 0 records holds nothing"),
+        (lambda b: JoinWindows(before_ms=-5, after_ms=4), "a join window from 5 to 4 ms is empty"),
+        (lambda b: SlidingWindows(difference_ms=-1), "sliding windows of -1 ms: must not be negative"),
+        (lambda b: SessionWindows(gap_ms=0), "sessions with a gap of 0 ms: the gap must be positive"),
+        (lambda b: window_store("w", **TYPES, retention=0), "store w: a retention of 0 ms keeps nothing"),
+        (
+            lambda b: [b.add_state_store(key_value_store("st", **TYPES)) for _ in range(2)],
+            "the store st was added already",
+        ),
+    ],
+)
+def test_misuse_is_refused_where_it_is_written(build: Callable[[StreamsBuilder], Any], message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        build(StreamsBuilder())
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda b: stream(b).to("s"),
+            "KSTREAM-SINK-0000000001: the topology reads the topic s that it writes, in a circle: write another topic",
+        ),
+        (
+            lambda b: stream(b).join(table(b, key="long"), both).to("o"),
+            r"KSTREAM-JOIN-0000000003: KSTREAM-SOURCE-0000000000 has the key \(key string\).*SOURCE-0000000002 has "
+            r"the key \(key int64\).*: both keys must have the same types",
+        ),
+        (
+            lambda b: stream(b).merge(stream(b, "r", value="string")).to("o"),
+            "only what is alike can be merged: select",
+        ),
+        (
+            lambda b: b.stream("typed", schema=pa.schema([("a", pa.int64())])).to_table().to_stream().to("o"),
+            "KSTREAM-TOTABLE|KTABLE-SOURCE-0000000001: the rows of a table need a key",
+        ),
+        (
+            lambda b: table(b).suppress(Suppressed.until_window_closes()).to_stream().to("o"),
+            "has no windows that could",
+        ),
+        (
+            lambda b: (
+                stream(b)
+                .group_by_key()
+                .windowed_by(unlimited())
+                .count()
+                .suppress(Suppressed.until_window_closes())
+                .to_stream()
+                .to("o")
+            ),
+            "an unlimited window never closes: suppress until_time_limit",
+        ),
+        (
+            lambda b: (
+                stream(b)
+                .group_by_key()
+                .windowed_by(tumbling(5))
+                .count()
+                .to_stream()
+                .to_table()
+                .suppress(Suppressed.until_window_closes())
+                .to_stream()
+                .to("o")
+            ),
+            "the windows of KTABLE-SOURCE-.* are not made here: suppress right after the aggregation",
+        ),
+        (
+            lambda b: (
+                stream(b)
+                .group_by_key()
+                .windowed_by(tumbling(5))
+                .count()
+                .to_stream()
+                .group_by_key()
+                .windowed_by(tumbling(9))
+                .count()
+                .to_stream()
+                .to("o")
+            ),
+            "has a window already: select_key",
+        ),
+        (lambda b: table(b).filter(col("value") + 1).to_stream().to("o"), "is bigint|is int64, not boolean"),
+        (
+            lambda b: stream(b).group_by("value").reduce(lambda one, other: one, store="m").to_stream().to("o"),
+            r"the column value is key and value at once: give the key another name, such as group_by",
+        ),
+        (
+            lambda b: (
+                b.stream("s", key="string", value=row(pa.schema([("a", pa.int64()), ("b", pa.int64())])))
+                .select_key("a", "b")
+                .select_key(lambda key, value: key)
+                .to("o")
+            ),
+            "of which type is the new key\\? give key='string'",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_by_the_compiler(
+    build: Callable[[StreamsBuilder], Any], message: str
+) -> None:
+    builder = StreamsBuilder()
+    build(builder)
+    with pytest.raises(TopologyError, match=message):
+        compile_topology(builder.build(), {})
+
+
+def failing(*arguments: Any) -> Any:
+    raise KeyError("broken")
+
+
+@pytest.mark.parametrize(
+    ("build", "node"),
+    [
+        (lambda s, t: s.map(failing), "KSTREAM-MAP-"),
+        (lambda s, t: s.flat_map_values(lambda value: failing()), "KSTREAM-MAPVALUES-"),
+        (lambda s, t: s.select_key(lambda key, value: failing()), "KSTREAM-KEY-SELECT-"),
+        (lambda s, t: s.peek(lambda key, value: failing()), "KSTREAM-PEEK-"),
+        (lambda s, t: s.split().branch(lambda key, value: failing()), "KSTREAM-BRANCH-"),
+        (lambda s, t: s.join(t, lambda left, right: failing()), "KSTREAM-JOIN-"),
+        (lambda s, t: s.join(s, lambda left, right: failing(), window=within(5)), "KSTREAM-JOIN-"),
+        (lambda s, t: s.group_by_key().aggregate(failing, lambda k, v, a: a).to_stream(), "KSTREAM-AGGREGATE-"),
+        (lambda s, t: s.to_table().filter(lambda value: failing()).to_stream(), "KTABLE-FILTER-"),
+        (lambda s, t: s.to_table().map_values(lambda value: failing()).to_stream(), "KTABLE-MAPVALUES-"),
+        (lambda s, t: s.to_table().join(t, lambda left, right: failing()).to_stream(), "KTABLE-JOIN-"),
+        (lambda s, t: s.to_table().group_by(lambda k, v: failing()).count().to_stream(), "KTABLE-SELECT-"),
+        (lambda s, t: s.to_table().join(t, both, foreign_key=lambda v: failing()).to_stream(), "KTABLE-FK-JOIN-"),
+        (lambda s, t: s.process(lambda: Failing()), "KSTREAM-PROCESSOR-"),
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_functions_failure_names_the_node_and_the_records_place(
+    build: Callable[[Any, Any], Any], node: str, batch: int
+) -> None:
+    builder = StreamsBuilder()
+    if node == "KSTREAM-MAP-":
+        build = lambda s, t: s.map(lambda key, value: failing())  # noqa: E731
+    build(stream(builder), table(builder)).to("o")
+    driver = TopologyTestDriver(builder.build())
+    driver.pipe_records([TestRecord("t", "a", 1, 5)])
+    records = [TestRecord("t", "b", 2, 6)] * (batch - 1) + [TestRecord("s", "a", 1, 7)]
+    with pytest.raises(UserFunctionError, match="topic s, partition 0, offset 0, timestamp 7") as failure:
+        driver.pipe_records(records)
+    assert str(failure.value).startswith(node) or node in str(failure.value)
+
+
+class Failing:
+    def process(self, record: Any) -> None:
+        failing()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda s: s.map_values(lambda value: "x"), "the function's result 'x' under key 'a' does not fit int64"),
+        (lambda s: s.map(lambda key, value: (5, value)), "KSTREAM-MAP-.*under key 5 does not fit"),
+        (lambda s: s.group_by_key().reduce(lambda a, v: "x").to_stream(), "KSTREAM-AGGREGATE-.*'x' under key 'a'"),
+        (lambda s: s.to_table().map_values(lambda value: 1.5).to_stream(), "KTABLE-MAPVALUES-.*1.5 under key 'a'"),
+    ],
+)
+def test_results_of_another_type_are_refused(build: Callable[[Any], Any], message: str) -> None:
+    builder = StreamsBuilder()
+    build(stream(builder)).to("o")
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(UserFunctionError, match=message):
+        driver.pipe_records([TestRecord("s", "a", 1, 0), TestRecord("s", "a", 2, 0)])
+
+
+def test_records_of_another_type_are_refused() -> None:
+    builder = StreamsBuilder()
+    stream(builder).group_by_key().aggregate(n=count()).to_stream().to("o")
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(UserFunctionError, match=r"records of s\): the value 'x' under key 'a'"):
+        driver.pipe_records([TestRecord("s", "a", "x", 0)])
