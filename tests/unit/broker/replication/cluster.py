@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from millrace.errors import MillraceError, OffsetOutOfRangeError
+from millrace.errors import MillraceError, OffsetOutOfRangeError, StaleControllerEpochError
 from millrace_broker.log.leader_epochs import LeaderEpochs
 from millrace_broker.replication import AlterIsr, Leader, PartitionDecision, Replica, ReplicationSettings
 from millrace_broker.replication.follower import (
@@ -142,9 +142,12 @@ class Cluster:
 
     def decide(self, number: int, decision: PartitionDecision) -> None:
         broker = self.brokers[number]
-        if not broker.is_up or decision.leader_epoch <= broker.replica.leader_epoch:
+        if not broker.is_up:
             return
-        change = broker.replica.decided(decision, broker.log, self.now)
+        try:
+            change = broker.replica.decided(decision, broker.log, self.now)
+        except StaleControllerEpochError:
+            return
         follower = broker.follower
         if follower is not None:
             broker.pending = []
