@@ -25,6 +25,7 @@ from pyspark_millrace import session
 
 from .consumer_groups import Group
 from .reader_model import Model, ModelFactory
+from .zookeeper_server import ZooKeeperServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -205,3 +206,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     running.sparkContext.setLogLevel("OFF")
     yield running
     running.stop()
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A real ZooKeeper on loopback for all tests, each of which uses a chroot of its own."""
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server

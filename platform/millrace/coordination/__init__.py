@@ -1,14 +1,17 @@
 """Where a cluster keeps its metadata: ZooKeeper's semantics as an interface, and a store that needs no ZooKeeper.
 
-``interface`` says what every store promises, ``embedded`` is the one for a single broker, ``paths`` and ``nodes``
-say what is kept where.
+``interface`` says what every store promises, ``embedded`` is the one for a single broker, ``zookeeper`` the one for a
+cluster (it needs kazoo, and is imported by who uses it); ``outcomes`` finds out what became of a write whose answer was
+lost. ``paths`` and ``nodes`` say what is kept where.
 """
 
 from millrace.coordination.embedded import METADATA_FILE, EmbeddedCoordination, EmbeddedStore
 from millrace.coordination.interface import (
     ANY_VERSION,
+    AccessDeniedError,
     BadVersionError,
     Check,
+    ConnectionLossError,
     Coordination,
     CoordinationError,
     Create,
@@ -19,8 +22,10 @@ from millrace.coordination.interface import (
     NodeStat,
     NoNodeError,
     NotEmptyError,
+    OnLoop,
     Operation,
     SessionExpiredError,
+    SessionState,
     Watch,
     WatchEvent,
     Write,
@@ -30,8 +35,10 @@ from millrace.coordination.interface import (
 __all__ = [
     "ANY_VERSION",
     "METADATA_FILE",
+    "AccessDeniedError",
     "BadVersionError",
     "Check",
+    "ConnectionLossError",
     "Coordination",
     "CoordinationError",
     "Create",
@@ -44,8 +51,10 @@ __all__ = [
     "NodeExistsError",
     "NodeStat",
     "NotEmptyError",
+    "OnLoop",
     "Operation",
     "SessionExpiredError",
+    "SessionState",
     "Watch",
     "WatchEvent",
     "Write",

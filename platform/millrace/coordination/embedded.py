@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import Final
@@ -26,6 +27,7 @@ from millrace.coordination.interface import (
     NodeStat,
     Operation,
     SessionExpiredError,
+    SessionState,
     Watch,
     Write,
 )
@@ -131,6 +133,10 @@ class EmbeddedStore:
                 self._watches.watch_children(path, session_id, watch)
             return names
 
+    def _check_open(self, session_id: int) -> None:
+        with self._lock:
+            self._check_session(session_id)
+
     def _check_session(self, session_id: int) -> None:
         if session_id not in self._sessions:
             raise SessionExpiredError(f"session {session_id} is over: open a new one")
@@ -144,8 +150,15 @@ class EmbeddedStore:
             ephemerals = self._tree.ephemerals_of(session_id)
             if ephemerals and self._failure is None:
                 self._commit(session_id, [Delete(path) for path in ephemerals])
-            if expired:
-                self._deliveries.queue(session.listeners)
+            self._deliveries.queue(session._end(SessionState.EXPIRED if expired else SessionState.CLOSED))
+        self._deliveries.deliver()
+
+    def _listen(self, session: EmbeddedCoordination, listener: Callable[[], None]) -> None:
+        with self._lock:
+            if session.state is SessionState.EXPIRED:
+                self._deliveries.queue([listener])
+            else:
+                session.end_listeners.append(listener)
         self._deliveries.deliver()
 
 
@@ -155,7 +168,14 @@ class EmbeddedCoordination:
     def __init__(self, store: EmbeddedStore, session_id: int) -> None:
         self._store = store
         self._session_id = session_id
-        self.listeners: list[Callable[[], None]] = []
+        self._state = SessionState.CONNECTED
+        self._state_listeners: list[Callable[[SessionState], None]] = []
+        self.end_listeners: list[Callable[[], None]] = []
+
+    @property
+    def state(self) -> SessionState:
+        """How the session stands: it is connected until it is over."""
+        return self._state
 
     @property
     def session_id(self) -> int:
@@ -192,10 +212,26 @@ class EmbeddedCoordination:
         """Apply all operations or none."""
         return self._store._apply(self._session_id, operations)
 
+    def sync(self) -> None:
+        """Nothing to wait for: all sessions see the one tree."""
+        self._store._check_open(self._session_id)
+
+    def on_state(self, listener: Callable[[SessionState], None]) -> None:
+        """Have ``listener`` called when the session is over."""
+        self._state_listeners.append(listener)
+
     def on_session_end(self, listener: Callable[[], None]) -> None:
         """Have ``listener`` called once when the session expires."""
-        self.listeners.append(listener)
+        self._store._listen(self, listener)
 
     def close(self) -> None:
         """End the session."""
         self._store._end(self._session_id, expired=False)
+
+    def _end(self, state: SessionState) -> list[Callable[[], None]]:
+        """Note that the session is over; returns the calls to make. The store's lock is held."""
+        self._state = state
+        calls = [partial(listener, state) for listener in self._state_listeners]
+        if state is SessionState.CLOSED:
+            return [*calls]
+        return [*calls, *self.end_listeners]

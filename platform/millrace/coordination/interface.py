@@ -6,18 +6,27 @@ raises by one. The promises that everything above relies on (ZooKeeper programme
 * Writes are applied one after the other; each is durable when its call returns, and ``multi`` is all or nothing.
 * An ephemeral node lives as long as the session that created it, and has no children.
 * A sequential node gets a ten-digit suffix that is larger than that of every earlier child of its parent.
-* A watch fires at most once, for the first change after the read that left it, in the order of the changes.
+* A watch fires at most once, for the first change after the read that left it, in the order of the changes. What
+  changed while the connection was lost is told once it is back, in no order.
 
-All methods may be called from any thread and block until they are done. They raise ``SessionExpiredError`` once the
-session is over: then every ephemeral node of it is gone, and so are its watches.
+All methods may be called from any thread and block until they are done, so an event loop calls them in threads of its
+own and has watches called ``OnLoop``. They raise ``SessionExpiredError`` once the session is over: then every ephemeral
+node of it is gone, and so are its watches. A session never becomes another: nothing that was asked of it is done
+under the next, which has another ``session_id`` and knows nothing of its ephemerals, watches and listeners.
+
+A store that is elsewhere can be lost sight of. Reads are then repeated, and what was not sent yet waits, for as long as
+the store's configuration says; after that ``ConnectionLossError`` is raised. It is raised at once for a write whose
+answer did not come: nobody knows whether it was done. ``millrace.coordination.outcomes`` finds out. The same goes for a
+write during which the session expires, and there the ephemeral part is gone in any case.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from millrace.errors import MillraceError
 
@@ -53,6 +62,29 @@ class SessionExpiredError(CoordinationError):
     """The session is over; ephemeral nodes and watches are gone. A new session must be opened."""
 
 
+class ConnectionLossError(CoordinationError):
+    """The store gave no answer. ``maybe_applied``: whether a write may have been, or may still be, carried out."""
+
+    def __init__(self, message: str, *, maybe_applied: bool) -> None:
+        super().__init__(message)
+        self.maybe_applied = maybe_applied
+
+
+class AccessDeniedError(CoordinationError):
+    """The store does not take these credentials, or they may not do this to the node."""
+
+
+class SessionState(StrEnum):
+    """How a session stands with its store."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    """The connection is lost. The session may be over already, or go on: only the store knows."""
+    EXPIRED = "expired"
+    """Over, not by our will; a new session has to be opened."""
+    CLOSED = "closed"
+
+
 class EventType(StrEnum):
     """What happened to a watched node."""
 
@@ -72,6 +104,22 @@ class WatchEvent:
 
 Watch = Callable[[WatchEvent], None]
 """Called once, from a thread of the store's choosing. It may read, write and watch again, but not block for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnLoop:
+    """A watch, or a listener to states, that is called on an event loop, in the same order.
+
+    Two of the same loop and function are the same watch.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    call: Callable[[Any], None]
+
+    def __call__(self, told: object) -> None:
+        """Hand ``told`` over to the loop. Nobody is left to be told when the loop is closed."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.call, told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +178,11 @@ class Coordination(Protocol):
     """One session with the store."""
 
     @property
+    def state(self) -> SessionState:
+        """How the session stands, as far as is known here."""
+        ...
+
+    @property
     def session_id(self) -> int:
         """Number of the session, the ``ephemeral_owner`` of its ephemeral nodes."""
         ...
@@ -171,8 +224,16 @@ class Coordination(Protocol):
         """
         ...
 
+    def sync(self) -> None:
+        """Have all reads that follow see what any session's writes did before this call."""
+        ...
+
+    def on_state(self, listener: Callable[[SessionState], None]) -> None:
+        """Have ``listener`` called with each state that follows, in order with the watches, as watches are."""
+        ...
+
     def on_session_end(self, listener: Callable[[], None]) -> None:
-        """Have ``listener`` called once, when the session expires (not when it is closed)."""
+        """Have ``listener`` called once, when the session expires (not when it is closed); at once if it has."""
         ...
 
     def close(self) -> None:

@@ -114,7 +114,8 @@ class TreeFile:
                 path,
                 node.data,
                 node.version,
-                node.children_version,
+                # As if its ephemeral children had gone already: whoever reads this finds none of them.
+                node.children_version + node.ephemeral_children,
                 node.created_id,
                 node.modified_id,
                 node.created_ms,

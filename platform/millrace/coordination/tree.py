@@ -4,7 +4,7 @@ Nothing here knows of threads, files or sessions' lives; ``EmbeddedStore`` puts 
 
 Invariants
 * Every node but the root has a parent, and the parent's ``children`` holds its name.
-* A node of an ephemeral owner has no children.
+* A node of an ephemeral owner has no children; ``ephemeral_children`` counts a node's ephemeral ones.
 * ``last_id`` only grows; each applied transaction takes the next number.
 * ``apply`` leaves the tree as it was when any of the operations fails.
 """
@@ -46,6 +46,12 @@ class Node:
     modified_ms: int = 0
     ephemeral_owner: int = 0
     children: set[str] = field(default_factory=set)
+    ephemeral_children: int = 0
+
+    @property
+    def children_created(self) -> int:
+        """How many children there have ever been: each raised the version once, and once more if it has gone."""
+        return (self.children_version + len(self.children)) // 2
 
     def stat(self) -> NodeStat:
         """The bookkeeping as callers see it."""
@@ -169,7 +175,7 @@ class _Transaction:
         parent = self._tree.node(parent_path)
         if parent.ephemeral_owner:
             raise NoChildrenForEphemeralsError(f"{parent_path} is ephemeral and cannot hold {operation.path}")
-        path = operation.path + (f"{parent.children_version:010d}" if operation.sequential else "")
+        path = operation.path + (f"{parent.children_created:010d}" if operation.sequential else "")
         if path in self._tree.nodes:
             raise NodeExistsError(f"{path} exists already")
         self._tree.nodes[path] = Node(
@@ -181,7 +187,7 @@ class _Transaction:
             ephemeral_owner=self._owner if operation.ephemeral else 0,
         )
         self._undo.append(lambda: self._tree.nodes.__delitem__(path))
-        self._change_children(parent_path, parent, add=path)
+        self._change_children(parent_path, parent, add=path, ephemeral=operation.ephemeral)
         self._note(path, EventType.CREATED, parent_path)
         return path
 
@@ -200,27 +206,35 @@ class _Transaction:
 
     def _delete(self, operation: Delete) -> None:
         path = operation.path
+        if path == "/":
+            raise InvalidRequestError("the root cannot be deleted")
         node = self._expect(path, operation.version)
         if node.children:
             raise NotEmptyError(f"{path} has {len(node.children)} children and cannot be deleted before them")
-        if path == "/":
-            raise InvalidRequestError("the root cannot be deleted")
         del self._tree.nodes[path]
         self._undo.append(lambda: self._tree.nodes.__setitem__(path, node))
         parent_path = parent_of(path)
-        self._change_children(parent_path, self._tree.nodes[parent_path], remove=path)
+        self._change_children(
+            parent_path, self._tree.nodes[parent_path], remove=path, ephemeral=node.ephemeral_owner != 0
+        )
         self._note(path, EventType.DELETED, parent_path)
 
-    def _change_children(self, path: str, node: Node, *, add: str | None = None, remove: str | None = None) -> None:
+    def _change_children(
+        self, path: str, node: Node, *, add: str | None = None, remove: str | None = None, ephemeral: bool
+    ) -> None:
         name = (add or remove or "").rsplit("/", 1)[1]
+        ephemerals = node.ephemeral_children
 
         def restore() -> None:
             (node.children.discard if add else node.children.add)(name)
             node.children_version -= 1
+            node.ephemeral_children = ephemerals
 
         self._undo.append(restore)
         (node.children.add if add else node.children.discard)(name)
         node.children_version += 1
+        if ephemeral:
+            node.ephemeral_children += 1 if add else -1
         self.touched.add(path)
 
     def _note(self, path: str, event: EventType, parent_path: str | None) -> None:

@@ -1,0 +1,220 @@
+"""Coordination by a real ZooKeeper ensemble, through kazoo: for clusters.
+
+``ZooKeeperStore`` is the ensemble as configured, ``ZooKeeperCoordination`` a session with it. Every write is a
+transaction, be it of one operation.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo.protocol import serialization
+
+from millrace.coordination.interface import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    NodeStat,
+    NoNodeError,
+    Operation,
+    SessionState,
+    Watch,
+    Write,
+    ensure_path,
+)
+from millrace.coordination.tree import check_path
+from millrace.coordination.zookeeper_client import NOT_AT_FAULT, acls, error_of, node_stat
+from millrace.coordination.zookeeper_config import ZooKeeperConfig
+from millrace.coordination.zookeeper_link import SessionLink
+from millrace.coordination.zookeeper_watches import LeftWatch
+from millrace.errors import InvalidRequestError
+
+_EPHEMERAL, _SEQUENTIAL = 1, 2
+
+
+class ZooKeeperStore:
+    """A ZooKeeper ensemble. Raises ``InvalidConfigError`` when certificates cannot be used."""
+
+    def __init__(self, config: ZooKeeperConfig) -> None:
+        self._config = config
+        self._tls = config.tls()
+        self._sessions: list[ZooKeeperCoordination] = []
+
+    def connect(self) -> ZooKeeperCoordination:
+        """Open a session, and make sure of the chroot. The caller closes it, when it has expired too.
+
+        Raises ``EnvironmentProblemError`` when no server answers in time, ``AccessDeniedError`` when none lets us in.
+        """
+        session = ZooKeeperCoordination(self._config, self._tls)
+        self._sessions.append(session)
+        try:
+            session._open()
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def close(self) -> None:
+        """End all sessions."""
+        while self._sessions:
+            self._sessions.pop().close()
+
+
+class ZooKeeperCoordination:
+    """A session with a ``ZooKeeperStore``; see ``Coordination`` for what each method promises."""
+
+    def __init__(self, config: ZooKeeperConfig, tls: ssl.SSLContext | None) -> None:
+        self._config = config
+        self._chroot = config.address.chroot
+        self._link = SessionLink(config, tls, self._look_again)
+
+    def _open(self) -> None:
+        self._link.open()
+        if self._chroot:
+            chroot, self._chroot = self._chroot, ""
+            ensure_path(self, chroot)
+            self._chroot = chroot
+        else:
+            self.exists("/")  # the server may have let us connect, and not in
+
+    @property
+    def session_id(self) -> int:
+        """Number of the session."""
+        return self._link.session_id
+
+    @property
+    def state(self) -> SessionState:
+        """How the session stands."""
+        return self._link.state
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
+        """Create a node; returns its path."""
+        return str(self.multi([Create(path, data, ephemeral=ephemeral, sequential=sequential)])[0])
+
+    def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]:
+        """Read a node."""
+        data, stat = self._read(path, watch, self._link.client.get_async)
+        found = node_stat(stat)
+        assert found is not None
+        return data, found
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
+        """Write a node."""
+        result = self.multi([Write(path, data, version)])[0]
+        assert isinstance(result, NodeStat)
+        return result
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Delete a node."""
+        self.multi([Delete(path, version)])
+
+    def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
+        """The node's bookkeeping, or None."""
+        return node_stat(self._read(path, watch, self._link.client.exists_async))
+
+    def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Sorted names of the children."""
+        names, _ = self._read(path, watch, self._send_children, of_children=True)
+        return sorted(names)
+
+    def multi(self, operations: Sequence[Operation]) -> list[str | NodeStat | None]:
+        """Apply all operations or none."""
+        if not operations:
+            return []
+        requests = [self._request(operation) for operation in operations]
+        transaction = self._link.client.transaction
+        first = operations[0].path
+
+        def send() -> Any:
+            request = transaction()
+            request.operations.extend(requests)
+            return request.commit_async()
+
+        results = self._link.ask(first, send, write=True)
+        for operation, result in zip(operations, results, strict=True):
+            if isinstance(result, Exception) and not isinstance(result, NOT_AT_FAULT):
+                raise error_of(result, operation.path, getattr(operation, "version", ANY_VERSION))
+        return [self._result(operation, result) for operation, result in zip(operations, results, strict=True)]
+
+    def sync(self) -> None:
+        """Have the server that we are connected to catch up."""
+        self._link.ask("/", lambda: self._link.client.sync_async(self._full("/")), write=False)
+
+    def on_state(self, listener: Callable[[SessionState], None]) -> None:
+        """Have ``listener`` called with each state that follows."""
+        self._link.on_state(listener)
+
+    def on_session_end(self, listener: Callable[[], None]) -> None:
+        """Have ``listener`` called once when the session expires."""
+        self._link.on_session_end(listener)
+
+    def close(self) -> None:
+        """End the session. Without a server that takes up to the session timeout, and so does the session's end."""
+        self._link.close()
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    def _send_children(self, path: str, watch: LeftWatch | None) -> Any:
+        return self._link.client.get_children_async(path, watch, include_data=True)
+
+    def _read(
+        self, path: str, watch: Watch | None, send: Callable[[str, LeftWatch | None], Any], *, of_children: bool = False
+    ) -> Any:
+        check_path(path)
+        if watch is None:
+            return self._link.ask(path, lambda: send(self._full(path), None), write=False)
+        return self._read_and_leave(LeftWatch(path, watch, of_children=of_children), send)
+
+    def _read_and_leave(self, left: LeftWatch, send: Callable[[str, LeftWatch | None], Any]) -> Any:
+        def remember(result: Any) -> None:
+            left.answer = result
+
+        try:
+            return self._link.ask(left.path, lambda: send(self._full(left.path), left), write=False, sent=remember)
+        except BaseException:
+            left.spent = True  # an answer that comes too late must not leave a watch
+            raise
+
+    def _look_again(self, left: LeftWatch) -> tuple[LeftWatch, NodeStat | None]:
+        again = LeftWatch(left.path, left.watch, of_children=left.of_children)
+        try:
+            if left.of_children:
+                return again, node_stat(self._read_and_leave(again, self._send_children)[1])
+            return again, node_stat(self._read_and_leave(again, self._link.client.exists_async))
+        except NoNodeError:
+            return again, None
+
+    # --- writing ---------------------------------------------------------------------------------------------
+
+    def _request(self, operation: Operation) -> Any:
+        path = operation.path
+        if isinstance(operation, Create):
+            check_path(path + "0" if operation.sequential else path)  # a sequential's suffix may be its whole name
+            flags = (_EPHEMERAL if operation.ephemeral else 0) | (_SEQUENTIAL if operation.sequential else 0)
+            allowed = acls(path, secure=self._config.zookeeper_set_acl)
+            return serialization.Create(self._full(path), operation.data, allowed, flags)
+        check_path(path)
+        match operation:
+            case Write():
+                return serialization.SetData(self._full(path), operation.data, operation.version)
+            case Delete():
+                if path == "/":
+                    raise InvalidRequestError("the root cannot be deleted")
+                return serialization.Delete(self._full(path), operation.version)
+            case Check():
+                return serialization.CheckVersion(self._full(path), operation.version)
+
+    def _result(self, operation: Operation, result: Any) -> str | NodeStat | None:
+        match operation:
+            case Create():
+                return str(result)[len(self._chroot) :]
+            case Write():
+                return node_stat(result)
+            case _:
+                return None
+
+    def _full(self, path: str) -> str:
+        return (self._chroot + path if path != "/" else self._chroot) or "/"

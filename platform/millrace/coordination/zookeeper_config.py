@@ -1,0 +1,159 @@
+"""What can be configured for the way to ZooKeeper: Kafka 3.9's names, meanings and defaults.
+
+Certificates are in files of type PEM, as Kafka takes them too; a Java keystore has to be converted. Kafka takes SASL
+from JAAS files of the JVM; here it has options of its own.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final, Literal, NamedTuple
+
+from pydantic import Field, field_validator, model_validator
+
+from millrace.config.base import Config
+from millrace.coordination.tree import check_path
+from millrace.errors import InvalidConfigError, InvalidRequestError
+
+_DEFAULT_PORT: Final = 2181
+_INT_MAX: Final = 2**31 - 1
+
+
+class ZooKeeperAddress(NamedTuple):
+    """Where the ensemble is (``host:port,host:port``) and the node that the cluster's are under ("": the root)."""
+
+    hosts: str
+    chroot: str
+
+    @classmethod
+    def parse(cls, text: str) -> ZooKeeperAddress:
+        """Read ``host:port,host:port/chroot``. Raises ``ValueError``."""
+        listed, slash, rest = text.strip().partition("/")
+        hosts = [host.strip() for host in listed.split(",")]
+        if not all(hosts):
+            raise ValueError(f"{text!r} is no address of ZooKeeper, expected host:port,host:port/chroot")
+        for host in hosts:
+            _, colon, port = host.rpartition(":")
+            if colon and not host.endswith("]") and not (port.isdigit() and 0 < int(port) < 65536):
+                raise ValueError(f"{host!r} has no port that can be, expected host:port")
+        chroot = (slash + rest).rstrip("/")
+        try:
+            check_path(chroot or "/")
+        except InvalidRequestError as error:
+            raise ValueError(error.message) from None
+        return cls(",".join(host if _has_port(host) else f"{host}:{_DEFAULT_PORT}" for host in hosts), chroot)
+
+
+def _has_port(host: str) -> bool:
+    return ":" in host and not host.endswith("]")
+
+
+class ZooKeeperConfig(Config):
+    """How a broker reaches ZooKeeper."""
+
+    zookeeper_connect: str = Field(description="host:port,host:port/chroot; the chroot is created if it is not there.")
+    zookeeper_session_timeout_ms: int = Field(
+        18_000, ge=1, le=_INT_MAX, description="How long ZooKeeper waits for a sign of life before it ends a session."
+    )
+    zookeeper_connection_timeout_ms: int | None = Field(
+        None,
+        ge=1,
+        le=_INT_MAX,
+        description="How long to wait for a connection, at the start and when it is lost; the session's if not set.",
+    )
+    zookeeper_set_acl: bool = Field(
+        False, description="Whether nodes may be changed only by who created them; needs SASL or a certificate of ours."
+    )
+    zookeeper_sasl_mechanism: Literal["", "DIGEST-MD5", "GSSAPI"] = Field(
+        "", description="How to prove to ZooKeeper who we are: DIGEST-MD5, GSSAPI, or not at all. Kafka: by JAAS."
+    )
+    zookeeper_sasl_username: str = Field("", description="User of DIGEST-MD5, or principal of GSSAPI.")
+    zookeeper_sasl_password: str = Field("", description="Password of DIGEST-MD5.")
+    zookeeper_sasl_service: str = Field("zookeeper", description="Service of ZooKeeper's own principal, for GSSAPI.")
+    zookeeper_ssl_client_enable: bool = Field(False, description="Whether to connect with TLS.")
+    zookeeper_ssl_keystore_location: str = Field("", description="PEM file with our certificate and its private key.")
+    zookeeper_ssl_keystore_password: str = Field("", description="Password of the private key, if it has one.")
+    zookeeper_ssl_keystore_type: Literal["", "PEM"] = Field("", description="PEM, the only one.")
+    zookeeper_ssl_truststore_location: str = Field(
+        "",
+        description="PEM file with the authorities for ZooKeeper's certificate; the system's if not set.",
+    )
+    zookeeper_ssl_truststore_type: Literal["", "PEM"] = Field("", description="PEM, the only one.")
+    zookeeper_ssl_protocol: Literal["TLSv1.2", "TLSv1.3"] = Field("TLSv1.2", description="Oldest protocol to accept.")
+    zookeeper_ssl_cipher_suites: str = Field(
+        "", description="Cipher suites of TLS 1.2 by OpenSSL's names, separated by commas; OpenSSL's choice if not set."
+    )
+    zookeeper_ssl_endpoint_identification_algorithm: Literal["HTTPS", ""] = Field(
+        "HTTPS", description="HTTPS: the certificate must name the host that is connected to; empty: any name will do."
+    )
+
+    @field_validator("zookeeper_connect")
+    @classmethod
+    def _check_connect(cls, value: str) -> str:
+        ZooKeeperAddress.parse(value)
+        return value
+
+    @field_validator("zookeeper_ssl_endpoint_identification_algorithm", mode="before")
+    @classmethod
+    def _upper(cls, value: object) -> object:
+        return value.upper() if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> ZooKeeperConfig:
+        has_certificate = self.zookeeper_ssl_client_enable and self.zookeeper_ssl_keystore_location
+        if self.zookeeper_set_acl and not (self.zookeeper_sasl_mechanism or has_certificate):
+            raise ValueError(
+                "zookeeper.set.acl=true needs somebody that the nodes belong to: set zookeeper.sasl.mechanism, or "
+                "zookeeper.ssl.client.enable=true and zookeeper.ssl.keystore.location"
+            )
+        if self.zookeeper_sasl_mechanism == "DIGEST-MD5" and not self.zookeeper_sasl_username:
+            raise ValueError("zookeeper.sasl.mechanism=DIGEST-MD5 needs zookeeper.sasl.username and .password")
+        return self
+
+    @property
+    def address(self) -> ZooKeeperAddress:
+        """``zookeeper.connect`` in its parts."""
+        return ZooKeeperAddress.parse(self.zookeeper_connect)
+
+    @property
+    def connection_timeout_ms(self) -> int:
+        """How long to wait for a connection."""
+        return self.zookeeper_connection_timeout_ms or self.zookeeper_session_timeout_ms
+
+    def tls(self) -> ssl.SSLContext | None:
+        """What TLS connections are made with. Raises ``InvalidConfigError`` when a file cannot be used."""
+        if not self.zookeeper_ssl_client_enable:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.zookeeper_ssl_truststore_location or None)
+            if self.zookeeper_ssl_keystore_location:
+                context.load_cert_chain(
+                    self.zookeeper_ssl_keystore_location, password=lambda: self.zookeeper_ssl_keystore_password
+                )
+            if self.zookeeper_ssl_cipher_suites:
+                context.set_ciphers(self.zookeeper_ssl_cipher_suites.replace(",", ":"))
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidConfigError(
+                f"cannot use zookeeper.ssl.truststore.location={self.zookeeper_ssl_truststore_location}, "
+                f"zookeeper.ssl.keystore.location={self.zookeeper_ssl_keystore_location} and their options: {error}"
+            ) from error
+        if self.zookeeper_ssl_protocol == "TLSv1.3":
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = bool(self.zookeeper_ssl_endpoint_identification_algorithm)
+        return context
+
+    def sasl_options(self) -> dict[str, str] | None:
+        """What kazoo hands to SASL, or None."""
+        match self.zookeeper_sasl_mechanism:
+            case "DIGEST-MD5":
+                return {
+                    "mechanism": "DIGEST-MD5",
+                    "service": self.zookeeper_sasl_service,
+                    "username": self.zookeeper_sasl_username,
+                    "password": self.zookeeper_sasl_password,
+                }
+            case "GSSAPI":
+                principal = {"principal": self.zookeeper_sasl_username} if self.zookeeper_sasl_username else {}
+                return {"mechanism": "GSSAPI", "service": self.zookeeper_sasl_service, **principal}
+            case _:
+                return None

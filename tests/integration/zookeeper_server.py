@@ -1,0 +1,213 @@
+"""A real ZooKeeper on loopback for tests, a proxy that can cut the way to it, and sessions ended from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from benchmarks.peers import jars
+from benchmarks.workspace import Workspace, free_port
+from kazoo.client import KazooClient
+
+from millrace.coordination.zookeeper import ZooKeeperCoordination
+
+from .frame_calls import eventually
+
+TICK_MS = 100
+SESSION_MS = 2_000
+CONNECTION_MS = 20_000
+_STOP_S = 30
+_START_ATTEMPTS = 3
+
+
+class ZooKeeperServer:
+    """A server of its own with an empty tree, in a JVM; ``address`` is host:port."""
+
+    def __init__(self, folder: Path, *, options: Mapping[str, str] | None = None, java: tuple[str, ...] = ()) -> None:
+        self._folder = folder
+        self._java = java
+        self._options = {
+            "tickTime": str(TICK_MS),
+            "maxSessionTimeout": "60000",
+            "maxClientCnxns": "0",
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "ruok",
+            **(options or {}),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+
+    def __enter__(self) -> ZooKeeperServer:
+        for _ in range(_START_ATTEMPTS):  # the port may be somebody's by the time that it is bound
+            self.port = free_port()
+            if self.start():
+                return self
+        raise AssertionError(f"ZooKeeper does not start:\n{self._log.read_text()[-3000:]}")
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "zookeeper.log"
+
+    def start(self) -> bool:
+        """Start it at its port, with what its folder holds. False: it ended."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        settings = {**self._options, "clientPort": str(self.port), "clientPortAddress": "127.0.0.1"}
+        settings["dataDir"] = str(self._folder / "data")
+        conf = self._folder / "zoo.cfg"
+        conf.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        (self._folder / "logback.xml").write_text(
+            '<configuration><appender name="out" class="ch.qos.logback.core.ConsoleAppender"><encoder>'
+            "<pattern>%d %p %m%n</pattern></encoder></appender>"
+            '<root level="INFO"><appender-ref ref="out"/></root></configuration>'
+        )
+        classes = f"{self._folder}:{jars.resolve(jars.ZOOKEEPER, Workspace())}/*"
+        command = [
+            shutil.which("java") or "java",
+            "-Xmx96m",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
+            *self._java,
+        ]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "-cp", classes, "org.apache.zookeeper.server.ZooKeeperServerMain", str(conf)],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        process = self._process
+        eventually(lambda: process.poll() is not None or self._is_well())
+        return process.poll() is None
+
+    def stop(self) -> None:
+        """Kill it; what was answered is in its folder."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(_STOP_S)
+            self._process = None
+
+    def _is_well(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 5) as connection:
+                connection.sendall(b"ruok")
+                return connection.recv(4) == b"imok"
+        except OSError:
+            return False
+
+
+def expire(session: ZooKeeperCoordination) -> None:
+    """End a session at the server: a second connection takes it over by its id and password, and closes it."""
+    client = session._link.client
+    second = KazooClient(session._config.address.hosts, timeout=SESSION_MS / 1000, client_id=client.client_id)
+    second.start()
+    second.stop()
+    second.close()
+
+
+class Proxy:
+    """Stands between clients and a server; ``cut`` ends all connections and takes no new ones until ``heal``.
+
+    ``swallow_answers``: what the server says is lost, and then the connection, so that a request is carried out
+    without an answer.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._server = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._lock = threading.Lock()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._cut = False
+        self.swallow_answers = False
+        self.swallowed = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+        self._start(self._accept)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def cut(self) -> None:
+        with self._lock:
+            self._cut = True
+            self._drop()
+
+    def heal(self) -> None:
+        with self._lock:
+            self._cut = self.swallow_answers = False
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._drop()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _drop(self) -> None:
+        for pair in self._pairs:
+            for end in pair:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+        self._pairs.clear()
+
+    def _start(self, target: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                if self._cut or self._closed:
+                    client.close()
+                    continue
+                try:
+                    server = socket.create_connection(self._server, 5)
+                except OSError:
+                    client.close()
+                    continue
+                self._pairs.append((client, server))
+                self._start(self._pump, client, server)
+
+    def _pump(self, client: socket.socket, server: socket.socket) -> None:
+        with client, server, contextlib.suppress(OSError):
+            while True:
+                ready, _, _ = select.select([client, server], [], [])
+                for source in ready:
+                    data = source.recv(65536)
+                    if source is server and self.swallow_answers:
+                        self.swallowed.set()
+                        return
+                    if not data:
+                        return
+                    (server if source is client else client).sendall(data)
+
+
+@contextlib.contextmanager
+def proxy_to(server: ZooKeeperServer) -> Iterator[Proxy]:
+    """A proxy before ``server``."""
+    proxy = Proxy(server.port)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
