@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import ipaddress
 import select
-import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from benchmarks.peers import jars
 from benchmarks.workspace import Workspace, free_port
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
 from kazoo.client import KazooClient
 
 from millrace.coordination.zookeeper import ZooKeeperCoordination
@@ -22,30 +28,30 @@ from .frame_calls import eventually
 TICK_MS = 100
 SESSION_MS = 2_000
 CONNECTION_MS = 20_000
+USER, PASSWORD = "broker", "horse-battery"
 _STOP_S = 30
 _START_ATTEMPTS = 3
+_PING_BYTES = 20
 
 
 class ZooKeeperServer:
-    """A server of its own with an empty tree, in a JVM; ``address`` is host:port."""
+    """A server with an empty tree, in a JVM.
 
-    def __init__(self, folder: Path, *, options: Mapping[str, str] | None = None, java: tuple[str, ...] = ()) -> None:
+    At ``address`` it serves whom it does not know and ``USER``, who proves himself by SASL (DIGEST-MD5); at
+    ``secure_address`` those who have a certificate of the authority in ``authority``, such as ``certificate``.
+    """
+
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._java = java
-        self._options = {
-            "tickTime": str(TICK_MS),
-            "maxSessionTimeout": "60000",
-            "maxClientCnxns": "0",
-            "admin.enableServer": "false",
-            "4lw.commands.whitelist": "ruok",
-            **(options or {}),
-        }
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = 0
+        self.port = self._secure_port = 0
+        self.authority, self.certificate = folder / "authority.pem", folder / "certificate.pem"
 
     def __enter__(self) -> ZooKeeperServer:
-        for _ in range(_START_ATTEMPTS):  # the port may be somebody's by the time that it is bound
-            self.port = free_port()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        _make_certificates(self.authority, self.certificate)
+        for _ in range(_START_ATTEMPTS):  # the ports may be somebody's by the time that they are bound
+            self.port, self._secure_port = free_port(), free_port()
             if self.start():
                 return self
         raise AssertionError(f"ZooKeeper does not start:\n{self._log.read_text()[-3000:]}")
@@ -58,29 +64,46 @@ class ZooKeeperServer:
         return f"127.0.0.1:{self.port}"
 
     @property
+    def secure_address(self) -> str:
+        return f"127.0.0.1:{self._secure_port}"
+
+    @property
     def _log(self) -> Path:
         return self._folder / "zookeeper.log"
 
     def start(self) -> bool:
         """Start it at its port, with what its folder holds. False: it ended."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        settings = {**self._options, "clientPort": str(self.port), "clientPortAddress": "127.0.0.1"}
-        settings["dataDir"] = str(self._folder / "data")
-        conf = self._folder / "zoo.cfg"
+        settings = {
+            "tickTime": str(TICK_MS),
+            "maxSessionTimeout": "60000",
+            "maxClientCnxns": "0",
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "ruok",
+            "dataDir": str(self._folder / "data"),
+            "clientPort": str(self.port),
+            "clientPortAddress": "127.0.0.1",
+            "secureClientPort": str(self._secure_port),
+            "secureClientPortAddress": "127.0.0.1",
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "ssl.keyStore.location": str(self.certificate),
+            "ssl.keyStore.type": "PEM",
+            "ssl.trustStore.location": str(self.authority),
+            "ssl.trustStore.type": "PEM",
+            "ssl.hostnameVerification": "false",
+            "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+        }
+        conf, jaas = self._folder / "zoo.cfg", self._folder / "jaas.conf"
         conf.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        module = "org.apache.zookeeper.server.auth.DigestLoginModule"
+        jaas.write_text(f'Server {{ {module} required user_{USER}="{PASSWORD}"; }};\n')
         (self._folder / "logback.xml").write_text(
             '<configuration><appender name="out" class="ch.qos.logback.core.ConsoleAppender"><encoder>'
             "<pattern>%d %p %m%n</pattern></encoder></appender>"
             '<root level="INFO"><appender-ref ref="out"/></root></configuration>'
         )
         classes = f"{self._folder}:{jars.resolve(jars.ZOOKEEPER, Workspace())}/*"
-        command = [
-            shutil.which("java") or "java",
-            "-Xmx96m",
-            "-XX:TieredStopAtLevel=1",
-            "-XX:+UseSerialGC",
-            *self._java,
-        ]
+        command = ["java", "-Xmx96m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        command += [f"-Djava.security.auth.login.config={jaas}"]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, "-cp", classes, "org.apache.zookeeper.server.ZooKeeperServerMain", str(conf)],
@@ -109,19 +132,28 @@ class ZooKeeperServer:
 
 
 def expire(session: ZooKeeperCoordination) -> None:
-    """End a session at the server: a second connection takes it over by its id and password, and closes it."""
-    client = session._link.client
-    second = KazooClient(session._config.address.hosts, timeout=SESSION_MS / 1000, client_id=client.client_id)
-    second.start()
-    second.stop()
-    second.close()
+    """End a session at the server; the session hears of it there."""
+    expiry_of(session)()
+
+
+def expiry_of(session: ZooKeeperCoordination) -> Callable[[], None]:
+    """What ends a session at the server: a second connection takes it over by its id and password, and closes it."""
+    address, client_id = session._config.address.hosts, session._link.client.client_id
+
+    def end(address: str = address) -> None:
+        second = KazooClient(address, timeout=SESSION_MS / 1000, client_id=client_id)
+        second.start()
+        second.stop()
+        second.close()
+
+    return end
 
 
 class Proxy:
     """Stands between clients and a server; ``cut`` ends all connections and takes no new ones until ``heal``.
 
-    ``swallow_answers``: what the server says is lost, and then the connection, so that a request is carried out
-    without an answer.
+    ``swallow_answers``: what the server says is lost (but for pings), and then the connection, so that a request is
+    carried out without an answer.
     """
 
     def __init__(self, port: int) -> None:
@@ -195,7 +227,7 @@ class Proxy:
                 ready, _, _ = select.select([client, server], [], [])
                 for source in ready:
                     data = source.recv(65536)
-                    if source is server and self.swallow_answers:
+                    if source is server and self.swallow_answers and len(data) != _PING_BYTES:
                         self.swallowed.set()
                         return
                     if not data:
@@ -211,3 +243,29 @@ def proxy_to(server: ZooKeeperServer) -> Iterator[Proxy]:
         yield proxy
     finally:
         proxy.close()
+
+
+def _make_certificates(authority: Path, certificate: Path) -> None:
+    """An authority, and a certificate that it signed for 127.0.0.1, with its key in the same file."""
+    now = datetime.datetime.now(datetime.UTC)
+
+    def signed(name: str, key: Any, issuer: str, issuer_key: Any, *, is_authority: bool) -> x509.Certificate:
+        builder = x509.CertificateBuilder(
+            issuer_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]),
+            subject_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]),
+            public_key=key.public_key(),
+            serial_number=x509.random_serial_number(),
+            not_valid_before=now - datetime.timedelta(days=1),
+            not_valid_after=now + datetime.timedelta(days=1),
+        )
+        builder = builder.add_extension(x509.BasicConstraints(is_authority, None), critical=True)
+        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        return builder.sign(issuer_key, hashes.SHA256())
+
+    root_key, key = (rsa.generate_private_key(65537, 2048) for _ in range(2))
+    root = signed("authority", root_key, "authority", root_key, is_authority=True)
+    own = signed("broker", key, "authority", root_key, is_authority=False)
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    authority.write_bytes(root.public_bytes(serialization.Encoding.PEM))
+    certificate.write_bytes(key.private_bytes(*form) + own.public_bytes(serialization.Encoding.PEM))
