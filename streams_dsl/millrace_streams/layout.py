@@ -45,7 +45,8 @@ class Layout:
     """Columns of a stream or table, without the reserved ones that every batch carries.
 
     ``value`` names the one column that is the bare value; None when the value is the whole row, a dict in Python.
-    ``windowed`` says that the key includes a window, in the columns ``window_start`` and ``window_end``.
+    ``windowed`` says that the key includes a window, in the columns ``window_start`` and ``window_end``; ``sessions``
+    are told apart by both.
     ``bucket_columns`` are columns whose equality implies the same bucket (source partition); None when no column left
     says so, and records must move before they can be grouped. ``internal`` batches hold objects of the operators' own.
     """
@@ -56,6 +57,7 @@ class Layout:
     value: str | None = None
     table: bool = False
     windowed: bool = False
+    sessions: bool = False
     internal: bool = False
 
     @property
@@ -72,6 +74,13 @@ class Layout:
     def key_columns(self) -> tuple[str, ...]:
         """The columns that identify a row: the key's, and the window's if there is one."""
         return (*self.key, *WINDOW_COLUMNS) if self.windowed else self.key
+
+    @property
+    def row_key(self) -> list[str]:
+        """The columns by which a table's rows replace one another, as few as do it."""
+        if not self.windowed:
+            return list(self.key)
+        return [*self.key, *(WINDOW_COLUMNS if self.sessions else WINDOW_COLUMNS[:1])]
 
     @property
     def value_columns(self) -> list[str]:

@@ -30,7 +30,6 @@ from millrace_streams.graph import (
     TopicSinkNode,
     ToStreamNode,
 )
-from millrace_streams.layout import WINDOW_START
 from millrace_streams.steps import Operator
 
 
@@ -71,8 +70,7 @@ def _words(node: Node, operator: Operator) -> str:
         case FoldNode() | TableFoldNode() | StreamStreamJoinNode() | StreamTableJoinNode() | TableTableJoinNode():
             return _stateful_words(node, operator)
         case DeltaSinkNode(table=table) if operator.given.table:
-            key = [*operator.given.key, *([WINDOW_START] if operator.given.windowed else [])]
-            return f"upsert into Delta table {table} by {', '.join(key)}"
+            return f"upsert into Delta table {table} by {', '.join(operator.given.row_key)}"
         case DeltaSinkNode(table=table):
             return f"append to Delta table {table}"
         case TopicSinkNode(topic=topic):

@@ -15,10 +15,12 @@ from millrace_streams.compiler.forks import forks_of
 from millrace_streams.compiler.rewrite import rewrite
 from millrace_streams.compiler.tables import history_of, looked_up, store_of
 from millrace_streams.graph import (
+    AggregateNode,
     AnswerNode,
     DeltaSinkNode,
     GroupTableNode,
     Node,
+    ProcessNode,
     RepartitionNode,
     SinkNode,
     SourceNode,
@@ -115,6 +117,10 @@ class Plan:
         """Whether the task keeps state."""
         return any(operator.node.stores for operator in self.task)
 
+    def deletes(self, sink: SinkNode) -> bool:
+        """Whether rows of a sink's table can be deleted: those of named aggregates right before it never are."""
+        return self.layouts[sink.name].table and not isinstance(self.topology.node(sink.parents[0]), AggregateNode)
+
     def sink_layout(self, sink: SinkNode) -> Layout:
         """The layout of what goes into a sink."""
         return self.layouts[sink.name]
@@ -172,6 +178,9 @@ def _minds_versions(node: Node) -> bool:
 def _reader_chain(topology: Topology, source: SourceNode, operators: Mapping[str, Operator]) -> tuple[Operator, ...]:
     chain: list[Operator] = []
     head = source.name
+    if any(isinstance(node, ProcessNode) for node in topology.nodes):
+        # Records that a filter drops make a processor's time go by as well: they must come into its task.
+        return ()
     while True:
         children = list(topology.children(head))
         if len(children) != 1 or not isinstance(children[0], STATELESS) or len(children[0].parents) != 1:

@@ -38,6 +38,7 @@ from millrace_streams.graph import (
 from millrace_streams.layout import ASKING, KEY, RESERVED_PREFIX, WINDOW_COLUMNS, Layout
 from millrace_streams.steps.accumulators import result_fields
 from millrace_streams.steps.evaluation import polars_schema
+from millrace_streams.windows import SessionWindows, Windows
 
 
 @layout_of.register
@@ -107,7 +108,7 @@ def _(node: AggregateNode, given: tuple[Layout, ...]) -> Layout:
     for _, aggregate in node.aggregates:
         stream.require(aggregate.columns(), node.name)
     results = result_fields(node.aggregates, polars_schema(stream.schema), node.name)
-    return _aggregated(stream, results, bare=node.bare, windows=bool(windows))
+    return _aggregated(stream, results, node.window, bare=node.bare)
 
 
 @layout_of.register
@@ -120,7 +121,7 @@ def _(node: FoldNode, given: tuple[Layout, ...]) -> Layout:
         for _, aggregate in node.aggregates:
             first.require(aggregate.columns(), node.name)
         results = result_fields(node.aggregates, polars_schema(first.schema), node.name)
-        return _aggregated(first, results, bare=node.bare, windows=node.window is not None)
+        return _aggregated(first, results, node.window, bare=node.bare)
     valued = with_value(node, first, node.serde)
     results = [valued.schema.field(name) for name in valued.value_columns]
     if not results:
@@ -128,7 +129,7 @@ def _(node: FoldNode, given: tuple[Layout, ...]) -> Layout:
             f"{node.name}: the column {', '.join(valued.key)} is key and value at once: give the key another "
             f"name, such as group_by(k=col({valued.key[0]!r}))"
         )
-    return _aggregated(first, results, bare=valued.scalar, windows=node.window is not None)
+    return _aggregated(first, results, node.window, bare=valued.scalar)
 
 
 @layout_of.register
@@ -181,13 +182,14 @@ def _check_groups(node: Node, given: tuple[Layout, ...], *, windows: bool) -> No
             raise TopologyError(f"{node.name}: the key of {parent} has a window already: select_key(...) without it")
 
 
-def _aggregated(given: Layout, results: list[pa.Field], *, bare: bool, windows: bool) -> Layout:
+def _aggregated(given: Layout, results: list[pa.Field], window: Windows | None, *, bare: bool) -> Layout:
     keys = [given.schema.field(name) for name in given.key_columns]
     return Layout(
-        schema=pa.schema([*keys, *(window_fields() if windows else []), *results]),
+        schema=pa.schema([*keys, *(window_fields() if window is not None else []), *results]),
         key=given.key,
         bucket_columns=given.bucket_columns,
         value=results[0].name if bare else None,
         table=True,
-        windowed=windows or given.windowed,
+        windowed=window is not None or given.windowed,
+        sessions=isinstance(window, SessionWindows) or given.sessions,
     )

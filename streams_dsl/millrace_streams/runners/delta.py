@@ -15,6 +15,7 @@ from pyspark_millrace.delta.transactions import (
     create_if_missing,
     is_empty,
     merge_rows,
+    quoted,
     same_key,
 )
 
@@ -40,12 +41,16 @@ def ensure_table(spark: SparkSession, path: str, schema: StructType) -> None:
         )
 
 
-def upsert(rows: DataFrame, path: str, key: Sequence[str], transaction: Transaction) -> None:
+def upsert(
+    rows: DataFrame, path: str, key: Sequence[str], transaction: Transaction, *, mark: str | None = None
+) -> None:
     """Update the rows whose key is there, insert the others. Null keys are equal to null keys.
 
-    ``rows`` must not hold a key twice.
+    ``rows`` must not hold a key twice. With ``mark``, a boolean column, those in which it is true delete their row.
     """
-    if is_empty(rows.sparkSession, path):
+    if mark is not None:
+        _upsert_or_delete(rows, path, key, transaction, mark)
+    elif is_empty(rows.sparkSession, path):
         # There is nothing to update, and a plain append takes a third of the time.
         append_rows(rows, path, transaction)
     else:
@@ -56,6 +61,21 @@ def upsert(rows: DataFrame, path: str, key: Sequence[str], transaction: Transact
             transaction,
             lambda merge: merge.whenMatchedUpdateAll().whenNotMatchedInsertAll(),
         )
+
+
+def _upsert_or_delete(rows: DataFrame, path: str, key: Sequence[str], transaction: Transaction, mark: str) -> None:
+    columns = {quoted(name): f"new.{quoted(name)}" for name in rows.columns if name != mark}
+    merge_rows(
+        rows,
+        path,
+        same_key(key),
+        transaction,
+        lambda merge: (
+            merge.whenMatchedDelete(f"new.{quoted(mark)}")
+            .whenMatchedUpdate(set=columns)
+            .whenNotMatchedInsert(f"NOT new.{quoted(mark)}", values=columns)
+        ),
+    )
 
 
 def overwrite(rows: DataFrame, path: str) -> None:

@@ -20,9 +20,10 @@ from millrace_streams.compiler import Plan, compile_topology
 from millrace_streams.compiler.plan import SourceReader
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph import DeltaSinkNode, RepartitionNode, SinkNode, Topology
-from millrace_streams.layout import WINDOW_START, TopicShape
+from millrace_streams.layout import TopicShape
 from millrace_streams.processors import Record
 from millrace_streams.runners.driver_stores import StoreEntry, entries_of, frame_of, view_of_store
+from millrace_streams.runners.output import gone, newest_rows
 from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE, Batch
 from millrace_streams.steps.evaluation import polars_schema
 from millrace_streams.steps.flow import Flow, Origin, interleave
@@ -145,12 +146,7 @@ class TopologyTestDriver:
         frames = [pl.DataFrame(schema={**types, TIMESTAMP: pl.Int64}), *(batch.frame for batch in batches)]
         rows = pl.concat(frames, how="diagonal")
         if layout.table:
-            key = [*layout.key, *([WINDOW_START] if layout.windowed else [])]
-            rows = rows.unique(key, keep="last", maintain_order=True)
-            if TOMBSTONE in rows.columns:
-                rows = rows.filter(pl.col(TOMBSTONE).fill_null(False).not_())
-            if layout.value is not None:
-                rows = rows.filter(pl.col(layout.value).is_not_null())
+            rows = newest_rows(rows, layout).filter(~gone(rows.columns, layout))
         return rows.select(layout.names)
 
     def store(self, name: str, *, partition: int = 0) -> pl.DataFrame:

@@ -1,36 +1,56 @@
-"""What the Spark runners share behind a task: packed outputs to rows, types to Spark's, workers to one thread each."""
+"""What the runners share behind a task: a table's newest rows, packed outputs to rows, types to Spark's."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+import polars as pl
 import pyarrow as pa
 
 from millrace_streams.compiler import Plan
 from millrace_streams.layout import Layout
 from millrace_streams.runners.packing import Unpacker
+from millrace_streams.steps.batch import TOMBSTONE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
-def spark_schema(layout: Layout) -> StructType:
-    """A layout's columns as Spark has them; all nullable, as Delta tables' are by default."""
+def newest_rows(frame: pl.DataFrame, layout: Layout) -> pl.DataFrame:
+    """The last row of each key and window of a table; all rows of a stream."""
+    if not layout.table:
+        return frame
+    return frame.unique(layout.row_key, keep="last", maintain_order=True)
+
+
+def gone(columns: Sequence[str], layout: Layout) -> pl.Expr:
+    """Which of a table's rows say that the row is deleted."""
+    if layout.value is not None:
+        return pl.col(layout.value).is_null()
+    return pl.col(TOMBSTONE).fill_null(False) if TOMBSTONE in columns else pl.lit(False)
+
+
+def spark_schema(layout: Layout, *, deletes: bool = False) -> StructType:
+    """A layout's columns as Spark has them; all nullable, as Delta tables' are by default.
+
+    With ``deletes`` a last column says which rows delete those of their keys.
+    """
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructField, StructType
 
-    fields = from_arrow_schema(layout.schema).fields
+    schema = layout.schema.append(pa.field(TOMBSTONE, pa.bool_())) if deletes else layout.schema
+    fields = from_arrow_schema(schema).fields
     return StructType([StructField(field.name, field.dataType, nullable=True) for field in fields])
 
 
-def unpacked(results: DataFrame, sink: str, layout: Layout) -> DataFrame:
-    """The rows of one sink among packed outputs."""
+def unpacked(results: DataFrame, sink: str, layout: Layout, *, deletes: bool = False) -> DataFrame:
+    """The rows of one sink among packed outputs; with ``deletes`` also those that delete, marked."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    schema = spark_schema(layout)
+    schema = spark_schema(layout, deletes=deletes)
     arrow = cast("pa.Schema", to_arrow_schema(schema, timezone="UTC"))
     of_sink = results.where(results["sink"] == sink).select("payload")
     return of_sink.mapInArrow(Unpacker(arrow), schema)

@@ -79,6 +79,10 @@ class Job:
                 shapes[source.topic], partitions = inputs.shape_of(source.topic, source.key_columns)
             except UnknownTopicOrPartitionError as error:
                 raise UnknownTopicOrPartitionError(f"{source.name}: {error.message}") from error
+            if source.serdes is not None and not shapes[source.topic].scalar and source.topic not in inputs.frames:
+                raise TopologyError(
+                    f"{source.name}: {source.topic} is a typed topic, which key= and value= cannot read: leave them out"
+                )
         plan = compile_topology(topology, shapes)
         _check_for_spark(plan)
         return cls(plan=plan, inputs=inputs, partitions=partitions)
@@ -159,11 +163,6 @@ def _check_for_spark(plan: Plan) -> None:
                 f"{operator.node.name}: the Spark runners keep the state of named aggregates only, so far: run it in "
                 "the test driver"
             )
-    if plan.source.serdes is not None or plan.source.extractor is not None:
-        raise UnsupportedTopologyError(
-            f"{plan.source.name}: serdes and timestamp functions are not read by the Spark runners yet: use a typed "
-            "topic and a timestamp column, or run it in the test driver"
-        )
     for sink in plan.sinks:
         if isinstance(sink, TopicSinkNode):
             raise UnsupportedTopologyError(

@@ -19,13 +19,14 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millrace.errors import UsageError
 from millrace_streams.compiler import explain
-from millrace_streams.graph import Topology
+from millrace_streams.graph import DeltaSinkNode, Topology
 from millrace_streams.runners.delta import ensure_table, upsert
 from millrace_streams.runners.output import count_outputs, limit_worker_threads, spark_schema, unpacked
 from millrace_streams.runners.packing import OUTPUT_DDL, unpack_run
 from millrace_streams.runners.source import Inputs, Job, table_paths
-from millrace_streams.runners.worker import OutputRow, Program, StatelessRun, frames_of, table_key, total_dropped
-from millrace_streams.steps.chunks import load_store, save_delta
+from millrace_streams.runners.state import load, writes
+from millrace_streams.runners.worker import OutputRow, Program, StatelessRun, frames_of, total_dropped
+from millrace_streams.steps.batch import TOMBSTONE
 from pyspark_millrace.delta.transactions import Transaction, append_rows, query_id_of
 
 if TYPE_CHECKING:
@@ -124,12 +125,10 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
         """Run a bucket's part of a micro-batch. Argument names are Spark's: it passes them by keyword."""
         runs = [(row.sequence, row.payload, row.records) for row in rows]
         records = unpack_run((sequence, payload) for sequence, payload, _ in runs)
-        specs = {spec.name: spec for spec in self._program.stores}
         chunks = {name: [bytes(row[0]) for row in state.get()] for name, state in self._states.items()}
-        stores = {name: load_store(spec, chunks[name]) for name, spec in specs.items()}
+        stores = {spec.name: load(spec, chunks[spec.name]) for spec in self._program.stores}
         result = self._program.run(self._program.task(stores), records, key[0])
-        for name, delta in result.deltas.items():
-            write = save_delta(stores[name], chunks[name], delta)
+        for name, write in writes(stores, chunks, result).items():
             values = [(chunk,) for chunk in write.chunks]
             if write.replace:
                 self._states[name].put(values)
@@ -163,20 +162,21 @@ class _Writer:
             counts = count_outputs(results, self._job.plan)
             for sink in self._job.plan.delta_sinks:
                 if counts.rows[sink.table]:
-                    self._write(results, sink.name, batch_id)
+                    self._write(results, sink, batch_id)
         finally:
             results.unpersist()
         self._on_batch(BatchReport(batch_id=batch_id, records=counts.records, rows=counts.rows, dropped=counts.dropped))
 
-    def _write(self, results: DataFrame, sink_name: str, batch_id: int) -> None:
-        layout = self._job.plan.layouts[sink_name]
+    def _write(self, results: DataFrame, sink: DeltaSinkNode, batch_id: int) -> None:
+        layout = self._job.plan.sink_layout(sink)
         query_id = query_id_of(results.sparkSession)
-        transaction = Transaction(application=f"{query_id}/{sink_name}", version=batch_id)
-        rows = unpacked(results, sink_name, layout)
+        transaction = Transaction(application=f"{query_id}/{sink.name}", version=batch_id)
+        deletes = self._job.plan.deletes(sink)
+        rows = unpacked(results, sink.name, layout, deletes=deletes)
         if layout.table:
-            upsert(rows, self._paths[sink_name], table_key(layout), transaction)
+            upsert(rows, self._paths[sink.name], layout.row_key, transaction, mark=TOMBSTONE if deletes else None)
         else:
-            append_rows(rows, self._paths[sink_name], transaction)
+            append_rows(rows, self._paths[sink.name], transaction)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,15 +11,14 @@ import polars as pl
 import pyarrow as pa
 
 from millrace_streams.compiler import Plan
-from millrace_streams.graph import SinkNode
-from millrace_streams.layout import WINDOW_START, Layout
+from millrace_streams.layout import Layout
+from millrace_streams.runners.output import gone, newest_rows
 from millrace_streams.runners.packing import OUTPUT, packed_row, unpack_run
 from millrace_streams.steps import Operator
-from millrace_streams.steps.batch import OFFSET, Batch
+from millrace_streams.steps.batch import OFFSET, TOMBSTONE, Batch
 from millrace_streams.steps.chunks import pack_frame
 from millrace_streams.steps.flow import Flow, Origin
-from millrace_streams.steps.operator import AnyStore
-from millrace_streams.steps.store import StoreSpec
+from millrace_streams.steps.operator import AnyStore, AnyStoreSpec
 from millrace_streams.steps.task import Forks, Steps, Task, TaskResult, root_marks
 
 
@@ -33,21 +33,35 @@ class OutputRow:
     payload: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """Where results go: the node, the layout of its rows, and whether among them are such as delete."""
+
+    name: str
+    layout: Layout
+    deletes: bool
+
+    def rows(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """What goes out of a task's result: of a table the newest row of each key, with the mark of deletion."""
+        marked = frame.with_columns(gone(frame.columns, self.layout).alias(TOMBSTONE)) if self.deletes else frame
+        return newest_rows(marked.select(*self.layout.names, *([TOMBSTONE] if self.deletes else [])), self.layout)
+
+
 @dataclass(frozen=True)
 class Program:
-    """The task of a plan as it is sent to workers. ``sinks`` pairs each sink with its layout."""
+    """The task of a plan as it is sent to workers."""
 
     topic: str
     head: str
     head_layout: Layout
     operators: Sequence[Operator]
     forks: Forks
-    sinks: Sequence[tuple[SinkNode, Layout]]
+    sinks: Sequence[Sink]
 
     @classmethod
     def of(cls, plan: Plan) -> Program:
         """Take from a plan what a worker needs."""
-        sinks = tuple((sink, plan.sink_layout(sink)) for sink in plan.sinks)
+        sinks = tuple(Sink(sink.name, plan.sink_layout(sink), plan.deletes(sink)) for sink in plan.sinks)
         return cls(plan.source.topic, plan.head, plan.head_layout, plan.task, plan.forks, sinks)
 
     @cached_property
@@ -56,9 +70,9 @@ class Program:
         return Steps.of(self.operators, self.forks)
 
     @property
-    def stores(self) -> list[StoreSpec]:
-        """The stores to be kept, all in columns: others the Spark runners refuse."""
-        return [spec for spec in self.steps.stores() if isinstance(spec, StoreSpec)]
+    def stores(self) -> list[AnyStoreSpec]:
+        """The stores to be kept."""
+        return self.steps.stores()
 
     def task(self, stores: Mapping[str, AnyStore] | None = None) -> Task:
         """A task for one bucket, with its stores or with empty ones."""
@@ -68,12 +82,13 @@ class Program:
         """Run a bucket's records, in columns, through its task."""
         marks = root_marks(records[OFFSET].to_numpy(), self.steps)
         arrivals = {self.head: Flow(Batch.of_frame(self.head_layout, records.drop(OFFSET)), marks)}
-        return task.run(arrivals, lambda offset: Origin(self.topic, bucket, offset))
+        origin = lambda offset: Origin(self.topic, bucket, offset)  # noqa: E731
+        return task.run(arrivals, origin, wall_clock_ms=time.time_ns() // 1_000_000)
 
     def pack(self, outputs: Mapping[str, pl.DataFrame]) -> Iterator[OutputRow]:
         """Pack what a task gave. Of a table's rows only the newest of each key goes out."""
-        for sink, layout in self.sinks:
-            frame = newest_rows(outputs[sink.name].select(layout.names), layout)
+        for sink in self.sinks:
+            frame = sink.rows(outputs[sink.name])
             if frame.height:
                 yield OutputRow(sink=sink.name, rows=frame.height, payload=pack_frame(frame))
 
@@ -81,18 +96,6 @@ class Program:
 def frames_of(result: TaskResult) -> dict[str, pl.DataFrame]:
     """What a task gave, in columns, by sink."""
     return {name: flow.batch.frame for name, flow in result.outputs.items()}
-
-
-def newest_rows(frame: pl.DataFrame, layout: Layout) -> pl.DataFrame:
-    """The last row of each key and window of a table; all rows of a stream."""
-    if not layout.table:
-        return frame
-    return frame.unique(table_key(layout), keep="last", maintain_order=True)
-
-
-def table_key(layout: Layout) -> list[str]:
-    """The columns by which a table's rows replace one another."""
-    return [*layout.key, *([WINDOW_START] if layout.windowed else [])]
 
 
 def total_dropped(result: TaskResult) -> int:
@@ -131,7 +134,8 @@ class _Bucket:
         self.number = 0
         self._program = program
         self._task = program.task()
-        self._tables: dict[str, list[pl.DataFrame]] = {sink.name: [] for sink, layout in program.sinks if layout.table}
+        self._tables: dict[str, list[pl.DataFrame]] = {sink.name: [] for sink in program.sinks if sink.layout.table}
+        self._sinks = {sink.name: sink for sink in program.sinks}
         self._compacted_rows = 0
         self._dropped = 0
         self._records = 0
@@ -142,7 +146,7 @@ class _Bucket:
         self._records += records
         self._dropped += total_dropped(result)
         for name, parts in self._tables.items():
-            parts.append(outputs[name])
+            parts.append(self._sinks[name].rows(outputs[name]))
         if sum(part.height for parts in self._tables.values() for part in parts) > 2 * self._compacted_rows + 100_000:
             self._compact()
         streams = {name: frame.clear() if name in self._tables else frame for name, frame in outputs.items()}
@@ -150,18 +154,17 @@ class _Bucket:
 
     def finish(self) -> Iterator[OutputRow]:
         self._compact()
-        layouts = {sink.name: layout for sink, layout in self._program.sinks}
         tables = {name: parts[0] for name, parts in self._tables.items() if parts}
         for name, frame in tables.items():
-            payload = pack_frame(frame.select(layouts[name].names))
-            yield OutputRow(sink=name, rows=frame.height, payload=payload)
+            left = frame.filter(~pl.col(TOMBSTONE)) if TOMBSTONE in frame.columns else frame
+            payload = pack_frame(left.select(self._sinks[name].layout.names))
+            yield OutputRow(sink=name, rows=left.height, payload=payload)
         yield OutputRow(records=self._records, dropped=self._dropped)
 
     def _compact(self) -> None:
-        layouts = {sink.name: layout for sink, layout in self._program.sinks}
         for name, parts in self._tables.items():
             if parts:
-                parts[:] = [newest_rows(pl.concat(parts), layouts[name])]
+                parts[:] = [newest_rows(pl.concat(parts), self._sinks[name].layout)]
         self._compacted_rows = sum(part.height for parts in self._tables.values() for part in parts)
 
 

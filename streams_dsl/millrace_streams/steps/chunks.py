@@ -30,7 +30,7 @@ _HEADER: Final = struct.Struct(">BB6xq")
 _BASE: Final = 0
 _DELTA: Final = 1
 _CHUNK_ROWS_MAX: Final = 131_072
-_DELTA_RATIO_MAX: Final = 0.5
+DELTA_RATIO_MAX: Final = 0.5
 """Deltas beyond this share of the bases' bytes make a compaction due."""
 
 
@@ -77,7 +77,7 @@ def save_delta(store: Store, chunks: Sequence[bytes], delta: StateDelta) -> Chun
     packed = _chunk(_DELTA, delta.rows, delta.stream_time_ms)
     base_bytes = sum(len(chunk) for chunk in chunks if chunk[1] == _BASE)
     delta_bytes = sum(len(chunk) for chunk in chunks if chunk[1] == _DELTA) + len(packed)
-    if base_bytes and delta_bytes <= base_bytes * _DELTA_RATIO_MAX:
+    if base_bytes and delta_bytes <= base_bytes * DELTA_RATIO_MAX:
         return ChunkWrite(chunks=(packed,), replace=False)
     rows = store.compact()
     parts = list(rows.iter_slices(_CHUNK_ROWS_MAX)) or [rows]

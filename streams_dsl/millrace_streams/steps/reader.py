@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from millrace_streams.errors import UserFunctionError
 from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import SourceNode
-from millrace_streams.layout import Layout
+from millrace_streams.layout import KEY, VALUE, Layout
+from millrace_streams.serdes import STRING, Serde
 from millrace_streams.steps.batch import OFFSET, TIMESTAMP, TOMBSTONE, Batch, Rows
+from millrace_streams.steps.evaluation import polars_schema
 from millrace_streams.steps.flow import FIXED, ROOT, Inputs, Origin
 from millrace_streams.steps.operator import Operator, State
 from millrace_streams.steps.registry import make_step
@@ -37,7 +41,9 @@ class Reader:
         ``decoded`` has the source's columns, ``__offset`` and ``__timestamp`` (ms). Raises ``UserFunctionError`` naming
         topic, partition and offset for a record without a valid event time, or when a user's function fails.
         """
-        batch, rows = self.run_batch(Batch.of_frame(self.layout, decoded), decoded[OFFSET].to_numpy(), partition)
+        offsets = decoded[OFFSET].to_numpy()
+        typed = self._deserialized(decoded, partition)
+        batch, rows = self.run_batch(Batch.of_frame(self.layout, typed), offsets, partition)
         frame = batch.frame
         reserved = [TIMESTAMP, TOMBSTONE] if TOMBSTONE in frame.columns else [TIMESTAMP]
         return frame.select(*batch.layout.names, *reserved).with_columns(decoded[OFFSET].gather(rows))
@@ -52,6 +58,33 @@ class Reader:
             if output.causes is not None:
                 rows = rows[np.asarray(output.causes, dtype=np.int64)]
         return batch, rows
+
+    def _deserialized(self, decoded: pl.DataFrame, partition: int) -> pl.DataFrame:
+        """Bytes as what the source's serdes say that they are."""
+        if self.source.serdes is None:
+            return decoded
+        types = polars_schema(self.layout.schema)
+        columns = []
+        for name, serde in zip((KEY, VALUE), self.source.serdes, strict=True):
+            if isinstance(serde, Serde) and decoded.schema[name] == pl.Binary and types[name] != pl.Binary:
+                columns.append(self._typed_column(decoded, name, serde, types[name], partition))
+        return decoded.with_columns(columns)
+
+    def _typed_column(
+        self, decoded: pl.DataFrame, name: str, serde: Serde, data_type: pl.DataType, partition: int
+    ) -> pl.Series:
+        # Texts, and JSON, which stays a text in columns, are decoded; others are what their serde makes of them.
+        read = STRING.deserialize if serde.data_type == pa.string() else serde.deserialize
+        cells: list[Any] = []
+        for data in decoded[name].to_list():
+            try:
+                cells.append(None if data is None else read(data))
+            except Exception as error:
+                raise UserFunctionError(
+                    f"{self.source.name}: the {name} of the record at offset {decoded[OFFSET][len(cells)]} of "
+                    f"{self.source.topic}-{partition} is no {serde}: {error}"
+                ) from error
+        return pl.Series(name, cells, dtype=data_type)
 
     def _inputs(self, batch: Batch, offsets: Rows, partition: int) -> Inputs:
         marks = np.zeros((batch.height, FIXED), dtype=np.int64)

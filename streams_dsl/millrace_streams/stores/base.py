@@ -44,10 +44,14 @@ class StoreSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a batch changed in a store: entries by their identity (None: deleted), and the operator's numbers."""
+    """What a batch changed in a store: entries by their identity (None: deleted), and the operator's numbers.
+
+    ``touched`` says whether it changed anything.
+    """
 
     entries: dict[Hashable, Any]
     numbers: dict[str, int]
+    touched: bool
 
 
 @dataclass(slots=True)
@@ -81,9 +85,10 @@ class ObjectStore:
     def commit(self) -> Change:
         """End a batch: what it changed."""
         entries = {identity: self.entry(identity) for identity in self._undo}
+        touched = bool(entries) or self.numbers != self._numbers_before
         self._undo.clear()
         self._numbers_before = dict(self.numbers)
-        return Change(entries=entries, numbers=dict(self.numbers))
+        return Change(entries=entries, numbers=dict(self.numbers), touched=touched)
 
     def entry(self, identity: Hashable) -> Any:
         """The entry as it is now; None if there is none."""

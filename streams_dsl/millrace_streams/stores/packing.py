@@ -25,6 +25,7 @@ from typing import Final
 import polars as pl
 
 from millrace_streams.errors import IncompatibleStateError
+from millrace_streams.steps.chunks import DELTA_RATIO_MAX, ChunkWrite
 from millrace_streams.stores.base import Change, ObjectStore, StoreSpec
 from millrace_streams.stores.forms import form_of
 
@@ -45,6 +46,16 @@ def pack_store(store: ObjectStore) -> list[bytes]:
     entries = list(store.packed_entries())
     form, parts = form_of(store.spec), range(0, max(len(entries), 1), _CHUNK_ENTRIES_MAX)
     return [_chunk(BASE, store.numbers, form.frame(entries[start : start + _CHUNK_ENTRIES_MAX])) for start in parts]
+
+
+def save_change(store: ObjectStore, chunks: Sequence[bytes], change: Change) -> ChunkWrite:
+    """Say how the chunks of ``store`` must change after ``change``: a delta more, or new bases if deltas grow large."""
+    packed = pack_change(store.spec, change)
+    base_bytes = sum(len(chunk) for chunk in chunks if chunk[1] == BASE)
+    delta_bytes = sum(len(chunk) for chunk in chunks if chunk[1] == DELTA) + len(packed)
+    if base_bytes and delta_bytes <= base_bytes * DELTA_RATIO_MAX:
+        return ChunkWrite(chunks=(packed,), replace=False)
+    return ChunkWrite(chunks=tuple(pack_store(store)), replace=True)
 
 
 def restore(store: ObjectStore, chunks: Sequence[bytes]) -> None:

@@ -1,0 +1,172 @@
+"""Processors: what their context can do, when punctuations come, and what stores refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millrace_streams import (
+    Record,
+    StreamsBuilder,
+    TestRecord,
+    TopologyError,
+    TopologyTestDriver,
+    UserFunctionError,
+    key_value_store,
+    session_store,
+    window_store,
+)
+from millrace_streams.windows import Windowed
+
+TYPES = {"key": "string", "value": "long"}
+
+
+class Processor:
+    """Base of the processors here; does what a test tells it to."""
+
+    def init(self, context: Any) -> None:
+        self.context = context
+
+    def process(self, record: Record) -> None:
+        self.context.forward(record)
+
+
+def run(processor: type, records: list[TestRecord], *, before: Any = lambda stream: stream, **options: Any) -> Any:
+    builder = StreamsBuilder()
+    before(builder.stream("in", **TYPES)).process(processor, **options).to("out")
+    driver = TopologyTestDriver(builder.build(), wall_clock_ms=1000)
+    driver.pipe_records(records)
+    return driver
+
+
+def script(*times: int) -> list[TestRecord]:
+    return [TestRecord("in", "a", time, time) for time in times]
+
+
+def test_stream_time_goes_by_with_records_that_a_filter_drops() -> None:
+    class Ticking(Processor):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule(
+                10, "stream_time", lambda time_ms: context.forward("tick", context.stream_time_ms, time_ms)
+            )
+
+    driver = run(Ticking, script(3, 12, 25, 24), before=lambda stream: stream.filter(lambda value: value < 10))
+    assert driver.read_records("out") == [
+        Record("a", 3, 3),
+        Record("tick", 3, 3),
+        Record("tick", 12, 12),
+        Record("tick", 25, 25),
+    ]
+
+
+def test_wall_clock_punctuations_keep_to_their_multiples_and_can_be_cancelled() -> None:
+    class Clock(Processor):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            self.handle = context.schedule(100, "wall_clock_time", self.punctuate)
+
+        def punctuate(self, time_ms: int) -> None:
+            self.context.forward(Record("at", time_ms, 0))
+            if time_ms > 1500:
+                self.handle.cancel()
+
+    driver = run(Clock, [])
+    for step in (99, 1, 250, 50, 200, 500):
+        driver.advance_wall_clock(step)
+    assert [record.value for record in driver.read_records("out")] == [1100, 1350, 1400, 1600]
+
+
+def test_a_record_says_where_it_was_read_and_a_punctuation_does_not() -> None:
+    class Where(Processor):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule(5, "stream_time", lambda time_ms: self.tell("tick"))
+
+        def process(self, record: Record) -> None:
+            self.tell(record.key)
+
+        def tell(self, key: str) -> None:
+            where = self.context.record_metadata
+            self.context.forward(key, -1 if where is None else where.offset, 0)
+
+    driver = run(Where, script(0, 1, 7))
+    assert [(record.key, record.value) for record in driver.read_records("out")] == [
+        ("a", 0),
+        ("tick", -1),
+        ("a", 1),
+        ("a", 2),
+        ("tick", -1),
+    ]
+
+
+def test_windows_and_sessions_of_ones_own() -> None:
+    class Both(Processor):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            self.windows, self.sessions = context.store("windows"), context.store("sessions")
+
+        def process(self, record: Record) -> None:
+            start = record.timestamp // 10 * 10
+            self.windows.put(record.key, (self.windows.fetch(record.key, start) or 0) + 1, start)
+            self.sessions.put(Windowed(record.key, start, record.timestamp), record.value)
+
+    stores = [window_store("windows", **TYPES, retention=20), session_store("sessions", **TYPES, retention=20)]
+    driver = run(Both, script(1, 2, 11, 35, 3), stores=stores)
+    assert list(driver.view("windows").all()) == [("a", 30, 1)]
+    assert list(driver.view("windows").fetch("a", 0, 40)) == [(30, 1)]
+    assert list(driver.view("sessions").fetch("a")) == [(Windowed("a", 30, 35), 35)]
+    assert list(driver.view("sessions").find_sessions("a", 0, 100)) == [(Windowed("a", 30, 35), 35)]
+    driver.view("sessions").remove(Windowed("a", 30, 35))
+    assert driver.entries("sessions") == []
+
+
+def test_a_key_value_store_is_read_in_the_order_of_the_keys_bytes() -> None:
+    class Keep(Processor):
+        def process(self, record: Record) -> None:
+            store = self.context.store("numbers")
+            for key in (3, -1, 256, 0):
+                assert store.put_if_absent(key, f"n{key}") is None
+            assert store.put_if_absent(3, "other") == "n3"
+            assert [key for key, _ in store.all()] == [0, 3, 256, -1]
+            assert [key for key, _ in store.range(1, 256)] == [3, 256]
+            assert store.delete(3) == "n3"
+            assert store.delete(3) is None
+
+    driver = run(Keep, script(1), stores=[key_value_store("numbers", key="long", value="string")])
+    assert [(entry.key, entry.value) for entry in driver.entries("numbers")] == [(0, "n0"), (256, "n256"), (-1, "n-1")]
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "message"),
+    [
+        (
+            lambda context: context.store("other"),
+            TopologyError,
+            r"the store other is not connected to it \(connected: st\)",
+        ),
+        (lambda context: context.schedule(0, "stream_time", print), TopologyError, "the interval must be positive"),
+        (lambda context: context.schedule(5, "noon", print), TopologyError, "one of stream_time, wall_clock_time"),
+        (lambda context: context.forward_value(1), TopologyError, "there is no record in hand whose key"),
+        (lambda context: context.store("st").put(None, 1), ValueError, "the store st cannot hold a key of None"),
+    ],
+)
+def test_misuse_of_the_context_is_refused(use: Any, error: type, message: str) -> None:
+    class Misuse(Processor):
+        def init(self, context: Any) -> None:
+            use(context)
+
+    with pytest.raises((error, UserFunctionError), match=message):
+        run(Misuse, [], stores=[key_value_store("st", **TYPES)])
+
+
+def test_process_values_keeps_the_key() -> None:
+    class Other(Processor):
+        def process(self, record: Record) -> None:
+            self.context.forward(record.with_key("b"))
+
+    builder = StreamsBuilder()
+    builder.stream("in", **TYPES).process_values(Other).to("out")
+    with pytest.raises((TopologyError, UserFunctionError), match="process_values keeps the key: use forward_value"):
+        TopologyTestDriver(builder.build()).pipe_records(script(1))
