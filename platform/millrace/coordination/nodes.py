@@ -1,115 +1,184 @@
 """What the nodes hold: Kafka's JSON, and ours for schemas, as typed data.
 
 Each class encodes to the JSON that Kafka 3.9 writes at its path (``kafka.zk.ZkData``) and decodes that of any
-version that names the same fields. A node that cannot be read raises ``StorageError`` naming what was expected.
+version that names the same fields. A node that cannot be read raises ``StorageError`` naming what was expected. What
+administrators and the controller tell each other through nodes is in ``notices``.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import uuid
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
+from millrace.coordination.json_node import JsonNode, dump_json
 from millrace.errors import StorageError
 from millrace.ids import id_text, parse_id
 
 
-def _dump(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-class _JsonNode:
-    """Shared decoding: whatever is wrong with a node's bytes becomes one clear error."""
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read a node's bytes. Raises ``StorageError``."""
-        try:
-            return cls._from_json(json.loads(data))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StorageError(f"metadata node is no {cls.__name__} ({error!r}): {data[:200]!r}") from error
-
-    @classmethod
-    def _from_json(cls, value: dict[str, Any]) -> Self:
-        raise NotImplementedError
-
-
 @dataclass(frozen=True, slots=True)
-class ClusterIdNode(_JsonNode):
+class ClusterIdNode(JsonNode):
     """``/cluster/id``."""
 
     cluster_id: str
 
     def encode(self) -> bytes:
         """The node's bytes."""
-        return _dump({"version": "1", "id": self.cluster_id})
+        return dump_json({"version": "1", "id": self.cluster_id})
 
     @classmethod
     def _from_json(cls, value: dict[str, Any]) -> Self:
         return cls(str(value["id"]))
 
 
+class Endpoint(NamedTuple):
+    """Where a broker is reached by those who look for its listener of this name."""
+
+    listener: str
+    protocol: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str, protocols: dict[str, str]) -> Endpoint:
+        """Read ``LISTENER://host:port``; a listener that ``protocols`` does not know is named after its protocol."""
+        listener, _, address = text.partition("://")
+        host, _, port = address.rpartition(":")
+        if ":" in host:
+            host = host.removeprefix("[").removesuffix("]")
+        return cls(listener, protocols.get(listener, listener), host, int(port))
+
+
+class VersionRange(NamedTuple):
+    """The versions of a feature that a broker can do."""
+
+    min_version: int
+    max_version: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerNode(_JsonNode):
-    """``/brokers/ids/<id>`` (version 5), with one plaintext endpoint."""
+class BrokerNode(JsonNode):
+    """``/brokers/ids/<id>`` (version 5; 1 to 4 are read).
+
+    ``host`` and ``port`` are those of the first plaintext endpoint, ("", -1) if there is none. Without ``endpoints``
+    they are the only one.
+    """
 
     host: str
     port: int
     rack: str = ""
     timestamp_ms: int
+    endpoints: tuple[Endpoint, ...] = ()
+    features: dict[str, VersionRange] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.endpoints:
+            object.__setattr__(self, "endpoints", (Endpoint("PLAINTEXT", "PLAINTEXT", self.host, self.port),))
+
+    @classmethod
+    def at(
+        cls,
+        endpoints: tuple[Endpoint, ...],
+        *,
+        rack: str = "",
+        timestamp_ms: int,
+        features: dict[str, VersionRange] | None = None,
+    ) -> BrokerNode:
+        """A broker with these endpoints, one at least."""
+        plain = next((each for each in endpoints if each.protocol == "PLAINTEXT"), Endpoint("", "", "", -1))
+        return cls(
+            host=plain.host,
+            port=plain.port,
+            rack=rack,
+            timestamp_ms=timestamp_ms,
+            endpoints=endpoints,
+            features=features or {},
+        )
 
     def encode(self) -> bytes:
         """The node's bytes."""
         value: dict[str, Any] = {
             "version": 5,
-            "host": self.host,
+            "host": self.host if self.port >= 0 else None,
             "port": self.port,
-            "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
-            "endpoints": [f"PLAINTEXT://{self.host}:{self.port}"],
+            "listener_security_protocol_map": {each.listener: each.protocol for each in self.endpoints},
+            "endpoints": [str(each) for each in self.endpoints],
             "jmx_port": -1,
             "timestamp": str(self.timestamp_ms),
-            "features": {},
+            "features": {name: versions._asdict() for name, versions in self.features.items()},
         }
         if self.rack:
             value["rack"] = self.rack
-        return _dump(value)
+        return dump_json(value)
 
     @classmethod
     def _from_json(cls, value: dict[str, Any]) -> Self:
+        protocols = value.get("listener_security_protocol_map") or {}
+        features = value.get("features") or {}
         return cls(
-            host=value["host"], port=value["port"], rack=value.get("rack", ""), timestamp_ms=int(value["timestamp"])
+            host=value["host"] or "",
+            port=value["port"],
+            rack=value.get("rack") or "",
+            timestamp_ms=int(value["timestamp"]),
+            endpoints=tuple(Endpoint.parse(text, protocols) for text in value.get("endpoints", ())),
+            features={name: VersionRange(each["min_version"], each["max_version"]) for name, each in features.items()},
         )
 
 
+Replicas = dict[int, tuple[int, ...]]
+"""Broker ids by partition."""
+
+
 @dataclass(frozen=True, slots=True)
-class TopicNode(_JsonNode):
-    """``/brokers/topics/<topic>`` (version 3): the topic's id and each partition's replicas, preferred leader first."""
+class TopicNode(JsonNode):
+    """``/brokers/topics/<topic>`` (version 3): the topic's id and each partition's replicas, preferred leader first.
+
+    ``adding`` and ``removing`` name the partitions that are being reassigned (KIP-455): which of their replicas are to
+    come, and which to go. Nodes without a topic id, those of Kafka before 2.8, are not read.
+    """
 
     topic_id: uuid.UUID
-    assignment: dict[int, tuple[int, ...]]
+    assignment: Replicas
+    adding: Replicas = field(default_factory=dict)
+    removing: Replicas = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """The node's bytes."""
-        return _dump(
+        return dump_json(
             {
                 "version": 3,
                 "topic_id": id_text(self.topic_id),
-                "partitions": {str(partition): list(replicas) for partition, replicas in self.assignment.items()},
-                "adding_replicas": {},
-                "removing_replicas": {},
+                "partitions": _replicas_json(self.assignment),
+                "adding_replicas": _replicas_json(self.adding),
+                "removing_replicas": _replicas_json(self.removing),
             }
         )
 
     @classmethod
     def _from_json(cls, value: dict[str, Any]) -> Self:
-        assignment = {int(partition): tuple(replicas) for partition, replicas in value["partitions"].items()}
-        return cls(parse_id(value["topic_id"]), dict(sorted(assignment.items())))
+        return cls(
+            parse_id(value["topic_id"]),
+            _replicas(value["partitions"]),
+            _replicas(value.get("adding_replicas") or {}),
+            _replicas(value.get("removing_replicas") or {}),
+        )
+
+
+def _replicas_json(replicas: Replicas) -> dict[str, list[int]]:
+    return {str(partition): list(brokers) for partition, brokers in replicas.items()}
+
+
+def _replicas(value: dict[str, list[int]]) -> Replicas:
+    return dict(sorted((int(partition), tuple(brokers)) for partition, brokers in value.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionStateNode(_JsonNode):
+class PartitionStateNode(JsonNode):
     """``/brokers/topics/<topic>/partitions/<partition>/state``."""
 
     controller_epoch: int
@@ -119,7 +188,7 @@ class PartitionStateNode(_JsonNode):
 
     def encode(self) -> bytes:
         """The node's bytes."""
-        return _dump(
+        return dump_json(
             {
                 "controller_epoch": self.controller_epoch,
                 "leader": self.leader,
@@ -140,22 +209,35 @@ class PartitionStateNode(_JsonNode):
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigNode(_JsonNode):
-    """``/config/topics/<topic>``: only what differs from the broker's defaults."""
+class ConfigNode(JsonNode):
+    """``/config/<entity type>/<entity>``: only what differs from the defaults."""
 
     config: dict[str, str]
 
     def encode(self) -> bytes:
         """The node's bytes."""
-        return _dump({"version": 1, "config": self.config})
+        return dump_json({"version": 1, "config": self.config})
 
     @classmethod
     def _from_json(cls, value: dict[str, Any]) -> Self:
         return cls({str(name): str(text) for name, text in value["config"].items()})
 
 
+def encode_epoch(epoch: int) -> bytes:
+    """The bytes of ``/controller_epoch``."""
+    return str(epoch).encode()
+
+
+def decode_epoch(data: bytes) -> int:
+    """Read ``/controller_epoch``. Raises ``StorageError``."""
+    try:
+        return int(data)
+    except ValueError as error:
+        raise StorageError(f"metadata node is no controller epoch, a decimal number: {data[:200]!r}") from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerNode(_JsonNode):
+class ControllerNode(JsonNode):
     """``/controller``."""
 
     broker_id: int
@@ -163,7 +245,7 @@ class ControllerNode(_JsonNode):
 
     def encode(self) -> bytes:
         """The node's bytes."""
-        return _dump(
+        return dump_json(
             {"version": 2, "brokerid": self.broker_id, "timestamp": str(self.timestamp_ms), "kraftControllerEpoch": -1}
         )
 
@@ -173,7 +255,7 @@ class ControllerNode(_JsonNode):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdBlockNode(_JsonNode):
+class ProducerIdBlockNode(JsonNode):
     """``/latest_producer_id_block``: the last block of producer ids given to a broker, both ends included."""
 
     broker_id: int
@@ -182,7 +264,7 @@ class ProducerIdBlockNode(_JsonNode):
 
     def encode(self) -> bytes:
         """The node's bytes."""
-        return _dump(
+        return dump_json(
             {"version": 1, "broker": self.broker_id, "block_start": str(self.first), "block_end": str(self.last)}
         )
 
@@ -192,7 +274,7 @@ class ProducerIdBlockNode(_JsonNode):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaNode(_JsonNode):
+class SchemaNode(JsonNode):
     """``/millrace/schemas/<id>``: one version of a topic's schema, as an Arrow IPC schema message."""
 
     topic_id: uuid.UUID
@@ -201,7 +283,7 @@ class SchemaNode(_JsonNode):
 
     def encode(self) -> bytes:
         """The node's bytes."""
-        return _dump(
+        return dump_json(
             {
                 "version": 1,
                 "topic_id": id_text(self.topic_id),
@@ -220,7 +302,7 @@ class SchemaNode(_JsonNode):
 
 
 @dataclass(frozen=True, slots=True)
-class TypedTopicNode(_JsonNode):
+class TypedTopicNode(JsonNode):
     """``/millrace/topics/<topic>``: ids of the schema's versions, oldest first, and the key columns."""
 
     schema_ids: tuple[int, ...]
@@ -228,7 +310,7 @@ class TypedTopicNode(_JsonNode):
 
     def encode(self) -> bytes:
         """The node's bytes."""
-        return _dump({"version": 1, "schema_ids": list(self.schema_ids), "key_columns": list(self.key_columns)})
+        return dump_json({"version": 1, "schema_ids": list(self.schema_ids), "key_columns": list(self.key_columns)})
 
     @classmethod
     def _from_json(cls, value: dict[str, Any]) -> Self:
@@ -236,7 +318,7 @@ class TypedTopicNode(_JsonNode):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PayloadSchemaNode(_JsonNode):
+class PayloadSchemaNode(JsonNode):
     """``/millrace/payload_schemas/<id>``: a schema of payloads in opaque topics.
 
     ``references`` are (name in the text, subject, version), ``subjects`` are (subject, version): as the Confluent
@@ -254,7 +336,7 @@ class PayloadSchemaNode(_JsonNode):
 
     def encode(self) -> bytes:
         """The node's bytes."""
-        return _dump(
+        return dump_json(
             {
                 "version": 1,
                 "kind": self.kind,

@@ -7,6 +7,7 @@ What the nodes hold is in ``millrace.coordination.nodes`` and in ``docs/formats.
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import quote
 
 CLUSTER_ID: Final = "/cluster/id"
 BROKER_IDS: Final = "/brokers/ids"
@@ -14,10 +15,19 @@ BROKER_SEQUENCE: Final = "/brokers/seqid"
 TOPICS: Final = "/brokers/topics"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
+CONFIGS: Final = "/config"
 TOPIC_CONFIGS: Final = "/config/topics"
 GROUP_CONFIGS: Final = "/config/groups"
 CONFIG_CHANGES: Final = "/config/changes"
+CONFIG_CHANGE: Final = f"{CONFIG_CHANGES}/config_change_"
 DELETE_TOPICS: Final = "/admin/delete_topics"
+REASSIGN_PARTITIONS: Final = "/admin/reassign_partitions"
+PREFERRED_ELECTION: Final = "/admin/preferred_replica_election"
+ISR_CHANGES: Final = "/isr_change_notification"
+ISR_CHANGE: Final = f"{ISR_CHANGES}/isr_change_"
+LOG_DIR_EVENTS: Final = "/log_dir_event_notification"
+LOG_DIR_EVENT: Final = f"{LOG_DIR_EVENTS}/log_dir_event_"
+FEATURE: Final = "/feature"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 SCHEMAS: Final = "/millrace/schemas"
 TYPED_TOPICS: Final = "/millrace/topics"
@@ -32,6 +42,9 @@ ROOTS: Final = (
     GROUP_CONFIGS,
     CONFIG_CHANGES,
     DELETE_TOPICS,
+    ISR_CHANGES,
+    LOG_DIR_EVENTS,
+    *(f"{CONFIGS}/{entity_type}" for entity_type in ("brokers", "clients", "ips", "users")),
     PRODUCER_ID_BLOCK,
     SCHEMAS,
     TYPED_TOPICS,
@@ -63,6 +76,26 @@ def partition_path(topic: str, partition: int) -> str:
 def partition_state_path(topic: str, partition: int) -> str:
     """Leader, epoch and in-sync replicas of a partition."""
     return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def sequence_of(path: str) -> int:
+    """Number of a sequential node, by its path or name."""
+    return int(path[-10:])
+
+
+def sanitized(name: str) -> str:
+    """A user's or client's name as part of a path: as Kafka's ``Sanitizer`` writes it (percent-encoded UTF-8)."""
+    return quote(name, safe="").replace("~", "%7E")
+
+
+def config_entity(*parts: str) -> str:
+    """Whose configuration: ``config_entity("users", "alice", "clients", "app")``, names as they are."""
+    return "/".join(sanitized(part) if index % 2 else part for index, part in enumerate(parts))
+
+
+def config_path(entity: str) -> str:
+    """Configuration of what ``config_entity`` names."""
+    return f"{CONFIGS}/{entity}"
 
 
 def topic_config_path(topic: str) -> str:

@@ -1,0 +1,31 @@
+"""How a node's JSON is written, and read into a class of its own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Self
+
+from millrace.errors import StorageError
+
+
+def dump_json(value: dict[str, Any]) -> bytes:
+    """Compact JSON."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+class JsonNode:
+    """Shared decoding: whatever is wrong with a node's bytes becomes one clear error."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a node's bytes. Raises ``StorageError``."""
+        try:
+            return cls._from_json(json.loads(data))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StorageError(f"metadata node is no {cls.__name__} ({error!r}): {data[:200]!r}") from error
+
+    @classmethod
+    def _from_json(cls, value: dict[str, Any]) -> Self:
+        raise NotImplementedError

@@ -1,0 +1,134 @@
+"""Nodes by which administrators, brokers and the controller tell each other what is to be done or has changed.
+
+As in ``nodes``: the JSON that Kafka 3.9 writes (``kafka.zk.ZkData``); that of other versions is read if it names the
+same fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from millrace.coordination.json_node import JsonNode, dump_json
+
+TopicPartition = tuple[str, int]
+"""A topic and a partition of it."""
+
+
+def _partitions_json(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    return [{"topic": topic, "partition": partition} for topic, partition in partitions]
+
+
+def _partitions(value: dict[str, Any]) -> tuple[TopicPartition, ...]:
+    return tuple((each["topic"], each["partition"]) for each in value["partitions"])
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentNode(JsonNode):
+    """``/admin/reassign_partitions``: the replicas that partitions are to have, preferred leader first."""
+
+    replicas: dict[TopicPartition, tuple[int, ...]]
+
+    def encode(self) -> bytes:
+        """The node's bytes."""
+        partitions = [
+            {"topic": topic, "partition": partition, "replicas": list(brokers)}
+            for (topic, partition), brokers in self.replicas.items()
+        ]
+        return dump_json({"version": 1, "partitions": partitions})
+
+    @classmethod
+    def _from_json(cls, value: dict[str, Any]) -> Self:
+        replicas = [tuple(each["replicas"]) for each in value["partitions"]]
+        return cls(dict(zip(_partitions(value), replicas, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class PreferredElectionNode(JsonNode):
+    """``/admin/preferred_replica_election``: partitions that their preferred replica is to lead."""
+
+    partitions: tuple[TopicPartition, ...]
+
+    def encode(self) -> bytes:
+        """The node's bytes."""
+        return dump_json({"version": 1, "partitions": _partitions_json(self.partitions)})
+
+    @classmethod
+    def _from_json(cls, value: dict[str, Any]) -> Self:
+        return cls(_partitions(value))
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChangeNode(JsonNode):
+    """``/isr_change_notification/isr_change_<number>``: partitions whose leader changed their in-sync replicas."""
+
+    partitions: tuple[TopicPartition, ...]
+
+    def encode(self) -> bytes:
+        """The node's bytes."""
+        return dump_json({"version": 1, "partitions": _partitions_json(self.partitions)})
+
+    @classmethod
+    def _from_json(cls, value: dict[str, Any]) -> Self:
+        return cls(_partitions(value))
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirEventNode(JsonNode):
+    """``/log_dir_event_notification/log_dir_event_<number>``: a broker has lost a log directory (event 1)."""
+
+    broker_id: int
+
+    def encode(self) -> bytes:
+        """The node's bytes."""
+        return dump_json({"version": 1, "broker": self.broker_id, "event": 1})
+
+    @classmethod
+    def _from_json(cls, value: dict[str, Any]) -> Self:
+        return cls(value["broker"])
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChangeNode(JsonNode):
+    """``/config/changes/config_change_<number>``: whose configuration changed, as ``paths.config_entity`` writes it.
+
+    Version 1, which names type and entity apart, is read as Kafka reads it.
+    """
+
+    entity_path: str
+
+    def encode(self) -> bytes:
+        """The node's bytes."""
+        return dump_json({"version": 2, "entity_path": self.entity_path})
+
+    @classmethod
+    def _from_json(cls, value: dict[str, Any]) -> Self:
+        match value["version"]:
+            case 1:
+                return cls(f"{value['entity_type']}/{value['entity_name']}")
+            case 2:
+                return cls(str(value["entity_path"]))
+            case version:
+                raise ValueError(f"version {version}, known are 1 and 2")
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureNode(JsonNode):
+    """``/feature`` (version 2; 1 is read): the level that the cluster uses of each feature, if features are enabled."""
+
+    enabled: bool
+    levels: dict[str, int] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """The node's bytes."""
+        return dump_json({"version": 2, "status": int(self.enabled), "features": self.levels})
+
+    @classmethod
+    def _from_json(cls, value: dict[str, Any]) -> Self:
+        if value["version"] < 1 or value["status"] not in (0, 1):
+            raise ValueError(f"version {value['version']} and status {value['status']}, expected 1 or 2, and 0 or 1")
+        levels = value["features"].items()
+        if value["version"] == 1:
+            return cls(bool(value["status"]), {name: each["max_version_level"] for name, each in levels})
+        return cls(bool(value["status"]), {name: int(level) for name, level in levels})

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millrace.coordination.zookeeper_client import acls
+from millrace.coordination.zookeeper_config import ZooKeeperAddress, ZooKeeperConfig
+from millrace.errors import InvalidConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts", "chroot"),
+    [
+        ("a:1", "a:1", ""),
+        ("a, b:2 ,c/kafka/one", "a:2181,b:2,c:2181", "/kafka/one"),
+        ("[::1]:7,[::2]/", "[::1]:7,[::2]:2181", ""),
+    ],
+)
+def test_addresses_name_servers_and_a_chroot(text: str, hosts: str, chroot: str) -> None:
+    assert ZooKeeperAddress.parse(text) == (hosts, chroot)
+
+
+@pytest.mark.parametrize("text", ["", "/kafka", "a,,b", "a:x", "a:0", "a:99999", "a:1//b", "a:1/.."])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"zookeeper\.connect="):
+        ZooKeeperConfig.load({"zookeeper.connect": text})
+
+
+def test_the_defaults_are_kafkas() -> None:
+    config = ZooKeeperConfig.load({"zookeeper.connect": "a:1"})
+    assert (config.zookeeper_session_timeout_ms, config.connection_timeout_ms) == (18_000, 18_000)
+    assert not config.zookeeper_set_acl
+    assert config.tls() is None
+    assert config.sasl_options() is None
+    other = ZooKeeperConfig.load({"zookeeper.connect": "a:1", "zookeeper.connection.timeout.ms": "5"})
+    assert other.connection_timeout_ms == 5
+
+
+def test_nodes_belong_to_nobody_who_cannot_prove_who_he_is() -> None:
+    values = {"zookeeper.connect": "a:1", "zookeeper.set.acl": "true"}
+    with pytest.raises(InvalidConfigError, match=r"zookeeper\.sasl\.mechanism, or"):
+        ZooKeeperConfig.load(values)
+    ZooKeeperConfig.load(values | {"zookeeper.sasl.mechanism": "GSSAPI"})
+    with pytest.raises(InvalidConfigError, match=r"sasl\.username"):
+        ZooKeeperConfig.load(values | {"zookeeper.sasl.mechanism": "DIGEST-MD5"})
+
+
+def test_passwords_are_not_shown() -> None:
+    with pytest.raises(InvalidConfigError) as raised:
+        ZooKeeperConfig.load({"zookeeper.connect": "a:1", "zookeeper.ssl.keystore.password": ["horse"]})
+    assert "horse" not in raised.value.message
+
+
+def test_a_java_keystore_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match=r"keystore\.type='JKS'.*PEM"):
+        ZooKeeperConfig.load({"zookeeper.connect": "a:1", "zookeeper.ssl.keystore.type": "JKS"})
+
+
+def test_a_certificate_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "x.pem").write_text("nothing")
+    values = {"zookeeper.connect": "a:1", "zookeeper.ssl.client.enable": "true"}
+    for file in ("x.pem", "missing.pem"):
+        config = ZooKeeperConfig.load(values | {"zookeeper.ssl.keystore.location": str(tmp_path / file)})
+        with pytest.raises(InvalidConfigError, match=file):
+            config.tls()
+
+
+def test_any_name_will_do_only_if_configured() -> None:
+    values = {"zookeeper.connect": "a:1", "zookeeper.ssl.client.enable": "true"}
+    context = ZooKeeperConfig.load(values).tls()
+    lax = ZooKeeperConfig.load(values | {"zookeeper.ssl.endpoint.identification.algorithm": ""}).tls()
+    assert context is not None
+    assert context.check_hostname
+    assert lax is not None
+    assert not lax.check_hostname
+
+
+def test_secrets_may_be_read_by_their_owner_only() -> None:
+    assert [len(acls(path, secure=True)) for path in ("/config/topics/t", "/config/users/u", "/config/brokers")] == [
+        2,
+        1,
+        1,
+    ]
+    assert len(acls("/config/users", secure=False)) == 1
+    assert acls("/x", secure=False) != acls("/config/users", secure=True)
