@@ -89,6 +89,15 @@ def check_path(path: str) -> None:
         raise InvalidRequestError(f"{path!r} is no node path: expected /name/name without empty, . or .. parts")
 
 
+def check_operation(operation: Operation) -> None:
+    """Refuse what cannot be meant, whatever is in the tree. Raises ``InvalidRequestError``."""
+    path = operation.path
+    # A sequential node may end in "/": then the suffix is its whole name.
+    check_path(path + "0" if isinstance(operation, Create) and operation.sequential else path)
+    if isinstance(operation, Delete) and path == "/":
+        raise InvalidRequestError("the root cannot be deleted")
+
+
 class Tree:
     """All nodes by path."""
 
@@ -120,6 +129,8 @@ class Tree:
 
         ``save`` makes the nodes at the given paths durable; when it fails, the tree is as it was.
         """
+        for operation in operations:
+            check_operation(operation)
         transaction = _Transaction(self, owner, now_ms)
         self.last_id += 1
         try:
@@ -169,8 +180,6 @@ class _Transaction:
         return node
 
     def _create(self, operation: Create) -> str:
-        # A sequential node may end in "/": then the suffix is its whole name.
-        check_path(operation.path + "0" if operation.sequential else operation.path)
         parent_path = parent_of(operation.path)
         parent = self._tree.node(parent_path)
         if parent.ephemeral_owner:
@@ -206,8 +215,6 @@ class _Transaction:
 
     def _delete(self, operation: Delete) -> None:
         path = operation.path
-        if path == "/":
-            raise InvalidRequestError("the root cannot be deleted")
         node = self._expect(path, operation.version)
         if node.children:
             raise NotEmptyError(f"{path} has {len(node.children)} children and cannot be deleted before them")

@@ -25,12 +25,11 @@ from millrace.coordination.interface import (
     Write,
     ensure_path,
 )
-from millrace.coordination.tree import check_path
+from millrace.coordination.tree import check_operation, check_path
 from millrace.coordination.zookeeper_client import NOT_AT_FAULT, acls, error_of, node_stat
 from millrace.coordination.zookeeper_config import ZooKeeperConfig
 from millrace.coordination.zookeeper_link import SessionLink
 from millrace.coordination.zookeeper_watches import LeftWatch
-from millrace.errors import InvalidRequestError
 
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 
@@ -190,22 +189,19 @@ class ZooKeeperCoordination:
     # --- writing ---------------------------------------------------------------------------------------------
 
     def _request(self, operation: Operation) -> Any:
-        path = operation.path
-        if isinstance(operation, Create):
-            check_path(path + "0" if operation.sequential else path)  # a sequential's suffix may be its whole name
-            flags = (_EPHEMERAL if operation.ephemeral else 0) | (_SEQUENTIAL if operation.sequential else 0)
-            allowed = acls(path, secure=self._config.zookeeper_set_acl)
-            return serialization.Create(self._full(path), operation.data, allowed, flags)
-        check_path(path)
+        check_operation(operation)
+        path = self._full(operation.path)
         match operation:
+            case Create():
+                flags = (_EPHEMERAL if operation.ephemeral else 0) | (_SEQUENTIAL if operation.sequential else 0)
+                allowed = acls(operation.path, secure=self._config.zookeeper_set_acl)
+                return serialization.Create(path, operation.data, allowed, flags)
             case Write():
-                return serialization.SetData(self._full(path), operation.data, operation.version)
+                return serialization.SetData(path, operation.data, operation.version)
             case Delete():
-                if path == "/":
-                    raise InvalidRequestError("the root cannot be deleted")
-                return serialization.Delete(self._full(path), operation.version)
+                return serialization.Delete(path, operation.version)
             case Check():
-                return serialization.CheckVersion(self._full(path), operation.version)
+                return serialization.CheckVersion(path, operation.version)
 
     def _result(self, operation: Operation, result: Any) -> str | NodeStat | None:
         match operation:
