@@ -1,0 +1,38 @@
+"""Which partitions are to be given back to their preferred leaders. Pure.
+
+Source: Kafka's ``KafkaController.checkAndTriggerAutoLeaderRebalance``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from millrace_broker.controller.context import ControllerContext
+from millrace_broker.controller.elections import first_in_sync
+from millrace_broker.controller.model import TopicPartition
+
+
+def to_be_balanced(context: ControllerContext, imbalance_percentage: int) -> list[TopicPartition]:
+    """Partitions of brokers that do not lead more than this share of those that prefer them, and may lead them now.
+
+    None while partitions are being reassigned, and none of topics to be deleted
+    (``leader.imbalance.per.broker.percentage``).
+    """
+    if context.reassigning:
+        return []
+    preferring: dict[int, list[TopicPartition]] = defaultdict(list)
+    for partition, assignment in sorted(context.assignments.items()):
+        if assignment.replicas and not context.is_to_be_deleted(partition.topic):
+            preferring[assignment.replicas[0]].append(partition)
+    found: list[TopicPartition] = []
+    for broker_id, partitions in sorted(preferring.items()):
+        elsewhere = [
+            each for each in partitions if each in context.leadership and context.leadership[each].leader != broker_id
+        ]
+        if len(elsewhere) * 100 > imbalance_percentage * len(partitions):
+            found += [
+                each
+                for each in elsewhere
+                if first_in_sync([broker_id], context.leadership[each].isr, context.live) is not None
+            ]
+    return found

@@ -1,0 +1,114 @@
+"""What the controller believes of the cluster. It is made from ZooKeeper alone, and changed after what it follows from.
+
+Invariants: every replica of an assignment has a state, every partition too; a topic that is ineligible for deletion or
+whose deletion has begun is one that is to be deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from millrace_broker.controller.model import (
+    Leadership,
+    LiveBroker,
+    PartitionReplica,
+    PartitionState,
+    ReplicaAssignment,
+    ReplicaState,
+    TopicPartition,
+)
+
+
+class ControllerContext:
+    """The cluster as one controller knows it, in its controller epoch."""
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.epoch = 0
+        self.brokers: dict[int, LiveBroker] = {}
+        self.shutting_down: set[int] = set()
+        self.assignments: dict[TopicPartition, ReplicaAssignment] = {}
+        self.leadership: dict[TopicPartition, Leadership] = {}
+        self.partition_states: dict[TopicPartition, PartitionState] = {}
+        self.replica_states: dict[PartitionReplica, ReplicaState] = {}
+        self.reassigning: set[TopicPartition] = set()
+        self.to_be_deleted: set[str] = set()
+        self.deletion_begun: set[str] = set()
+        self.ineligible_for_deletion: set[str] = set()
+
+    @property
+    def live(self) -> set[int]:
+        """Brokers that may be given something: alive, and not about to go."""
+        return set(self.brokers) - self.shutting_down
+
+    @property
+    def topics(self) -> set[str]:
+        """All topics, those to be deleted too."""
+        return {each.topic for each in self.assignments}
+
+    def is_to_be_deleted(self, topic: str) -> bool:
+        """Whether the topic is to be deleted."""
+        return topic in self.to_be_deleted
+
+    def is_to_be_led(self, partition: TopicPartition) -> bool:
+        """Whether a partition needs a leader. Of a topic to be deleted it does while it is being reassigned.
+
+        For the deletion waits for that, and without a leader it would wait for ever (in Kafka with ZooKeeper it may).
+        """
+        return partition in self.assignments and (
+            not self.is_to_be_deleted(partition.topic) or partition in self.reassigning
+        )
+
+    def partitions_of(self, topics: Iterable[str]) -> list[TopicPartition]:
+        """All partitions of topics, in order."""
+        wanted = set(topics)
+        return sorted(each for each in self.assignments if each.topic in wanted)
+
+    def replicas_of(self, partitions: Iterable[TopicPartition]) -> list[PartitionReplica]:
+        """All replicas of partitions."""
+        return [
+            PartitionReplica(each, broker)
+            for each in partitions
+            if each in self.assignments
+            for broker in self.assignments[each].replicas
+        ]
+
+    def replicas_on(self, brokers: Iterable[int]) -> list[PartitionReplica]:
+        """All replicas that brokers have."""
+        wanted = set(brokers)
+        return [each for each in self.replicas_of(sorted(self.assignments)) if each.broker_id in wanted]
+
+    def online_replicas(self, replicas: Iterable[int], *, with_shutting_down: bool = False) -> tuple[int, ...]:
+        """Those of ``replicas`` whose brokers are alive, in their order."""
+        there = set(self.brokers) if with_shutting_down else self.live
+        return tuple(each for each in replicas if each in there)
+
+    def partition_state(self, partition: TopicPartition) -> PartitionState:
+        """Where a partition stands."""
+        return self.partition_states.get(partition, PartitionState.NON_EXISTENT)
+
+    def replica_state(self, replica: PartitionReplica) -> ReplicaState:
+        """Where a replica stands."""
+        return self.replica_states.get(replica, ReplicaState.NON_EXISTENT)
+
+    def replicas_in(self, topic: str, state: ReplicaState) -> list[PartitionReplica]:
+        """The replicas of a topic that are in a state."""
+        return [each for each in self.replicas_of(self.partitions_of([topic])) if self.replica_state(each) is state]
+
+    def without_online_leader(self) -> Iterator[TopicPartition]:
+        """Partitions that have been led and are to be, and whose leader is not there."""
+        for partition in sorted(self.leadership):
+            if self.leadership[partition].leader not in self.live and self.is_to_be_led(partition):
+                yield partition
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop all that is known of a topic."""
+        for partition in self.partitions_of([topic]):
+            for replica in self.replicas_of([partition]):
+                self.replica_states.pop(replica, None)
+            self.assignments.pop(partition)
+            self.leadership.pop(partition, None)
+            self.partition_states.pop(partition, None)
+            self.reassigning.discard(partition)
+        for topics in (self.to_be_deleted, self.deletion_begun, self.ineligible_for_deletion):
+            topics.discard(topic)

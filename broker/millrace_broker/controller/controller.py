@@ -1,0 +1,296 @@
+"""The controller: events come in one at a time, and each is handled to its end by the steps that it yields.
+
+``ControllerMovedError`` thrown into a handler ends it; the controller is then none until ``elected`` says so again.
+
+Source: Kafka's ``KafkaController`` (3.9, with ZooKeeper).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from millrace.errors import (
+    ElectionNotNeededError,
+    InvalidTopicError,
+    MillraceError,
+    NotControllerError,
+    UnknownTopicOrPartitionError,
+)
+from millrace_broker.controller.balancing import to_be_balanced
+from millrace_broker.controller.context import ControllerContext
+from millrace_broker.controller.deletion import (
+    delete_topics,
+    make_eligible,
+    make_ineligible,
+    replicas_deleted,
+    replicas_not_deleted,
+    resume_deletions,
+)
+from millrace_broker.controller.effects import (
+    BecomeController,
+    DropDeletions,
+    ReadBrokers,
+    ReadDeletions,
+    ReadLeadership,
+    ReadTopics,
+    SendRequests,
+    Steps,
+)
+from millrace_broker.controller.elections import Occasion
+from millrace_broker.controller.isr_changes import IsrAnswers, IsrChange, alter_isrs, check_broker_epoch
+from millrace_broker.controller.model import (
+    NO_LEADER,
+    LiveBroker,
+    PartitionReplica,
+    PartitionState,
+    ReplicaState,
+    TopicPartition,
+)
+from millrace_broker.controller.partition_states import Failures, bring_online, change_partitions
+from millrace_broker.controller.reassignment import reassign, resume_reassignments
+from millrace_broker.controller.replica_states import change_replicas
+from millrace_broker.controller.requests import RequestBatch
+
+
+class Controller:
+    """What a broker does as the controller, and that it is one. Each method is an event; run its steps to the end."""
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.context = ControllerContext(broker_id)
+        self.is_active = False
+
+    def resign(self) -> None:
+        """Another one is the controller, or the session with ZooKeeper is over: forget everything."""
+        self.context = ControllerContext(self.broker_id)
+        self.is_active = False
+
+    def elect(self) -> Steps[bool]:
+        """There is no controller: try to be it. Returns whether this broker is; then it knows all there is to know."""
+        self.resign()
+        epoch = yield BecomeController()
+        if epoch is None:
+            return False
+        self.context.epoch = epoch
+        yield from self._read_everything()
+        self.is_active = True
+        yield from self._tell_clients(self.context.brokers, sorted(self.context.leadership))
+        yield from self._start_states()
+        yield from resume_reassignments(self.context)
+        yield from resume_deletions(self.context)
+        return True
+
+    def brokers_changed(self) -> Steps[None]:
+        """Brokers have come, gone, or come back so fast that it shows only in their epochs."""
+        if not self.is_active:
+            return
+        context = self.context
+        registered: dict[int, LiveBroker] = yield ReadBrokers()
+        back = {
+            each
+            for each in registered
+            if each in context.brokers and registered[each].epoch > context.brokers[each].epoch
+        }
+        gone = (set(context.brokers) - set(registered)) | back
+        come = (set(registered) - set(context.brokers)) | back
+        if gone:
+            for broker_id in gone:
+                del context.brokers[broker_id]
+                context.shutting_down.discard(broker_id)
+            yield from self._replicas_gone(gone)
+        if come:
+            context.brokers.update({each: registered[each] for each in come})
+            yield from self._brokers_come(come)
+        context.brokers.update(registered)
+
+    def topics_changed(self) -> Steps[None]:
+        """Topics or partitions have been created, or topics removed by hand."""
+        if not self.is_active:
+            return
+        context = self.context
+        found = yield ReadTopics()
+        for topic in context.topics - {each.topic for each in found}:
+            context.forget_topic(topic)
+        new = sorted(each for each in found if each not in context.assignments)
+        allowed = [each for each in new if not context.is_to_be_deleted(each.topic)]
+        context.assignments.update({each: found[each] for each in allowed})
+        if allowed:
+            yield from self._create(allowed)
+
+    def deletions_changed(self) -> Steps[None]:
+        """Topics have been marked to be deleted."""
+        if not self.is_active:
+            return
+        context = self.context
+        marked: set[str] = set((yield ReadDeletions()))
+        if unknown := sorted(marked - context.topics):
+            yield DropDeletions(tuple(unknown))
+        new = (marked & context.topics) - context.to_be_deleted
+        if new:
+            context.to_be_deleted |= new
+            make_ineligible(context, {each.topic for each in context.reassigning} & new)
+            yield from delete_topics(context, new)
+
+    def replicas_deleted(
+        self, broker_id: int, deleted: Iterable[TopicPartition], refused: Iterable[TopicPartition] = ()
+    ) -> Steps[None]:
+        """A broker has answered a StopReplica that deletes."""
+        if not self.is_active:
+            return
+        failed = [PartitionReplica(each, broker_id) for each in refused]
+        yield from replicas_not_deleted(self.context, failed)
+        done = [PartitionReplica(each, broker_id) for each in deleted if each in self.context.assignments]
+        yield from replicas_deleted(self.context, done)
+
+    def alter_isrs(
+        self, broker_id: int, broker_epoch: int, changes: Mapping[TopicPartition, IsrChange]
+    ) -> Steps[IsrAnswers]:
+        """A leader asks for other replicas to be in sync. Raises ``StaleBrokerEpochError``, ``NotControllerError``."""
+        self._check_active()
+        return (yield from alter_isrs(self.context, broker_id, broker_epoch, changes))
+
+    def reassign(
+        self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+    ) -> Steps[dict[TopicPartition, MillraceError | None]]:
+        """Move partitions to other brokers; None cancels. Returns why not, of each. Raises ``NotControllerError``."""
+        self._check_active()
+        return (yield from reassign(self.context, dict(targets)))
+
+    def elect_leaders(
+        self, partitions: Iterable[TopicPartition], occasion: Occasion
+    ) -> Steps[dict[TopicPartition, MillraceError | None]]:
+        """Elect preferred leaders, or unclean ones where there is none. Returns why not, of each.
+
+        Raises ``NotControllerError``.
+        """
+        self._check_active()
+        answers: dict[TopicPartition, MillraceError | None] = {}
+        wanted = []
+        for partition in partitions:
+            answers[partition] = self._why_no_election(partition, occasion)
+            if answers[partition] is None:
+                wanted.append(partition)
+        failures: Failures = yield from change_partitions(self.context, wanted, PartitionState.ONLINE, occasion)
+        return answers | failures
+
+    def balance_leaders(self, imbalance_percentage: int) -> Steps[None]:
+        """It is time to look whether brokers lead too few of the partitions that prefer them."""
+        partitions = to_be_balanced(self.context, imbalance_percentage)
+        if partitions:
+            yield from change_partitions(self.context, partitions, PartitionState.ONLINE, Occasion.PREFERRED)
+
+    def shut_down(self, broker_id: int, broker_epoch: int) -> Steps[list[TopicPartition]]:
+        """A broker is about to stop: others lead what it led. Returns the partitions for which none could be found.
+
+        Raises ``StaleBrokerEpochError``, ``NotControllerError``.
+        """
+        self._check_active()
+        context = self.context
+        check_broker_epoch(context, broker_id, broker_epoch)
+        context.shutting_down.add(broker_id)
+        concerned = [
+            each.partition
+            for each in context.replicas_on([broker_id])
+            if len(context.assignments[each.partition].replicas) > 1
+            and each.partition in context.leadership
+            and not context.is_to_be_deleted(each.partition.topic)
+        ]
+        led = [each for each in concerned if context.leadership[each].leader == broker_id]
+        yield from change_partitions(context, led, PartitionState.ONLINE, Occasion.CONTROLLED_SHUTDOWN)
+        followed = [PartitionReplica(each, broker_id) for each in concerned if each not in set(led)]
+        yield from change_replicas(context, followed, ReplicaState.OFFLINE)
+        return [each for each in led if context.leadership[each].leader == broker_id]
+
+    # Steps that several events share.
+
+    def _check_active(self) -> None:
+        if not self.is_active:
+            raise NotControllerError(f"broker {self.broker_id} is not the controller: ask the one that metadata names")
+
+    def _read_everything(self) -> Steps[None]:
+        context = self.context
+        context.brokers = dict((yield ReadBrokers()))
+        context.assignments = dict((yield ReadTopics()))
+        context.leadership = dict((yield ReadLeadership(tuple(sorted(context.assignments)))))
+        context.reassigning = {each for each, value in context.assignments.items() if value.is_being_reassigned}
+        context.to_be_deleted = set((yield ReadDeletions()))
+        away = {each.partition.topic for each in self._all_replicas() if each.broker_id not in context.brokers}
+        make_ineligible(context, away | {each.topic for each in context.reassigning})
+
+    def _start_states(self) -> Steps[None]:
+        context = self.context
+        online = [each for each in self._all_replicas() if each.broker_id in context.live]
+        offline = [each for each in self._all_replicas() if each.broker_id not in context.live]
+        context.replica_states = dict.fromkeys(online, ReplicaState.ONLINE)
+        # Of a topic to be deleted it may be that such a replica was deleted, or not: ask again when its broker is back.
+        context.replica_states.update(dict.fromkeys(offline, ReplicaState.DELETION_INELIGIBLE))
+        context.partition_states = {each: self._state_found(each) for each in context.assignments}
+        yield from change_replicas(context, online, ReplicaState.ONLINE)
+        yield from bring_online(context)
+        yield from change_replicas(
+            context,
+            [each for each in offline if not context.is_to_be_deleted(each.partition.topic)],
+            ReplicaState.OFFLINE,
+        )
+
+    def _state_found(self, partition: TopicPartition) -> PartitionState:
+        leadership = self.context.leadership.get(partition)
+        if leadership is None:
+            return PartitionState.NEW
+        return PartitionState.ONLINE if leadership.leader in self.context.live else PartitionState.OFFLINE
+
+    def _all_replicas(self) -> list[PartitionReplica]:
+        return self.context.replicas_of(sorted(self.context.assignments))
+
+    def _create(self, partitions: list[TopicPartition]) -> Steps[None]:
+        context = self.context
+        yield from change_partitions(context, partitions, PartitionState.NEW)
+        yield from change_replicas(context, context.replicas_of(partitions), ReplicaState.NEW)
+        yield from change_partitions(context, partitions, PartitionState.ONLINE)
+        yield from change_replicas(context, context.replicas_of(partitions), ReplicaState.ONLINE)
+
+    def _replicas_gone(self, brokers: set[int]) -> Steps[None]:
+        context = self.context
+        replicas = context.replicas_on(brokers)
+        leaderless = list(context.without_online_leader())
+        yield from change_partitions(context, leaderless, PartitionState.OFFLINE)
+        yield from bring_online(context)
+        to_delete = [each for each in replicas if context.is_to_be_deleted(each.partition.topic)]
+        others = [each for each in replicas if not context.is_to_be_deleted(each.partition.topic)]
+        yield from change_replicas(context, others, ReplicaState.OFFLINE)
+        yield from replicas_not_deleted(context, to_delete)
+        yield from self._tell_clients(context.brokers)
+
+    def _brokers_come(self, brokers: set[int]) -> Steps[None]:
+        context = self.context
+        yield from self._tell_clients(set(context.brokers) - brokers)
+        yield from self._tell_clients(brokers, sorted(context.leadership))
+        replicas = context.replicas_on(brokers)
+        yield from change_replicas(context, replicas, ReplicaState.ONLINE)
+        yield from bring_online(context)
+        yield from resume_reassignments(context, brokers)
+        yield from make_eligible(context, self._deletable({each.partition.topic for each in replicas}))
+
+    def _deletable(self, topics: set[str]) -> set[str]:
+        return topics - {each.topic for each in self.context.reassigning}
+
+    def _tell_clients(self, brokers: Iterable[int], partitions: Iterable[TopicPartition] = ()) -> Steps[None]:
+        batch = RequestBatch(self.context)
+        batch.tell_clients(brokers, partitions)
+        if requests := batch.requests():
+            yield SendRequests(requests)
+
+    def _why_no_election(self, partition: TopicPartition, occasion: Occasion) -> MillraceError | None:
+        context = self.context
+        if partition not in context.assignments:
+            return UnknownTopicOrPartitionError(f"{partition} does not exist")
+        if context.is_to_be_deleted(partition.topic):
+            return InvalidTopicError(f"{partition.topic} is being deleted")
+        leadership = context.leadership.get(partition)
+        leader = NO_LEADER if leadership is None else leadership.leader
+        is_needed = (
+            leader != context.assignments[partition].replicas[0]
+            if occasion is Occasion.PREFERRED
+            else leader not in context.live
+        )
+        return None if is_needed else ElectionNotNeededError(f"{partition} is led by broker {leader} already")

@@ -1,0 +1,101 @@
+"""Topics are deleted: all replicas stopped, then their files deleted, then the topic forgotten.
+
+A topic is *ineligible* while a broker with one of its replicas is away or has refused, or while it is being reassigned.
+Deletion can be taken up anywhere: what a failover forgets is done once more, and a broker that has no such replica any
+more says that it is deleted.
+
+Source: Kafka's ``TopicDeletionManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millrace_broker.controller.context import ControllerContext
+from millrace_broker.controller.effects import ForgetTopic, SendRequests, Steps
+from millrace_broker.controller.model import PartitionReplica, PartitionState, ReplicaState
+from millrace_broker.controller.partition_states import change_partitions
+from millrace_broker.controller.replica_states import change_replicas
+from millrace_broker.controller.requests import RequestBatch
+
+
+def delete_topics(context: ControllerContext, topics: Iterable[str]) -> Steps[None]:
+    """Begin to delete topics."""
+    context.to_be_deleted |= set(topics)
+    yield from resume_deletions(context)
+
+
+def make_ineligible(context: ControllerContext, topics: Iterable[str]) -> None:
+    """Keep topics from being deleted for now, where they are to be."""
+    context.ineligible_for_deletion |= set(topics) & context.to_be_deleted
+
+
+def make_eligible(context: ControllerContext, topics: Iterable[str]) -> Steps[None]:
+    """What kept topics from being deleted may be over."""
+    again = set(topics) & context.to_be_deleted
+    if again:
+        context.ineligible_for_deletion -= again
+        yield from resume_deletions(context)
+
+
+def replicas_deleted(context: ControllerContext, replicas: Iterable[PartitionReplica]) -> Steps[None]:
+    """A broker has deleted replicas."""
+    ours = [each for each in replicas if context.is_to_be_deleted(each.partition.topic)]
+    yield from change_replicas(context, ours, ReplicaState.DELETION_SUCCESSFUL)
+    yield from resume_deletions(context)
+
+
+def replicas_not_deleted(context: ControllerContext, replicas: Iterable[PartitionReplica]) -> Steps[None]:
+    """A broker has refused to delete replicas, or is away."""
+    ours = [each for each in replicas if context.is_to_be_deleted(each.partition.topic)]
+    if ours:
+        yield from change_replicas(context, ours, ReplicaState.DELETION_INELIGIBLE)
+        make_ineligible(context, {each.partition.topic for each in ours})
+        yield from resume_deletions(context)
+
+
+def resume_deletions(context: ControllerContext) -> Steps[None]:
+    """Go on with every topic that is to be deleted, as far as can be."""
+    eligible = []
+    for topic in sorted(context.to_be_deleted):
+        replicas = context.replicas_of(context.partitions_of([topic]))
+        if all(context.replica_state(each) is ReplicaState.DELETION_SUCCESSFUL for each in replicas):
+            yield from change_replicas(context, replicas, ReplicaState.NON_EXISTENT)
+            yield ForgetTopic(topic)
+            context.forget_topic(topic)
+        elif topic not in context.ineligible_for_deletion and not _is_under_way(context, topic):
+            eligible.append(topic)
+    for topic in eligible:
+        yield from _begin(context, topic)
+
+
+def _is_under_way(context: ControllerContext, topic: str) -> bool:
+    return bool(context.replicas_in(topic, ReplicaState.DELETION_STARTED))
+
+
+def _begin(context: ControllerContext, topic: str) -> Steps[None]:
+    partitions = context.partitions_of([topic])
+    if topic not in context.deletion_begun:
+        yield from change_partitions(context, partitions, PartitionState.OFFLINE)
+        yield from change_partitions(context, partitions, PartitionState.NON_EXISTENT)
+        context.deletion_begun.add(topic)
+    batch = RequestBatch(context)
+    batch.tell_clients(context.brokers, partitions)
+    yield SendRequests(batch.requests())
+    yield from _delete_replicas(context, topic)
+
+
+def _delete_replicas(context: ControllerContext, topic: str) -> Steps[None]:
+    replicas = [
+        each
+        for each in context.replicas_of(context.partitions_of([topic]))
+        if context.replica_state(each) is not ReplicaState.DELETION_SUCCESSFUL
+    ]
+    there = [each for each in replicas if each.broker_id in context.brokers]
+    away = [each for each in replicas if each.broker_id not in context.brokers]
+    yield from change_replicas(context, away, ReplicaState.OFFLINE)
+    yield from change_replicas(context, away, ReplicaState.DELETION_INELIGIBLE)
+    yield from change_replicas(context, there, ReplicaState.OFFLINE)
+    if away:
+        make_ineligible(context, [topic])
+    yield from change_replicas(context, there, ReplicaState.DELETION_STARTED)

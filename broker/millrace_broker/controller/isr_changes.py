@@ -1,0 +1,109 @@
+"""Leaders change who is in sync with them (AlterPartition, KIP-497): checked, written, confirmed.
+
+Source: Kafka's ``KafkaController.tryProcessAlterPartition``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from millrace.errors import (
+    FencedLeaderEpochError,
+    IneligibleReplicaError,
+    InvalidRequestError,
+    InvalidUpdateVersionError,
+    MillraceError,
+    NotControllerError,
+    StaleBrokerEpochError,
+    UnknownTopicOrPartitionError,
+)
+from millrace_broker.controller.context import ControllerContext
+from millrace_broker.controller.effects import SendRequests, Steps, WriteLeadership
+from millrace_broker.controller.model import Leadership, TopicPartition
+from millrace_broker.controller.partition_states import raise_leader_epoch
+from millrace_broker.controller.reassignment import go_on
+from millrace_broker.controller.requests import RequestBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsrChange:
+    """What a leader asks for: this ISR, if the epochs are still those."""
+
+    isr: tuple[int, ...]
+    leader_epoch: int
+    partition_epoch: int
+
+
+IsrAnswers = dict[TopicPartition, Leadership | MillraceError]
+
+
+def check_broker_epoch(context: ControllerContext, broker_id: int, broker_epoch: int) -> None:
+    """Raise ``StaleBrokerEpochError`` for a request of a broker that is not registered, or was before it came back."""
+    known = context.brokers.get(broker_id)
+    if known is None or broker_epoch < known.epoch:
+        raise StaleBrokerEpochError(
+            f"broker {broker_id} of epoch {broker_epoch} is not registered, the epoch is {known and known.epoch}"
+        )
+
+
+def alter_isrs(
+    context: ControllerContext, broker_id: int, broker_epoch: int, changes: Mapping[TopicPartition, IsrChange]
+) -> Steps[IsrAnswers]:
+    """Take over what a broker asks for. Returns of each partition what holds now, or why not.
+
+    Raises ``StaleBrokerEpochError``.
+    """
+    check_broker_epoch(context, broker_id, broker_epoch)
+    answers: IsrAnswers = {}
+    accepted: dict[TopicPartition, Leadership] = {}
+    for partition, change in changes.items():
+        try:
+            current = _check(context, partition, change)
+        except MillraceError as error:
+            answers[partition] = error
+            continue
+        if set(change.isr) == set(current.isr):
+            answers[partition] = current  # asked once more, because the answer was lost
+        else:
+            accepted[partition] = replace(current, isr=change.isr, controller_epoch=context.epoch)
+    written = (yield WriteLeadership(accepted)) if accepted else {}
+    for partition, leadership in accepted.items():
+        if partition in written:
+            context.leadership[partition] = replace(leadership, partition_epoch=written[partition])
+            answers[partition] = context.leadership[partition]
+        else:
+            answers[partition] = InvalidUpdateVersionError(f"{partition} has changed in ZooKeeper meanwhile")
+            # The leader waits for the controller's word now, so it has to come.
+            yield from raise_leader_epoch(context, partition)
+    if written:
+        batch = RequestBatch(context)
+        batch.tell_clients(context.brokers, sorted(written))
+        yield SendRequests(batch.requests())
+    for partition in sorted(set(written) & context.reassigning):
+        yield from go_on(context, partition, context.assignments[partition])
+    return answers
+
+
+def _check(context: ControllerContext, partition: TopicPartition, change: IsrChange) -> Leadership:
+    current = context.leadership.get(partition)
+    if current is None or partition not in context.assignments:
+        raise UnknownTopicOrPartitionError(f"{partition} does not exist")
+    if change.leader_epoch > current.leader_epoch or change.partition_epoch > current.partition_epoch:
+        raise NotControllerError(f"{partition}: a newer controller than that of epoch {context.epoch} has decided")
+    if change.leader_epoch < current.leader_epoch:
+        raise FencedLeaderEpochError(f"{partition}: leader epoch {change.leader_epoch}, it is {current.leader_epoch}")
+    if set(change.isr) == set(current.isr):
+        return current
+    if change.partition_epoch < current.partition_epoch:
+        raise InvalidUpdateVersionError(
+            f"{partition}: partition epoch {change.partition_epoch}, it is {current.partition_epoch}"
+        )
+    strangers = set(change.isr) - set(context.assignments[partition].replicas)
+    if current.leader not in change.isr or strangers:
+        raise InvalidRequestError(
+            f"{partition}: ISR {list(change.isr)} without the leader, or with none of its replicas"
+        )
+    if away := sorted(set(change.isr) - set(current.isr) - context.live):
+        raise IneligibleReplicaError(f"{partition}: brokers {away} are shutting down or not alive")
+    return current

@@ -1,0 +1,170 @@
+"""Partitions change their state: a leader is chosen for the first time or elected, written down, and told.
+
+A write that conflicts (a leader has changed its ISR meanwhile) is made anew from what is there, until it succeeds or
+somebody newer turns out to decide.
+
+Source: Kafka's ``ZkPartitionStateMachine``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from millrace.errors import (
+    EligibleLeadersNotAvailableError,
+    MillraceError,
+    NotControllerError,
+    PreferredLeaderNotAvailableError,
+    UnknownTopicOrPartitionError,
+)
+from millrace_broker.controller.context import ControllerContext
+from millrace_broker.controller.effects import (
+    CreateLeadership,
+    ReadLeadership,
+    ReadUncleanTopics,
+    SendRequests,
+    Steps,
+    WriteLeadership,
+)
+from millrace_broker.controller.elections import Elected, Occasion, elect
+from millrace_broker.controller.model import (
+    PARTITION_COMES_FROM,
+    Leadership,
+    PartitionState,
+    TopicPartition,
+)
+from millrace_broker.controller.requests import RequestBatch
+
+Failures = dict[TopicPartition, MillraceError]
+
+
+def change_partitions(
+    context: ControllerContext,
+    partitions: Iterable[TopicPartition],
+    target: PartitionState,
+    occasion: Occasion = Occasion.OFFLINE,
+) -> Steps[Failures]:
+    """Bring partitions into a state; to be online they get a leader by the rule of the occasion.
+
+    Partitions that may not come into it from where they stand stay there. Returns those that got no leader, and why.
+    """
+    movable = [each for each in partitions if context.partition_state(each) in PARTITION_COMES_FROM[target]]
+    if target is not PartitionState.ONLINE:
+        context.partition_states.update(dict.fromkeys(movable, target))
+        return {}
+    batch = RequestBatch(context)
+    new = [each for each in movable if context.partition_state(each) is PartitionState.NEW]
+    failures = yield from _lead_first(context, batch, new)
+    led = [each for each in movable if each not in set(new)]
+    failures |= yield from _elect(context, batch, led, occasion)
+    context.partition_states.update({each: PartitionState.ONLINE for each in movable if each not in failures})
+    yield SendRequests(batch.requests())
+    return failures
+
+
+def bring_online(context: ControllerContext) -> Steps[Failures]:
+    """Elect leaders for all partitions that have none and need one."""
+    waiting = [
+        each
+        for each, state in sorted(context.partition_states.items())
+        if state in (PartitionState.NEW, PartitionState.OFFLINE) and context.is_to_be_led(each)
+    ]
+    return (yield from change_partitions(context, waiting, PartitionState.ONLINE))
+
+
+def raise_leader_epoch(context: ControllerContext, partition: TopicPartition) -> Steps[None]:
+    """Tell all replicas of a changed assignment: the same leader, in a new leader epoch."""
+    batch = RequestBatch(context)
+    while True:
+        current = (yield ReadLeadership((partition,))).get(partition)
+        if current is None or current.controller_epoch > context.epoch:
+            return
+        raised = current.decided_anew(context.epoch, leader=current.leader, isr=current.isr)
+        written = yield WriteLeadership({partition: raised})
+        if partition in written:
+            context.leadership[partition] = replace(raised, partition_epoch=written[partition])
+            batch.tell_replicas(context.assignments[partition].replicas, partition, is_new=False)
+            yield SendRequests(batch.requests())
+            return
+
+
+def _lead_first(
+    context: ControllerContext, batch: RequestBatch, partitions: Iterable[TopicPartition]
+) -> Steps[Failures]:
+    failures: Failures = {}
+    chosen: dict[TopicPartition, Leadership] = {}
+    for partition in partitions:
+        live = context.online_replicas(context.assignments[partition].replicas)
+        if live:
+            chosen[partition] = Leadership(
+                leader=live[0], leader_epoch=0, isr=live, partition_epoch=0, controller_epoch=context.epoch
+            )
+        else:
+            failures[partition] = EligibleLeadersNotAvailableError(f"{partition}: none of its brokers is alive")
+    if not chosen:
+        return failures
+    created = yield CreateLeadership(chosen)
+    for partition, leadership in chosen.items():
+        if partition not in created:
+            failures[partition] = NotControllerError(f"{partition} is led already: another controller has been here")
+            continue
+        context.leadership[partition] = replace(leadership, partition_epoch=created[partition])
+        batch.tell_replicas(leadership.isr, partition, is_new=True)
+    return failures
+
+
+def _elect(
+    context: ControllerContext, batch: RequestBatch, partitions: Iterable[TopicPartition], occasion: Occasion
+) -> Steps[Failures]:
+    failures: Failures = {}
+    remaining = list(partitions)
+    while remaining:
+        known = yield ReadLeadership(tuple(remaining))
+        unclean = yield from _unclean_topics(context, known, occasion)
+        chosen: dict[TopicPartition, tuple[Elected, Leadership]] = {}
+        for partition in remaining:
+            rule = Occasion.UNCLEAN if partition.topic in unclean else occasion
+            result = _election(context, partition, known.get(partition), rule)
+            if isinstance(result, MillraceError):
+                failures[partition] = result
+            else:
+                chosen[partition] = result
+        if not chosen:
+            break
+        written = yield WriteLeadership({each: leadership for each, (_, leadership) in chosen.items()})
+        for partition, version in written.items():
+            elected, leadership = chosen[partition]
+            context.leadership[partition] = replace(leadership, partition_epoch=version)
+            batch.tell_replicas(elected.receivers, partition, is_new=False)
+        remaining = [each for each in chosen if each not in written]
+    return failures
+
+
+def _election(
+    context: ControllerContext, partition: TopicPartition, current: Leadership | None, occasion: Occasion
+) -> tuple[Elected, Leadership] | MillraceError:
+    if current is None:
+        return UnknownTopicOrPartitionError(f"{partition} has never been led")
+    if current.controller_epoch > context.epoch:
+        return NotControllerError(
+            f"{partition} was decided in controller epoch {current.controller_epoch}, this is {context.epoch}"
+        )
+    elected = elect(context, partition, current, occasion)
+    if elected is None:
+        kind = PreferredLeaderNotAvailableError if occasion is Occasion.PREFERRED else EligibleLeadersNotAvailableError
+        return kind(
+            f"{partition}: no replica may lead ({occasion.value} election), in sync are {list(current.isr)} of "
+            f"{list(context.assignments[partition].replicas)}, alive {sorted(context.live)}"
+        )
+    return elected, current.decided_anew(context.epoch, leader=elected.leader, isr=elected.isr)
+
+
+def _unclean_topics(
+    context: ControllerContext, known: dict[TopicPartition, Leadership], occasion: Occasion
+) -> Steps[frozenset[str]]:
+    """Topics of those partitions without a live replica in sync that may be led by another."""
+    if occasion is not Occasion.OFFLINE:
+        return frozenset()
+    stuck = {partition.topic for partition, current in known.items() if not context.online_replicas(current.isr)}
+    return frozenset((yield ReadUncleanTopics(tuple(sorted(stuck))))) if stuck else frozenset()

@@ -1,0 +1,162 @@
+"""Partitions move to other brokers: replicas are added, waited for, led, and the old ones removed.
+
+Where a reassignment stands follows from the assignment in ZooKeeper (adding and removing replicas) and the ISR, so that
+any controller takes it up. It is looked at again when the ISR has changed, a broker is back, or a controller begins.
+
+Source: Kafka's ``KafkaController.onPartitionReassignment``; KIP-455.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millrace.errors import (
+    InvalidReplicaAssignmentError,
+    MillraceError,
+    NoReassignmentInProgressError,
+    UnknownTopicOrPartitionError,
+)
+from millrace_broker.controller.context import ControllerContext
+from millrace_broker.controller.deletion import make_eligible, make_ineligible
+from millrace_broker.controller.effects import ReadLeadership, SendRequests, Steps, WriteAssignment
+from millrace_broker.controller.elections import Occasion
+from millrace_broker.controller.model import (
+    PartitionReplica,
+    PartitionState,
+    ReplicaAssignment,
+    ReplicaState,
+    TopicPartition,
+)
+from millrace_broker.controller.partition_states import change_partitions, raise_leader_epoch
+from millrace_broker.controller.replica_states import change_replicas
+from millrace_broker.controller.requests import RequestBatch
+
+
+def check_reassignment(
+    context: ControllerContext, partition: TopicPartition, target: tuple[int, ...] | None
+) -> ReplicaAssignment:
+    """The assignment that leads to ``target``, or back to where the partition was before if that is None.
+
+    Raises ``UnknownTopicOrPartitionError``, ``NoReassignmentInProgressError`` and ``InvalidReplicaAssignmentError``.
+    """
+    current = context.assignments.get(partition)
+    if current is None or context.is_to_be_deleted(partition.topic):
+        raise UnknownTopicOrPartitionError(f"{partition} does not exist, or is being deleted")
+    if target is None:
+        if not current.is_being_reassigned:
+            raise NoReassignmentInProgressError(f"{partition} is not being reassigned: there is nothing to cancel")
+        return _with_somebody_in_sync(context, partition, current.reassigned_to(current.origin))
+    if not target or len(set(target)) != len(target) or min(target) < 0:
+        raise InvalidReplicaAssignmentError(f"{partition} on {list(target)}: name each broker once")
+    wanted = current.reassigned_to(target)
+    if unknown := sorted(set(wanted.adding) - context.live):
+        raise InvalidReplicaAssignmentError(f"{partition}: brokers {unknown} are unknown or not alive")
+    return _with_somebody_in_sync(context, partition, wanted)
+
+
+def _with_somebody_in_sync(
+    context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment
+) -> ReplicaAssignment:
+    """Refuse what would drop all replicas in sync at once. Kafka with ZooKeeper does that, and records are lost."""
+    leadership = context.leadership.get(partition)
+    if leadership is not None and not set(leadership.isr) & set(wanted.replicas):
+        raise InvalidReplicaAssignmentError(
+            f"{partition}: of {list(wanted.replicas)} none is in sync, only {list(leadership.isr)}: wait for one"
+        )
+    return wanted
+
+
+def reassign(
+    context: ControllerContext, targets: dict[TopicPartition, tuple[int, ...] | None]
+) -> Steps[dict[TopicPartition, MillraceError | None]]:
+    """Begin, change or (None) cancel reassignments. Returns of each partition why not, or None."""
+    answers: dict[TopicPartition, MillraceError | None] = {}
+    for partition, target in targets.items():
+        try:
+            wanted = check_reassignment(context, partition, target)
+        except MillraceError as error:
+            answers[partition] = error
+            continue
+        answers[partition] = None
+        yield from go_on(context, partition, wanted)
+    return answers
+
+
+def resume_reassignments(context: ControllerContext, brokers: Iterable[int] | None = None) -> Steps[None]:
+    """Look again at reassignments, only those that are to end on one of ``brokers`` if these are given."""
+    wanted = None if brokers is None else set(brokers)
+    for partition in sorted(context.reassigning):
+        assignment = context.assignments.get(partition)
+        if assignment is not None and (wanted is None or wanted & set(assignment.target)):
+            yield from go_on(context, partition, assignment)
+
+
+def go_on(context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment) -> Steps[None]:
+    """Bring a partition as far towards its target as its ISR allows."""
+    make_ineligible(context, [partition.topic])
+    yield from _write_down(context, partition, wanted)
+    if (yield from _has_all_in_sync(wanted, partition)):
+        yield from _finish(context, partition, wanted)
+    else:
+        yield from raise_leader_epoch(context, partition)
+        added = [PartitionReplica(partition, each) for each in wanted.adding]
+        yield from change_replicas(context, added, ReplicaState.NEW)
+
+
+def _write_down(context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment) -> Steps[None]:
+    current = context.assignments[partition]
+    if current != wanted:
+        yield _assignment_with(context, partition, wanted)
+        context.assignments[partition] = wanted
+        unneeded = [each for each in current.replicas if each not in wanted.replicas]  # of one that is given up
+        yield from _remove(context, partition, unneeded)
+    context.reassigning.add(partition)
+
+
+def _has_all_in_sync(wanted: ReplicaAssignment, partition: TopicPartition) -> Steps[bool]:
+    if not wanted.is_being_reassigned:
+        return True
+    leadership = (yield ReadLeadership((partition,))).get(partition)
+    return leadership is not None and set(wanted.target) <= set(leadership.isr)
+
+
+def _finish(context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment) -> Steps[None]:
+    added = [PartitionReplica(partition, each) for each in wanted.adding]
+    yield from change_replicas(context, added, ReplicaState.NEW)  # where a failover has forgotten them
+    yield from change_replicas(context, added, ReplicaState.ONLINE)
+    done = ReplicaAssignment(wanted.target)
+    context.assignments[partition] = done
+    leadership = context.leadership.get(partition)
+    if leadership is not None and leadership.leader in done.replicas and leadership.leader in context.live:
+        yield from raise_leader_epoch(context, partition)
+    else:
+        failures = yield from change_partitions(context, [partition], PartitionState.ONLINE, Occasion.REASSIGNMENT)
+        if failures:
+            context.assignments[partition] = wanted  # its replicas have gone again: try when they are back
+            return
+    yield from _remove(context, partition, wanted.removing)
+    yield _assignment_with(context, partition, done)
+    context.reassigning.discard(partition)
+    batch = RequestBatch(context)
+    batch.tell_clients(context.brokers, [partition])
+    yield SendRequests(batch.requests())
+    if not any(each.topic == partition.topic for each in context.reassigning):
+        yield from make_eligible(context, [partition.topic])
+
+
+def _remove(context: ControllerContext, partition: TopicPartition, brokers: Iterable[int]) -> Steps[None]:
+    replicas = [PartitionReplica(partition, each) for each in brokers]
+    for state in (
+        ReplicaState.OFFLINE,
+        ReplicaState.DELETION_STARTED,
+        ReplicaState.DELETION_SUCCESSFUL,
+        ReplicaState.NON_EXISTENT,
+    ):
+        yield from change_replicas(context, replicas, state)
+
+
+def _assignment_with(
+    context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment
+) -> WriteAssignment:
+    assignments = {each.partition: context.assignments[each] for each in context.partitions_of([partition.topic])}
+    return WriteAssignment(partition.topic, assignments | {partition.partition: wanted})

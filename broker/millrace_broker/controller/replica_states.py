@@ -1,0 +1,124 @@
+"""Replicas change their state: they are told to follow, stopped, taken out of the ISR, deleted.
+
+Source: Kafka's ``ZkReplicaStateMachine``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+
+from millrace_broker.controller.context import ControllerContext
+from millrace_broker.controller.effects import ReadLeadership, SendRequests, Steps, WriteLeadership
+from millrace_broker.controller.model import (
+    NO_LEADER,
+    REPLICA_COMES_FROM,
+    Leadership,
+    PartitionReplica,
+    ReplicaState,
+    TopicPartition,
+)
+from millrace_broker.controller.requests import RequestBatch
+
+
+def change_replicas(
+    context: ControllerContext, replicas: Iterable[PartitionReplica], target: ReplicaState
+) -> Steps[None]:
+    """Bring replicas into a state; those that may not come into it from where they stand stay there."""
+    by_broker: dict[int, list[TopicPartition]] = defaultdict(list)
+    for replica in replicas:
+        if context.replica_state(replica) in REPLICA_COMES_FROM[target]:
+            by_broker[replica.broker_id].append(replica.partition)
+    if not by_broker:
+        return
+    batch = RequestBatch(context)
+    for broker_id, partitions in sorted(by_broker.items()):
+        if target is ReplicaState.OFFLINE:
+            yield from _stop(context, batch, broker_id, partitions)
+        else:
+            _change(context, batch, broker_id, partitions, target)
+    if requests := batch.requests():
+        yield SendRequests(requests)
+
+
+def _change(
+    context: ControllerContext,
+    batch: RequestBatch,
+    broker_id: int,
+    partitions: Iterable[TopicPartition],
+    target: ReplicaState,
+) -> None:
+    for partition in partitions:
+        replica = PartitionReplica(partition, broker_id)
+        leadership = context.leadership.get(partition)
+        match target:
+            case ReplicaState.NEW:
+                if leadership is not None and leadership.leader == broker_id:
+                    continue  # who leads is not new
+                batch.tell_replicas([broker_id], partition, is_new=True)
+            case ReplicaState.ONLINE if context.replica_state(replica) is not ReplicaState.NEW:
+                batch.tell_replicas([broker_id], partition, is_new=False)
+            case ReplicaState.DELETION_STARTED:
+                batch.stop_replicas([broker_id], partition, is_deleted=True)
+            case ReplicaState.NON_EXISTENT:
+                _forget(context, replica)
+                continue
+            case _:
+                pass
+        context.replica_states[replica] = target
+
+
+def _forget(context: ControllerContext, replica: PartitionReplica) -> None:
+    context.replica_states.pop(replica, None)
+    assignment = context.assignments.get(replica.partition)
+    if assignment is not None:
+        kept = [
+            tuple(each for each in part if each != replica.broker_id)
+            for part in (assignment.replicas, assignment.adding, assignment.removing)
+        ]
+        context.assignments[replica.partition] = type(assignment)(*kept)
+
+
+def _stop(
+    context: ControllerContext, batch: RequestBatch, broker_id: int, partitions: Iterable[TopicPartition]
+) -> Steps[None]:
+    stopped = list(partitions)
+    for partition in stopped:
+        batch.stop_replicas([broker_id], partition, is_deleted=False)
+    led = [each for each in stopped if each in context.leadership]
+    changed = yield from _leave_isr(context, broker_id, led)
+    for partition in changed:
+        if not context.is_to_be_deleted(partition.topic):
+            others = [each for each in context.assignments[partition].replicas if each != broker_id]
+            batch.tell_replicas(others, partition, is_new=False)
+    batch.tell_clients(context.brokers, [each for each in stopped if each not in context.leadership])
+    for partition in stopped:
+        context.replica_states[PartitionReplica(partition, broker_id)] = ReplicaState.OFFLINE
+
+
+def _leave_isr(
+    context: ControllerContext, broker_id: int, partitions: Iterable[TopicPartition]
+) -> Steps[list[TopicPartition]]:
+    """Take a broker out of ISRs, but not the last one; where it led, nobody does. Returns what is to be told."""
+    told: list[TopicPartition] = []
+    remaining = list(partitions)
+    while remaining:
+        known: dict[TopicPartition, Leadership] = yield ReadLeadership(tuple(remaining))
+        leaving: dict[TopicPartition, Leadership] = {}
+        for partition, current in known.items():
+            if current.controller_epoch > context.epoch:
+                continue  # somebody newer decides
+            if broker_id not in current.isr:
+                context.leadership[partition] = current
+                told.append(partition)
+                continue
+            isr = tuple(each for each in current.isr if each != broker_id) or current.isr
+            leader = NO_LEADER if current.leader == broker_id else current.leader
+            leaving[partition] = current.decided_anew(context.epoch, leader=leader, isr=isr)
+        written = (yield WriteLeadership(leaving)) if leaving else {}
+        for partition, version in written.items():
+            context.leadership[partition] = replace(leaving[partition], partition_epoch=version)
+            told.append(partition)
+        remaining = [each for each in leaving if each not in written]
+    return told

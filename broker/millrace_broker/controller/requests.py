@@ -1,0 +1,162 @@
+"""What the controller tells brokers, merged per broker: LeaderAndIsr first, then UpdateMetadata, then StopReplica.
+
+Of one change of state each broker gets at most one request of each kind, with the last word on each partition.
+
+Source: Kafka's ``ControllerBrokerRequestBatch``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from millrace_broker.controller.context import ControllerContext
+from millrace_broker.controller.model import (
+    LEADER_DURING_DELETE,
+    Leadership,
+    ReplicaAssignment,
+    TopicPartition,
+)
+
+NO_EPOCH: Final = -1
+EPOCH_DURING_DELETE: Final = -2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderAndIsrState:
+    """What a replica is told of its partition; ``is_new``: it has never had it."""
+
+    leadership: Leadership
+    assignment: ReplicaAssignment
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopReplicaState:
+    """A replica to stop, and perhaps to delete."""
+
+    leader_epoch: int
+    is_deleted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderAndIsrRequest(_Request):
+    """Lead or follow these partitions; ``live_leaders`` are those of their leaders that are alive."""
+
+    partitions: Mapping[TopicPartition, LeaderAndIsrState]
+    live_leaders: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateMetadataRequest(_Request):
+    """Tell clients this of partitions, and that these brokers are alive."""
+
+    partitions: Mapping[TopicPartition, LeaderAndIsrState]
+    live_brokers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopReplicaRequest(_Request):
+    """Stop these replicas."""
+
+    partitions: Mapping[TopicPartition, StopReplicaState]
+
+
+BrokerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+
+
+class RequestBatch:
+    """Collects what a change of state means for brokers; ``requests`` gives it out once, for brokers that are there."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self._leader_and_isr: dict[int, dict[TopicPartition, LeaderAndIsrState]] = defaultdict(dict)
+        self._stop: dict[int, dict[TopicPartition, StopReplicaState]] = defaultdict(dict)
+        self._metadata: dict[int, dict[TopicPartition, LeaderAndIsrState]] = defaultdict(dict)
+
+    def tell_replicas(self, brokers: Iterable[int], partition: TopicPartition, *, is_new: bool) -> None:
+        """Tell replicas who leads the partition, and all brokers for their clients."""
+        state = self._state(partition, is_new=is_new)
+        if state is None:
+            return
+        for broker_id in brokers:
+            known = self._leader_and_isr[broker_id].get(partition)
+            was_new = known is not None and known.is_new
+            self._leader_and_isr[broker_id][partition] = replace(state, is_new=is_new or was_new)
+        self.tell_clients(self._context.brokers, [partition])
+
+    def stop_replicas(self, brokers: Iterable[int], partition: TopicPartition, *, is_deleted: bool) -> None:
+        """Let brokers stop the partition."""
+        leadership = self._context.leadership.get(partition)
+        epoch = NO_EPOCH if leadership is None else leadership.leader_epoch
+        if self._context.is_to_be_deleted(partition.topic):
+            epoch = EPOCH_DURING_DELETE
+        for broker_id in brokers:
+            known = self._stop[broker_id].get(partition)
+            self._stop[broker_id][partition] = StopReplicaState(
+                leader_epoch=epoch, is_deleted=is_deleted or (known is not None and known.is_deleted)
+            )
+
+    def tell_clients(self, brokers: Iterable[int], partitions: Iterable[TopicPartition] = ()) -> None:
+        """Tell brokers who is alive and who leads, for their clients."""
+        states = {each: state for each in partitions if (state := self._state(each, is_new=False)) is not None}
+        for broker_id in brokers:
+            self._metadata[broker_id].update(
+                {each: self._as_clients_see_it(each, state) for each, state in states.items()}
+            )
+
+    def requests(self) -> dict[int, list[BrokerRequest]]:
+        """All that was collected, for brokers that are alive or shutting down; the batch is empty after it."""
+        context = self._context
+        collected = {
+            broker_id: [*self._to_replicas(broker_id), *self._to_clients(broker_id), *self._to_stop(broker_id)]
+            for broker_id in sorted(context.brokers)
+        }
+        for each in (self._leader_and_isr, self._stop, self._metadata):
+            each.clear()
+        return {broker_id: requests for broker_id, requests in collected.items() if requests}
+
+    def _to_replicas(self, broker_id: int) -> Iterable[BrokerRequest]:
+        if partitions := self._leader_and_isr.get(broker_id):
+            leaders = {each.leadership.leader for each in partitions.values()} & set(self._context.brokers)
+            yield LeaderAndIsrRequest(
+                partitions=dict(partitions), live_leaders=tuple(sorted(leaders)), **self._head(broker_id)
+            )
+
+    def _to_clients(self, broker_id: int) -> Iterable[BrokerRequest]:
+        if (partitions := self._metadata.get(broker_id)) is not None:
+            live = tuple(sorted(self._context.brokers))
+            yield UpdateMetadataRequest(partitions=dict(partitions), live_brokers=live, **self._head(broker_id))
+
+    def _to_stop(self, broker_id: int) -> Iterable[BrokerRequest]:
+        if partitions := self._stop.get(broker_id):
+            yield StopReplicaRequest(partitions=dict(partitions), **self._head(broker_id))
+
+    def _head(self, broker_id: int) -> dict[str, int]:
+        context = self._context
+        return {
+            "controller_id": context.broker_id,
+            "controller_epoch": context.epoch,
+            "broker_epoch": context.brokers[broker_id].epoch,
+        }
+
+    def _state(self, partition: TopicPartition, *, is_new: bool) -> LeaderAndIsrState | None:
+        leadership = self._context.leadership.get(partition)
+        if leadership is None:
+            return None
+        assignment = self._context.assignments.get(partition, ReplicaAssignment(()))
+        return LeaderAndIsrState(leadership=leadership, assignment=assignment, is_new=is_new)
+
+    def _as_clients_see_it(self, partition: TopicPartition, state: LeaderAndIsrState) -> LeaderAndIsrState:
+        if not self._context.is_to_be_deleted(partition.topic):
+            return state
+        return replace(state, leadership=replace(state.leadership, leader=LEADER_DURING_DELETE))
