@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -60,11 +59,11 @@ def columns_of(layout: Layout, keys: Sequence[Any], values: Sequence[Any]) -> li
     return [_series(layout.schema.field(name), columns[name], types[name]) for name in layout.names]
 
 
-def _key_columns(layout: Layout, keys: Sequence[Any]) -> dict[str, Sequence[Any]]:
-    columns: dict[str, Sequence[Any]] = {}
+def _key_columns(layout: Layout, keys: Sequence[Any]) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
     if layout.windowed:
-        columns[WINDOW_START] = [_instant(key.start) for key in keys]
-        columns[WINDOW_END] = [_instant(key.end) for key in keys]
+        columns[WINDOW_START] = _instants([key.start for key in keys])
+        columns[WINDOW_END] = _instants([key.end for key in keys])
         keys = [key.key for key in keys]
     if len(layout.key) == 1:
         columns[layout.key[0]] = keys
@@ -74,7 +73,9 @@ def _key_columns(layout: Layout, keys: Sequence[Any]) -> dict[str, Sequence[Any]
     return columns
 
 
-def _series(column: pa.Field, cells: Sequence[Any], data_type: pl.DataType) -> pl.Series:
+def _series(column: pa.Field, cells: Any, data_type: pl.DataType) -> pl.Series:
+    if isinstance(cells, pl.Series):
+        return cells.alias(column.name)
     encode = serde_of_field(column).to_column if column.metadata else None
     if encode is not None:
         cells = [None if cell is None else encode(cell) for cell in cells]
@@ -93,7 +94,6 @@ def _decoders(schema: pa.Schema) -> dict[str, Callable[[Any], Any]]:
     return {name: serde.from_column for name, serde in serdes.items() if serde.from_column is not None}
 
 
-def _instant(time_ms: int) -> dt.datetime | None:
-    if time_ms > _LAST_MS:
-        return None
-    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=time_ms)
+def _instants(times_ms: list[int]) -> pl.Series:
+    times = pl.Series([None if time_ms > _LAST_MS else time_ms for time_ms in times_ms], dtype=pl.Int64)
+    return (times * 1000).cast(pl.Datetime("us", "UTC"))

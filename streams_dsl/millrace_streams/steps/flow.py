@@ -149,7 +149,7 @@ class Output:
 
 @dataclass(slots=True)
 class Emitted:
-    """An output in the making, row by row."""
+    """An output in the making, row by row; as lists, since a tuple for each would keep the garbage collector busy."""
 
     causes: list[int] = field(default_factory=list)
     keys: list[Any] = field(default_factory=list)

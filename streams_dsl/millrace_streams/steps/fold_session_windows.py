@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from millrace_streams.steps.flow import Emitted, Inputs, Place
 from millrace_streams.steps.fold import FoldStep, begin, go_on
@@ -11,6 +11,9 @@ from millrace_streams.steps.fold_time_windows import advance
 from millrace_streams.steps.operator import AnyStoreSpec, State
 from millrace_streams.stores import SessionStore, StoreSpec
 from millrace_streams.windows import SessionWindows, Windowed
+
+_TURNS_PER_EXPIRY: Final = 1024
+"""Sessions that cannot be read any more are forgotten so often, that a large batch does not drag them along."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,9 @@ class SessionWindowsStep(FoldStep):
             self._merge(store, side, place.turn, key, value, time_ms, closed_ms, out)
             if node.on_close:
                 _emit_closed(store, place.turn, closed_ms, out)
-            store.expire(until_ms=store.number("closed") if node.on_close else None)
+            if place.turn % _TURNS_PER_EXPIRY == 0:
+                store.expire(until_ms=store.number("closed") if node.on_close else None)
+        store.expire(until_ms=store.number("closed") if node.on_close else None)
 
     def _merge(
         self,

@@ -55,8 +55,8 @@ class SlidingWindowsStep(FoldStep):
                 one.early() if time_ms < window.difference_ms else one.usual()
             if node.on_close:
                 emit_closed(store, place.turn, closed_ms, window.difference_ms, 1, out)
-            until_ms = max(0, store.number("closed") - window.difference_ms) if node.on_close else None
-            store.expire(until_ms=until_ms)
+        until_ms = max(0, store.number("closed") - window.difference_ms) if node.on_close else None
+        store.expire(until_ms=until_ms)
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ class TimeWindowsStep(FoldStep):
                     out.dropped += 1
             if node.on_close and isinstance(window, TimeWindows):
                 emit_closed(store, place.turn, closed_ms, window.size_ms, 0, out)
-            store.expire(until_ms=emitted_before(store, window) if node.on_close else None)
+        store.expire(until_ms=emitted_before(store, window) if node.on_close else None)
 
     def _update(
         self, store: WindowStore, side: int, turn: int, key: Windowed, value: Any, time_ms: int, out: Emitted

@@ -201,8 +201,8 @@ class ProcessStep:
         return store.numbers
 
     def _output(self, inputs: Inputs, node: ProcessNode, out: Emitted, marks: Marks) -> Output:
-        batch = out.output(self.operator.result).batch
-        return typed(node, Output(batch, marks=marks[np.asarray(out.causes, dtype=np.int64)]))
+        output = out.output(self.operator.result)
+        return typed(node, Output(output.batch, marks=marks[np.asarray(output.causes, dtype=np.int64)]))
 
     @property
     def _node(self) -> ProcessNode:

@@ -22,7 +22,8 @@ class KeyValueStore(ObjectStore):
 
     def put(self, key: Any, value: Any, timestamp_ms: int) -> None:
         """Set a key's value; None deletes it."""
-        self._remember(key, self._rows.get(key))
+        if key not in self._undo:
+            self._undo[key] = self._rows.get(key)
         if value is None:
             self._rows.pop(key, None)
         else:

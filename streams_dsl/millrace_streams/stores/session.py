@@ -20,7 +20,7 @@ class SessionStore(ObjectStore):
     """Values by key and session; an identity is a ``Windowed``."""
 
     _sessions: dict[Any, dict[tuple[int, int], Any]] = field(default_factory=dict)
-    _ends: list[tuple[int, int, Any]] = field(default_factory=list)
+    _ends: list[tuple[Any, ...]] = field(default_factory=list)
 
     @property
     def oldest_ms(self) -> int:
@@ -41,7 +41,7 @@ class SessionStore(ObjectStore):
     def ended(self, first_ms: int, last_ms: int) -> list[tuple[Windowed, Any]]:
         """All keys' sessions that end from ``first_ms`` to ``last_ms``, by end and then key."""
         found = []
-        for end, start, key in self._ends[bisect_left(self._ends, (first_ms,)) :]:
+        for end, start, _, key in self._ends[bisect_left(self._ends, (first_ms,)) :]:
             if end > last_ms:
                 break
             found.append((Windowed(key, start, end), self._sessions[key][start, end]))
@@ -62,14 +62,14 @@ class SessionStore(ObjectStore):
             return
         sessions = self._sessions.setdefault(key, {})
         if (start, end) not in sessions:
-            insort(self._ends, (end, start, key), key=_place)
+            insort(self._ends, (end, start, sort_key(key), key))
         sessions[start, end] = entry
 
     def expire(self, *, until_ms: int | None = None) -> None:
         """Forget the sessions that can no longer be read, at most those that end before ``until_ms``."""
         limit = self.oldest_ms if until_ms is None else min(until_ms, self.oldest_ms)
         while self._ends and self._ends[0][0] < limit:
-            end, start, key = self._ends[0]
+            end, start, _, key = self._ends[0]
             self._delete(Windowed(key, start, end))
 
     def entry(self, identity: Hashable) -> Any:
@@ -94,10 +94,6 @@ class SessionStore(ObjectStore):
         key, start, end = session
         sessions = self._sessions.get(key, {})
         if sessions.pop((start, end), None) is not None:
-            self._ends.remove((end, start, key))
+            del self._ends[bisect_left(self._ends, (end, start, sort_key(key)))]
         if not sessions:
             self._sessions.pop(key, None)
-
-
-def _place(session: tuple[int, int, Any]) -> tuple[int, int, Any]:
-    return session[0], session[1], sort_key(session[2])
