@@ -168,6 +168,18 @@ def test_paths_are_absolute_and_normalised(store: Store, path: str) -> None:
         session.exists(path)
 
 
+def test_many_nodes_are_read_at_once(store: Store) -> None:
+    session = store.connect()
+    session.multi([Create(f"/{number}", b"%d" % number) for number in range(600)])
+    found = session.get_many([f"/{number}" for number in range(599, -2, -1)])
+    assert [each[0] for each in found if each] == [b"%d" % number for number in range(599, -1, -1)]
+    assert found[-1] is None
+    assert found[0] == session.get("/599")
+    assert session.get_many([]) == []
+    with pytest.raises(InvalidRequestError):
+        session.get_many(["/0", "0"])
+
+
 def test_children_are_sorted_names(store: Store) -> None:
     session = store.connect()
     for name in ("b", "c", "a"):

@@ -25,6 +25,7 @@ from millrace.coordination.interface import (
     Create,
     Delete,
     NodeStat,
+    NoNodeError,
     Operation,
     SessionExpiredError,
     SessionState,
@@ -189,6 +190,16 @@ class EmbeddedCoordination:
     def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]:
         """Read a node."""
         return self._store._read_data(self._session_id, path, watch)
+
+    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
+        """Read nodes; None for those that do not exist."""
+        return [self._get_or_none(path) for path in paths]
+
+    def _get_or_none(self, path: str) -> tuple[bytes, NodeStat] | None:
+        try:
+            return self.get(path)
+        except NoNodeError:
+            return None
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
         """Write a node."""

@@ -198,6 +198,13 @@ class Coordination(Protocol):
         """Read a node; ``watch`` fires when it is written or deleted. Raises ``NoNodeError``, leaving no watch."""
         ...
 
+    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
+        """Read nodes without waiting for each in turn; None for those that do not exist.
+
+        Each is as it was at some time during the call, not all at the same.
+        """
+        ...
+
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
         """Write a node. Raises ``NoNodeError``, ``BadVersionError``."""
         ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from kazoo.protocol import serialization
@@ -26,12 +27,13 @@ from millrace.coordination.interface import (
     ensure_path,
 )
 from millrace.coordination.tree import check_operation, check_path
-from millrace.coordination.zookeeper_client import NOT_AT_FAULT, acls, error_of, node_stat
+from millrace.coordination.zookeeper_client import NOT_AT_FAULT, Together, acls, error_of, node_stat
 from millrace.coordination.zookeeper_config import ZooKeeperConfig
 from millrace.coordination.zookeeper_link import SessionLink
 from millrace.coordination.zookeeper_watches import LeftWatch
 
 _EPHEMERAL, _SEQUENTIAL = 1, 2
+_IN_FLIGHT_MAX = 256
 
 
 class ZooKeeperStore:
@@ -99,6 +101,20 @@ class ZooKeeperCoordination:
         found = node_stat(stat)
         assert found is not None
         return data, found
+
+    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
+        """Read nodes, up to ``_IN_FLIGHT_MAX`` requests at a time."""
+        for path in paths:
+            check_path(path)
+        send = self._link.client.get_async
+        found: list[tuple[bytes, NodeStat] | None] = []
+        for start in range(0, len(paths), _IN_FLIGHT_MAX):
+            chunk = paths[start : start + _IN_FLIGHT_MAX]
+            together = partial(lambda chunk: Together([send(self._full(path)) for path in chunk]), chunk)
+            for answer in self._link.ask(chunk[0], together, write=False):
+                stat = node_stat(answer[1]) if answer is not None else None
+                found.append((answer[0], stat) if stat is not None else None)
+        return found
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
         """Write a node."""

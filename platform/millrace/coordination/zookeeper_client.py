@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kazoo import exceptions as kazoo
@@ -76,6 +76,33 @@ class SessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def dispatch_callback(self, callback: Any) -> None:
         """Take an event for a watch."""
         self._on_event(callback.func, *callback.args)
+
+
+class Together:
+    """The results of several reads that were sent one behind the other, as one; None for nodes that do not exist."""
+
+    def __init__(self, results: Sequence[Any]) -> None:
+        self._results: Final = results
+
+    def get(self, timeout: float) -> list[Any]:
+        """All answers, or the first error that is not about a missing node."""
+        return [self._get(result, timeout) for result in self._results]
+
+    def _get(self, result: Any, timeout: float) -> Any:
+        try:
+            return result.get(timeout=timeout)
+        except kazoo.NoNodeError:
+            return None
+
+    def ready(self) -> bool:
+        """Whether all have been answered."""
+        return all(result.ready() for result in self._results)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Have those fail that are not answered yet."""
+        for result in self._results:
+            if not result.ready():
+                result.set_exception(error)
 
 
 def node_stat(stat: Any) -> NodeStat | None:

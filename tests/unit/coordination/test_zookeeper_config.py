@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from millrace.coordination.zookeeper_client import acls
 from millrace.coordination.zookeeper_config import ZooKeeperAddress, ZooKeeperConfig
 from millrace.errors import InvalidConfigError
 
@@ -74,13 +73,3 @@ def test_any_name_will_do_only_if_configured() -> None:
     assert context.check_hostname
     assert lax is not None
     assert not lax.check_hostname
-
-
-def test_secrets_may_be_read_by_their_owner_only() -> None:
-    assert [len(acls(path, secure=True)) for path in ("/config/topics/t", "/config/users/u", "/config/brokers")] == [
-        2,
-        1,
-        1,
-    ]
-    assert len(acls("/config/users", secure=False)) == 1
-    assert acls("/x", secure=False) != acls("/config/users", secure=True)
