@@ -1,0 +1,321 @@
+"""The controller's rules, event by event: creation, failures, elections, failover, requests to brokers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from millrace.errors import (
+    ElectionNotNeededError,
+    EligibleLeadersNotAvailableError,
+    InvalidTopicError,
+    NotControllerError,
+    PreferredLeaderNotAvailableError,
+    StaleBrokerEpochError,
+    UnknownTopicOrPartitionError,
+)
+from millrace_broker.controller import Controller, ControllerMovedError, LiveBroker, Occasion
+from millrace_broker.controller.effects import SendRequests, WriteLeadership
+from millrace_broker.controller.model import (
+    PARTITION_COMES_FROM,
+    REPLICA_COMES_FROM,
+    PartitionReplica,
+    PartitionState,
+    ReplicaState,
+)
+from millrace_broker.controller.partition_states import change_partitions
+from millrace_broker.controller.replica_states import change_replicas
+
+from .world import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest, World, tp
+
+
+def started(*brokers: int) -> World:
+    world = World(*(brokers or (1, 2, 3)))
+    world.elect()
+    world.sent.clear()
+    return world
+
+
+def controller_of(world: World) -> Controller:
+    assert world.controller is not None
+    return world.controller
+
+
+def test_a_new_topic_is_led_by_its_first_replica_and_all_alive_are_in_sync() -> None:
+    world = started(1, 2)
+    world.create("t", (3, 1, 2), (2, 1))
+    assert world.led("t-0") == (1, 0, (1, 2))
+    assert world.led("t-1") == (2, 0, (2, 1))
+    [first, *_] = world.requests_of(LeaderAndIsrRequest, 1)
+    assert set(first.partitions) == {tp("t-0"), tp("t-1")}  # of one change of state each gets one request
+    assert all(state.is_new for state in first.partitions.values())
+    assert first.live_leaders == (1, 2)
+    metadata = world.requests_of(UpdateMetadataRequest, 2)[-1]
+    assert metadata.live_brokers == (1, 2)
+
+
+def test_a_topic_without_a_live_broker_waits_for_one() -> None:
+    world = started(1)
+    world.create("t", (3, 2))
+    assert tp("t-0") not in world.leadership
+    world.start(2)
+    assert world.led("t-0") == (2, 0, (2,))
+
+
+def test_more_partitions_leave_those_there_alone() -> None:
+    world = started()
+    world.create("t", (1, 2))
+    world.create("t", (1, 2), (2, 3))
+    assert world.led("t-0") == (1, 0, (1, 2))
+    assert world.led("t-1") == (2, 0, (2, 3))
+
+
+def test_when_a_broker_goes_its_partitions_get_a_leader_in_sync_and_it_leaves_the_isr() -> None:
+    world = started()
+    world.create("t", (1, 2, 3), (2, 1, 3))
+    world.sent.clear()
+    world.stop(1)
+    assert world.led("t-0") == (2, 1, (2, 3))
+    assert world.led("t-1") == (2, 1, (2, 3))
+    assert world.requests_of(LeaderAndIsrRequest, 1) == []
+    assert world.requests_of(UpdateMetadataRequest, 3)[-1].live_brokers == (2, 3)
+
+
+def test_the_last_replica_in_sync_stays_in_the_isr_and_leads_again_when_it_is_back() -> None:
+    world = started(1, 2)
+    world.create("t", (1, 2))
+    world.stop(2)
+    world.stop(1)
+    assert world.led("t-0") == (-1, 2, (1,))
+    world.start(2)
+    assert world.led("t-0")[0] == -1  # alive, and not in sync
+    world.start(1)
+    assert world.led("t-0") == (1, 3, (1,))
+
+
+def test_where_it_is_allowed_a_replica_that_was_not_in_sync_leads_and_is_alone_then() -> None:
+    world = started(1, 2)
+    world.unclean = {"t"}
+    world.create("t", (1, 2))
+    world.create("u", (1, 2))
+    world.stop(2)
+    world.stop(1)
+    world.start(2)
+    assert world.led("t-0") == (2, 3, (2,))
+    assert world.led("u-0")[0] == -1
+    assert world.event("elect_leaders", [tp("u-0")], Occasion.UNCLEAN) == {tp("u-0"): None}
+    assert world.led("u-0")[0] == 2
+
+
+def test_a_broker_that_was_away_too_briefly_to_be_missed_is_told_everything_anew() -> None:
+    world = started()
+    world.create("t", (1, 2))
+    world.sent.clear()
+    world.start(1)
+    assert world.led("t-0")[0] == 2
+    [*_, last] = world.requests_of(LeaderAndIsrRequest, 1)
+    assert last.partitions[tp("t-0")].leadership.leader == 2
+    assert last.broker_epoch == world.brokers[1].epoch
+
+
+def test_a_conflict_repeats_the_election_from_what_is_there() -> None:
+    world = started()
+    world.create("t", (1, 2, 3))
+    world.conflicts = {tp("t-0")}
+    world.stop(1)
+    assert world.led("t-0")[0] == 2
+    writes = [each for each in world.effects if isinstance(each, WriteLeadership)]
+    assert len(writes) >= 2
+
+
+def test_controlled_shutdown_moves_leaders_first_and_gives_it_no_more() -> None:
+    world = started()
+    world.create("t", (1, 2), (2, 1), (1,))
+    world.sent.clear()
+    assert world.event("shut_down", 1, world.brokers[1].epoch) == []
+    assert world.led("t-0") == (2, 1, (2,))
+    assert world.led("t-1") == (2, 1, (2,))
+    assert world.led("t-2") == (1, 0, (1,))  # nobody else has it
+    [stop] = world.requests_of(StopReplicaRequest, 1)
+    assert not any(state.is_deleted for state in stop.partitions.values())
+    world.create("v", (1, 3))
+    assert world.led("v-0") == (3, 0, (3,))
+
+
+def test_controlled_shutdown_tells_what_nobody_else_can_lead() -> None:
+    world = started(1, 2)
+    world.create("t", (1, 2))
+    world.stop(2)
+    assert world.event("shut_down", 1, world.brokers[1].epoch) == [tp("t-0")]
+
+
+def test_a_broker_of_an_earlier_life_is_refused() -> None:
+    world = started()
+    with pytest.raises(StaleBrokerEpochError):
+        world.event("shut_down", 1, world.brokers[1].epoch - 1)
+    with pytest.raises(StaleBrokerEpochError):
+        world.event("shut_down", 9, 1000)
+
+
+def test_preferred_leaders_come_back() -> None:
+    world = started()
+    world.create("t", (1, 2))
+    world.stop(1)
+    world.start(1)
+    world.settle()
+    answers = world.event("elect_leaders", [tp("t-0"), tp("x-0")], Occasion.PREFERRED)
+    assert isinstance(answers[tp("t-0")], PreferredLeaderNotAvailableError)  # it is not in sync yet
+    assert isinstance(answers[tp("x-0")], UnknownTopicOrPartitionError)
+    world.catch_up("t-0")
+    assert world.event("elect_leaders", [tp("t-0")], Occasion.PREFERRED) == {tp("t-0"): None}
+    assert world.led("t-0")[0] == 1
+    [answer] = world.event("elect_leaders", [tp("t-0")], Occasion.PREFERRED).values()
+    assert isinstance(answer, ElectionNotNeededError)
+    [answer] = world.event("elect_leaders", [tp("t-0")], Occasion.UNCLEAN).values()
+    assert isinstance(answer, ElectionNotNeededError)
+
+
+def test_no_elections_of_topics_that_are_being_deleted_nor_without_anybody() -> None:
+    world = started(1, 2)
+    world.create("t", (1,))
+    world.create("u", (1,))
+    world.stop(1)
+    world.delete("t")
+    answers = world.event("elect_leaders", [tp("t-0"), tp("u-0")], Occasion.UNCLEAN)
+    assert isinstance(answers[tp("t-0")], InvalidTopicError)
+    assert isinstance(answers[tp("u-0")], EligibleLeadersNotAvailableError)
+
+
+@pytest.mark.parametrize(("percentage", "leader"), [(49, 1), (50, 2)])
+def test_leaders_are_balanced_beyond_the_allowed_share(percentage: int, leader: int) -> None:
+    world = started(1, 2)
+    world.create("t", (1, 2), (1, 2))
+    world.stop(1)
+    world.start(1)
+    world.settle()
+    for name in ("t-0", "t-1"):
+        world.catch_up(name)
+    world.event("elect_leaders", [tp("t-1")], Occasion.PREFERRED)
+    assert (world.led("t-0")[0], world.led("t-1")[0]) == (2, 1)
+    world.event("balance_leaders", percentage)
+    assert world.led("t-0")[0] == leader
+
+
+def test_balancing_waits_for_reassignments_and_for_replicas_in_sync() -> None:
+    world = started()
+    world.create("t", (1, 2), (1, 2))
+    world.stop(1)
+    world.start(1)
+    world.event("balance_leaders", 0)
+    assert world.led("t-0")[0] == 2
+    world.settle()
+    world.catch_up("t-0")
+    world.event("reassign", {tp("t-1"): (2, 3)})
+    world.event("balance_leaders", 0)
+    assert world.led("t-0")[0] == 2
+
+
+def test_a_new_controller_finds_leaders_for_what_was_lost_meanwhile_and_tells_all() -> None:
+    world = started()
+    world.create("t", (1, 2, 3), (3, 2))
+    world.controller = None
+    world.stop(1)
+    world.sent.clear()
+    world.elect(2)
+    assert world.led("t-0") == (2, 1, (2, 3))
+    assert controller_of(world).context.epoch == 2
+    first = world.requests_of(UpdateMetadataRequest, 3)[0]
+    assert set(first.partitions) == {tp("t-0"), tp("t-1")}
+    led = {p for request in world.requests_of(LeaderAndIsrRequest, 3) for p in request.partitions}
+    assert led == {tp("t-0"), tp("t-1")}
+    assert {request.controller_epoch for _, request in world.sent} == {2}
+
+
+def test_topics_created_without_a_controller_are_led_by_the_next() -> None:
+    world = started()
+    world.controller = None
+    world.create("t", (2, 3))
+    world.elect(3)
+    assert world.led("t-0") == (2, 0, (2, 3))
+
+
+def test_a_controller_that_was_replaced_writes_nothing() -> None:
+    world = started()
+    world.create("t", (1, 2))
+    world.controller_epoch += 1
+    before = dict(world.leadership)
+    with pytest.raises(ControllerMovedError):
+        world.stop(1)
+    assert world.leadership == before
+    controller = controller_of(world)
+    controller.resign()
+    with pytest.raises(NotControllerError):
+        world.event("shut_down", 2, world.brokers[2].epoch)
+    for event in ("brokers_changed", "topics_changed", "deletions_changed"):
+        assert world.event(event) is None
+
+
+def test_a_partition_that_a_newer_controller_has_decided_is_left_alone() -> None:
+    world = started()
+    world.create("t", (1, 2))
+    world.leadership[tp("t-0")] = replace(world.leadership[tp("t-0")], controller_epoch=7, partition_epoch=3)
+    world.stop(1)
+    assert world.leadership[tp("t-0")].controller_epoch == 7
+
+
+def test_another_controller_was_faster() -> None:
+    controller = Controller(1)
+    steps = controller.elect()
+    next(steps)
+    with pytest.raises(StopIteration) as ended:
+        steps.send(None)
+    assert ended.value.value is False
+    assert not controller.is_active
+
+
+@pytest.mark.parametrize("target", list(PartitionState))
+@pytest.mark.parametrize("origin", list(PartitionState))
+def test_partitions_move_only_as_allowed(origin: PartitionState, target: PartitionState) -> None:
+    world = started()
+    world.create("t", (1, 2))
+    context = controller_of(world).context
+    context.partition_states[tp("t-0")] = origin
+    if origin is PartitionState.NEW:
+        del world.leadership[tp("t-0")]
+    world.run(change_partitions(context, [tp("t-0")], target))
+    is_allowed = origin in PARTITION_COMES_FROM[target]
+    assert context.partition_state(tp("t-0")) is (target if is_allowed else origin)
+
+
+@pytest.mark.parametrize("target", list(ReplicaState))
+@pytest.mark.parametrize("origin", list(ReplicaState))
+def test_replicas_move_only_as_allowed(origin: ReplicaState, target: ReplicaState) -> None:
+    world = started()
+    world.create("t", (1, 2))
+    context, replica = controller_of(world).context, PartitionReplica(tp("t-0"), 2)
+    context.replica_states[replica] = origin
+    world.run(change_replicas(context, [replica], target))
+    is_allowed = origin in REPLICA_COMES_FROM[target]
+    assert context.replica_state(replica) is (target if is_allowed else origin)
+
+
+def test_requests_of_a_failover_are_few() -> None:
+    world = World(1, 2, 3)
+    world.elect()
+    world.create("t", *[(1 + n % 3, 1 + (n + 1) % 3) for n in range(300)])
+    world.controller = None
+    world.stop(1)
+    world.effects.clear()
+    world.sent.clear()
+    world.elect(2)
+    assert len(world.effects) < 20  # round trips with ZooKeeper do not grow with partitions
+    assert len(world.sent) < 15
+    assert sum(isinstance(each, SendRequests) for each in world.effects) < 8
+
+
+def test_who_is_alive_is_known_with_its_rack() -> None:
+    world = started()
+    world.brokers[4] = LiveBroker(999, "rack-a")
+    world.event("brokers_changed")
+    assert controller_of(world).context.brokers[4].rack == "rack-a"
