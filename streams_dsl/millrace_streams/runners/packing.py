@@ -1,10 +1,10 @@
 """Packed rows: the form in which batches cross Spark, one Spark row for many records.
 
 Spark hands rows to Python one by one where state is kept, which no vectorised step survives. So a run of records of
-one bucket travels as one row: ``bucket`` (the source partition), ``sequence`` (the run's first offset), ``records``
-(how many were read for it) and ``payload`` (an Arrow IPC stream of what the reader's part of the plan left of them).
-What a task gives travels alike: ``sink``, ``rows``, ``payload``, and in one row without a sink ``records`` and
-``dropped``.
+one bucket travels as one row: ``bucket`` (the source partition), ``source`` (which reader's), ``sequence`` (the run's
+first offset), ``records`` (how many were read for it) and ``payload`` (an Arrow IPC stream of what the reader's part of
+the plan left of them). What a task gives travels alike: ``sink``, ``rows``, ``payload``, and in one row without a sink
+``records`` and ``dropped``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,20 @@ from typing import Final, cast
 import polars as pl
 import pyarrow as pa
 
-from millrace_streams.steps.batch import OFFSET, PARTITION, TIMESTAMP
+from millrace_streams.steps.batch import OFFSET, PARTITION, TIMESTAMP, TOMBSTONE
 from millrace_streams.steps.chunks import pack_frame, unpack_frame
 from millrace_streams.steps.evaluation import to_arrow
 from millrace_streams.steps.reader import Reader
 
-PACKED_DDL: Final = "bucket INT, sequence BIGINT, records BIGINT, payload BINARY"
+PACKED_DDL: Final = "bucket INT, source INT, sequence BIGINT, records BIGINT, payload BINARY"
 _PACKED: Final = pa.schema(
-    [("bucket", pa.int32()), ("sequence", pa.int64()), ("records", pa.int64()), ("payload", pa.binary())]
+    [
+        ("bucket", pa.int32()),
+        ("source", pa.int32()),
+        ("sequence", pa.int64()),
+        ("records", pa.int64()),
+        ("payload", pa.binary()),
+    ]
 )
 
 OUTPUT_DDL: Final = "sink STRING, rows BIGINT, records BIGINT, dropped BIGINT, payload BINARY"
@@ -47,11 +53,14 @@ class Packer:
     """Runs the reader's part of a plan on decoded batches and packs what is left of them.
 
     A callable for ``mapInArrow`` and for the source's ``transform``: takes batches of the source's columns,
-    ``__offset``, ``__timestamp`` (a timestamp) and ``__partition``; gives batches of packed rows. Within one
-    partition the batches must come in offset order, as the source reads them.
+    ``__offset``, ``__timestamp`` (a timestamp) and ``__partition``, and may be ``__sequence``; gives batches of packed
+    rows. Within one partition the batches must come in offset order, as the source reads them. ``source`` is the
+    reader's number in the plan. A broadcast source's records go to all of so many ``buckets``.
     """
 
     reader: Reader
+    source: int = 0
+    buckets: int | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack a task's batches."""
@@ -72,9 +81,11 @@ class Packer:
         decoded = cast("pl.DataFrame", pl.from_arrow(pa.Table.from_batches(batches)))
         decoded = decoded.with_columns(pl.col(TIMESTAMP).dt.timestamp("ms"))
         for (partition,), run in decoded.partition_by(PARTITION, as_dict=True, maintain_order=True).items():
-            records = self.reader.run(run, partition)
-            # A run of which nothing is left goes on as well: its records are counted.
-            yield packed_row(_PACKED, partition, run[OFFSET][0], run.height, pack_frame(records))
+            payload = pack_frame(self.reader.run(run, partition))
+            buckets = [partition] if self.buckets is None else range(self.buckets)
+            for place, bucket in enumerate(buckets):
+                # A run of which nothing is left goes on as well: its records are counted, each once.
+                yield packed_row(_PACKED, bucket, self.source, run[OFFSET][0], 0 if place else run.height, payload)
 
 
 def packed_row(schema: pa.Schema, *values: object) -> pa.RecordBatch:
@@ -86,7 +97,12 @@ def packed_row(schema: pa.Schema, *values: object) -> pa.RecordBatch:
 def unpack_run(payloads: Iterable[tuple[int, bytes]]) -> pl.DataFrame:
     """Put the runs of one bucket, given as (sequence, payload), back into record order."""
     runs = [unpack_frame(payload) for _, payload in sorted(payloads, key=lambda run: run[0])]
-    records = pl.concat(runs) if len(runs) > 1 else runs[0]
+    records = runs[0]
+    if len(runs) > 1:
+        records = pl.concat(runs, how="diagonal")
+        if TOMBSTONE in records.columns:
+            # Runs without a tombstone have no column of marks.
+            records = records.with_columns(pl.col(TOMBSTONE).fill_null(False))
     if records[OFFSET].is_sorted():
         return records
     # The runs overlapped: the DataFrame did not come from a log, but was cut in another way.

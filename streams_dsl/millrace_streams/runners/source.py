@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import UnknownTopicOrPartitionError, UsageError
 from millrace_streams.compiler import Plan, compile_topology
+from millrace_streams.compiler.plan import SourceReader
 from millrace_streams.errors import TopologyError, UnsupportedTopologyError
-from millrace_streams.graph import AggregateNode, TopicSinkNode, Topology
+from millrace_streams.graph import AggregateNode, SourceNode, TopicSinkNode, Topology
 from millrace_streams.layout import OPAQUE_SHAPE, TopicShape
 from millrace_streams.runners.packing import PACKED_DDL, ROWS_PER_PAYLOAD, Packer
-from millrace_streams.steps.batch import OFFSET, PARTITION, TIMESTAMP
+from millrace_streams.steps.batch import OFFSET, PARTITION, SEQUENCE, TIMESTAMP
 from millrace_streams.steps.reader import Reader
 
 if TYPE_CHECKING:
@@ -76,31 +78,43 @@ class Job:
         partitions: int | None = None
         for source in topology.sources:
             try:
-                shapes[source.topic], partitions = inputs.shape_of(source.topic, source.key_columns)
+                shapes[source.topic], found = inputs.shape_of(source.topic, source.key_columns)
             except UnknownTopicOrPartitionError as error:
                 raise UnknownTopicOrPartitionError(f"{source.name}: {error.message}") from error
             if source.serdes is not None and not shapes[source.topic].scalar and source.topic not in inputs.frames:
                 raise TopologyError(
                     f"{source.name}: {source.topic} is a typed topic, which key= and value= cannot read: leave them out"
                 )
+            if found is not None and not source.broadcast:
+                _check_partitions(source, found, partitions)
+                partitions = found
         plan = compile_topology(topology, shapes)
         _check_for_spark(plan)
         return cls(plan=plan, inputs=inputs, partitions=partitions)
 
     def packed(self, spark: SparkSession, *, streaming: bool, defaults: Mapping[str, str]) -> DataFrame:
         """The source's records as packed rows. ``defaults`` are source options that the caller may override."""
-        topic = self.plan.source.topic
-        reader = self.plan.readers[0]
-        packer = Packer(Reader(reader.source, reader.layout, reader.operators))
+        frames = [
+            self._packed(spark, number, reader, streaming=streaming, defaults=defaults)
+            for number, reader in enumerate(self.plan.readers)
+        ]
+        return reduce(lambda one, other: one.unionByName(other), frames)
+
+    def _packed(
+        self, spark: SparkSession, number: int, reader: SourceReader, *, streaming: bool, defaults: Mapping[str, str]
+    ) -> DataFrame:
+        topic = reader.source.topic
+        buckets = self._buckets(reader) if reader.source.broadcast else None
+        packer = Packer(Reader(reader.source, reader.layout, reader.operators), number, buckets)
         if topic in self.inputs.frames:
-            frame = _with_metadata(self.inputs.frames[topic], self.plan)
+            frame = _with_metadata(self.inputs.frames[topic], reader)
             if not streaming:
                 # Runs of one partition must not overlap; a stream's are put in order by the task.
                 frame = frame.repartition(PARTITION).sortWithinPartitions(PARTITION, OFFSET)
             return frame.mapInArrow(packer, PACKED_DDL)
         from pyspark_millrace.transform import encode_transform
 
-        columns = [*self.plan.columns, PARTITION, OFFSET, TIMESTAMP]
+        columns = [*reader.columns, PARTITION, OFFSET, TIMESTAMP]
         options = {
             "kafka.bootstrap.servers": self.inputs.bootstrap_servers,
             "subscribe": topic,
@@ -114,6 +128,17 @@ class Job:
         stream_or_batch = spark.readStream if streaming else spark.read
         return stream_or_batch.format("millrace").options(**options).load()
 
+    def _buckets(self, reader: SourceReader) -> int:
+        """How many buckets a broadcast source's records must go to."""
+        if self.partitions is not None:
+            return self.partitions
+        if any(PARTITION in frame.columns for frame in self.inputs.frames.values()):
+            raise TopologyError(
+                f"{reader.source.name}: a global table goes to every partition, and how many there are is not known: "
+                f"leave the column {PARTITION} out of the DataFrames, or read topics"
+            )
+        return 1
+
 
 def _frame_shape(frame: DataFrame, declared_key: tuple[str, ...] | None) -> TopicShape:
     import pyarrow as pa
@@ -124,25 +149,36 @@ def _frame_shape(frame: DataFrame, declared_key: tuple[str, ...] | None) -> Topi
     return TopicShape(schema=columns, key_columns=declared_key or ())
 
 
-def _with_metadata(frame: DataFrame, plan: Plan) -> DataFrame:
+def _with_metadata(frame: DataFrame, reader: SourceReader) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
     if OFFSET not in frame.columns:
         raise TopologyError(
-            f"{plan.source.name}: the DataFrame needs a long column {OFFSET}, the order of the records in a partition"
+            f"{reader.source.name}: the DataFrame needs a long column {OFFSET}, the order of the records in a partition"
         )
-    if TIMESTAMP not in frame.columns and plan.source.timestamp is None:
+    if TIMESTAMP not in frame.columns and reader.source.timestamp is None:
         raise TopologyError(
-            f"{plan.source.name}: the DataFrame needs a timestamp column {TIMESTAMP}, or the stream timestamp=<column>"
+            f"{reader.source.name}: the DataFrame needs a timestamp column {TIMESTAMP}, or the stream "
+            "timestamp=<column>"
         )
     partition = F.col(PARTITION).cast("int") if PARTITION in frame.columns else F.lit(0)
     time = F.col(TIMESTAMP) if TIMESTAMP in frame.columns else F.lit(None)
     return frame.select(
-        *plan.columns,
+        *reader.columns,
+        *([F.col(SEQUENCE).cast("bigint")] if SEQUENCE in frame.columns else []),
         partition.alias(PARTITION),
         F.col(OFFSET).cast("bigint").alias(OFFSET),
         time.cast("timestamp").alias(TIMESTAMP),
     )
+
+
+def _check_partitions(source: SourceNode, found: int, others: int | None) -> None:
+    """Refuse topics that are not partitioned alike: records of one key would lie in different buckets."""
+    if others is not None and found != others:
+        raise TopologyError(
+            f"{source.name}: {source.topic} has {found} partitions, the topology's other topics have {others}: what is "
+            "joined or merged must have as many: write it to a topic of as many, or read it as a global table"
+        )
 
 
 def _check_for_spark(plan: Plan) -> None:

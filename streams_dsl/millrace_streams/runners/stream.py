@@ -22,10 +22,10 @@ from millrace_streams.compiler import explain
 from millrace_streams.graph import DeltaSinkNode, Topology
 from millrace_streams.runners.delta import ensure_table, upsert
 from millrace_streams.runners.output import count_outputs, limit_worker_threads, spark_schema, unpacked
-from millrace_streams.runners.packing import OUTPUT_DDL, unpack_run
+from millrace_streams.runners.packing import OUTPUT_DDL
 from millrace_streams.runners.source import Inputs, Job, table_paths
 from millrace_streams.runners.state import load, writes
-from millrace_streams.runners.worker import OutputRow, Program, StatelessRun, frames_of, total_dropped
+from millrace_streams.runners.worker import OutputRow, Program, Run, StatelessRun, frames_of, records_of, total_dropped
 from millrace_streams.steps.batch import TOMBSTONE
 from pyspark_millrace.delta.transactions import Transaction, append_rows, query_id_of
 
@@ -123,18 +123,17 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Run a bucket's part of a micro-batch. Argument names are Spark's: it passes them by keyword."""
-        runs = [(row.sequence, row.payload, row.records) for row in rows]
-        records = unpack_run((sequence, payload) for sequence, payload, _ in runs)
+        runs = [Run(row.bucket, row.source, row.sequence, row.records, row.payload) for row in rows]
         chunks = {name: [bytes(row[0]) for row in state.get()] for name, state in self._states.items()}
         stores = {spec.name: load(spec, chunks[spec.name]) for spec in self._program.stores}
-        result = self._program.run(self._program.task(stores), records, key[0])
+        result = self._program.run(self._program.task(stores), records_of(runs), key[0])
         for name, write in writes(stores, chunks, result).items():
             values = [(chunk,) for chunk in write.chunks]
             if write.replace:
                 self._states[name].put(values)
             else:
                 self._states[name].appendList(values)
-        counts = OutputRow(records=sum(count for _, _, count in runs), dropped=total_dropped(result))
+        counts = OutputRow(records=sum(run.records for run in runs), dropped=total_dropped(result))
         for output in (*self._program.pack(frames_of(result)), counts):
             yield Row(**asdict(output))
 

@@ -30,6 +30,7 @@ TIMESTAMP: Final = "__timestamp"
 OFFSET: Final = "__offset"
 PARTITION: Final = "__partition"
 TOMBSTONE: Final = "__tombstone"
+SEQUENCE: Final = "__sequence"
 RESERVED: Final[dict[str, type[pl.DataType]]] = {TIMESTAMP: pl.Int64, OFFSET: pl.Int64}
 
 NO_TIMESTAMP: Final = -1

@@ -19,7 +19,7 @@ from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import SourceNode
 from millrace_streams.layout import KEY, VALUE, Layout
 from millrace_streams.serdes import STRING, Serde
-from millrace_streams.steps.batch import OFFSET, TIMESTAMP, TOMBSTONE, Batch, Rows
+from millrace_streams.steps.batch import OFFSET, SEQUENCE, TIMESTAMP, TOMBSTONE, Batch, Rows
 from millrace_streams.steps.evaluation import polars_schema
 from millrace_streams.steps.flow import FIXED, ROOT, Inputs, Origin
 from millrace_streams.steps.operator import Operator, State
@@ -38,15 +38,17 @@ class Reader:
     def run(self, decoded: pl.DataFrame, partition: int) -> pl.DataFrame:
         """Turn decoded records of one partition, in order, into what the task reads, in columns.
 
-        ``decoded`` has the source's columns, ``__offset`` and ``__timestamp`` (ms). Raises ``UserFunctionError`` naming
-        topic, partition and offset for a record without a valid event time, or when a user's function fails.
+        ``decoded`` has the source's columns, ``__offset`` and ``__timestamp`` (ms), and may have ``__sequence``. Raises
+        ``UserFunctionError`` naming topic, partition and offset for a record without a valid event time, or when a
+        user's function fails.
         """
         offsets = decoded[OFFSET].to_numpy()
         typed = self._deserialized(decoded, partition)
         batch, rows = self.run_batch(Batch.of_frame(self.layout, typed), offsets, partition)
         frame = batch.frame
         reserved = [TIMESTAMP, TOMBSTONE] if TOMBSTONE in frame.columns else [TIMESTAMP]
-        return frame.select(*batch.layout.names, *reserved).with_columns(decoded[OFFSET].gather(rows))
+        places = [decoded[name].gather(rows) for name in (OFFSET, SEQUENCE) if name in decoded.columns]
+        return frame.select(*batch.layout.names, *reserved).with_columns(places)
 
     def run_batch(self, batch: Batch, offsets: Rows, partition: int) -> tuple[Batch, Rows]:
         """The same for a batch; gives what the task reads, and which of the batch's rows each row comes from."""

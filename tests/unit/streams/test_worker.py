@@ -29,6 +29,7 @@ from millrace_streams import (
     sessions,
     sliding,
     tumbling,
+    within,
 )
 from millrace_streams.compiler import Plan
 from millrace_streams.layout import OPAQUE_SHAPE
@@ -74,17 +75,41 @@ def tables(stream: Any) -> None:
     stream.process(Deduplicate, stores=[key_value_store("seen", **TYPES)]).to_delta("distinct")
 
 
+def two_topics(stream: Any, other: Any) -> None:
+    table = other.to_table(store="table")
+    stream.left_join(table, lambda left, right: (left or 0) * 10 + (right or 0)).to_delta("looked up")
+    both = lambda left, right: (left or 0) * 100 + (right or 0)  # noqa: E731
+    stream.outer_join(other, both, window=within(6, grace=3)).to_delta("pairs")
+    stream.merge(other).group_by_key().reduce(lambda one, value: one * 2 + value).to_delta("merged")
+
+
 records = st.tuples(st.sampled_from(["a", "b", "c", None]), st.none() | st.integers(0, 5), st.integers(0, 60))
+scripts = st.lists(st.tuples(st.integers(0, 1), records), min_size=2, max_size=20)
+Script = list[tuple[int, tuple[Any, ...]]]
+"""Records with the number of their topic."""
 
 
-def topology(build: Callable[[Any], None]) -> Topology:
+def topology(build: Callable[..., None]) -> Topology:
     builder = StreamsBuilder()
-    build(builder.stream("in", **TYPES))
+    topics = ["in", "other"] if build is two_topics else ["in"]
+    build(*(builder.stream(topic, **TYPES) for topic in topics))
     return builder.build()
 
 
-def packed(plan: Plan, script: list[tuple[Any, ...]], first: int) -> list[pa.RecordBatch]:
-    """Records of an opaque topic as the reader packs them."""
+def packed(plan: Plan, script: Script, first: int) -> list[pa.RecordBatch]:
+    """Records of opaque topics as their readers pack them; the sequence column has their order."""
+    return [
+        row
+        for number, _ in enumerate(plan.readers)
+        for row in packed_source(
+            plan, number, [(first + place, record) for place, (topic, record) in enumerate(script) if topic == number]
+        )
+    ]
+
+
+def packed_source(plan: Plan, number: int, placed: list[tuple[int, tuple[Any, ...]]]) -> list[pa.RecordBatch]:
+    script = [record for _, record in placed]
+    places = pa.array([place for place, _ in placed], pa.int64())
     keys = [None if key is None else STRING.serialize(key) for key, _, _ in script]
     values = [None if value is None else LONG.serialize(value) for _, value, _ in script]
     batch = pa.RecordBatch.from_pydict(
@@ -92,12 +117,13 @@ def packed(plan: Plan, script: list[tuple[Any, ...]], first: int) -> list[pa.Rec
             "key": pa.array(keys, pa.binary()),
             "value": pa.array(values, pa.binary()),
             "__partition": pa.array([3] * len(script), pa.int32()),
-            "__offset": pa.array(range(first, first + len(script)), pa.int64()),
+            "__offset": places,
+            "__sequence": places,
             "__timestamp": pa.array([time * 1000 for _, _, time in script], pa.timestamp("us", tz="UTC")),
         }
     )
-    [reader] = plan.readers
-    return list(Packer(Reader(reader.source, reader.layout, reader.operators))(iter([batch])))
+    reader = plan.readers[number]
+    return list(Packer(Reader(reader.source, reader.layout, reader.operators), number)(iter([batch])))
 
 
 class ListState:
@@ -116,7 +142,7 @@ class ListState:
         self.rows += rows
 
 
-def streamed(plan: Plan, batches: list[list[tuple[Any, ...]]]) -> dict[str, pl.DataFrame]:
+def streamed(plan: Plan, batches: list[Script]) -> dict[str, pl.DataFrame]:
     """What the stream's Delta tables hold after these micro-batches, each in a worker that knows but the state."""
     program = Program.of(plan)
     states = {state_name(spec.name): ListState() for spec in program.stores}
@@ -142,7 +168,7 @@ def merged(plan: Plan, sink: Any, frames: list[pl.DataFrame]) -> pl.DataFrame:
     return rows.filter(~pl.col(TOMBSTONE)).drop(TOMBSTONE) if TOMBSTONE in rows.columns else rows
 
 
-def bounded(plan: Plan, batches: list[list[tuple[Any, ...]]]) -> dict[str, pl.DataFrame]:
+def bounded(plan: Plan, batches: list[Script]) -> dict[str, pl.DataFrame]:
     """What the batch's Delta tables hold."""
     rows, first = [], 0
     for script in batches:
@@ -160,17 +186,19 @@ def as_rows(frame: pl.DataFrame) -> list[Any]:
     return sorted(frame.rows(), key=repr)
 
 
-@pytest.mark.parametrize("build", [windows, tables], ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", [windows, tables, two_topics], ids=lambda build: build.__name__)
 @settings(max_examples=8)
-@given(script=st.lists(records, min_size=2, max_size=20), cuts=st.sets(st.integers(1, 19), max_size=3))
+@given(script=scripts, cuts=st.sets(st.integers(1, 19), max_size=3))
 def test_stream_and_batch_come_to_what_the_driver_gives(
-    build: Callable[[Any], None], script: list[tuple[Any, ...]], cuts: set[int]
+    build: Callable[..., None], script: Script, cuts: set[int]
 ) -> None:
+    if build is not two_topics:
+        script = [(0, record) for _, record in script]
     edges = sorted({0, len(script), *(cut for cut in cuts if cut < len(script))})
     batches = [script[start:end] for start, end in pairwise(edges)]
     driver = TopologyTestDriver(topology(build))
-    driver.pipe_records([TestRecord("in", *record) for record in script])
-    plan = compile_topology(topology(build), {"in": OPAQUE_SHAPE})
+    driver.pipe_records([TestRecord(["in", "other"][topic], *record) for topic, record in script])
+    plan = compile_topology(topology(build), {"in": OPAQUE_SHAPE, "other": OPAQUE_SHAPE})
     for tables_of in (streamed, bounded):
         for name, frame in tables_of(plan, batches).items():
             assert as_rows(frame) == as_rows(driver.table(name)), name
