@@ -123,7 +123,7 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Run a bucket's part of a micro-batch. Argument names are Spark's: it passes them by keyword."""
-        runs = [Run(row.bucket, row.source, row.sequence, row.records, row.payload) for row in rows]
+        runs = [Run(key[0], row.source, row.sequence, row.records, row.payload) for row in rows]
         chunks = {name: [bytes(row[0]) for row in state.get()] for name, state in self._states.items()}
         stores = {spec.name: load(spec, chunks[spec.name]) for spec in self._program.stores}
         result = self._program.run(self._program.task(stores), records_of(runs), key[0])
