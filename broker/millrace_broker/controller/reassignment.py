@@ -17,7 +17,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace_broker.controller.context import ControllerContext
-from millrace_broker.controller.deletion import make_eligible, make_ineligible
+from millrace_broker.controller.deletion import make_eligible
 from millrace_broker.controller.effects import ReadLeadership, SendRequests, Steps, WriteAssignment
 from millrace_broker.controller.elections import Occasion
 from millrace_broker.controller.model import (
@@ -93,7 +93,6 @@ def resume_reassignments(context: ControllerContext, brokers: Iterable[int] | No
 
 def go_on(context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment) -> Steps[None]:
     """Bring a partition as far towards its target as its ISR allows."""
-    make_ineligible(context, [partition.topic])
     yield from _write_down(context, partition, wanted)
     if (yield from _has_all_in_sync(wanted, partition)):
         yield from _finish(context, partition, wanted)
@@ -122,7 +121,6 @@ def _has_all_in_sync(wanted: ReplicaAssignment, partition: TopicPartition) -> St
 
 def _finish(context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment) -> Steps[None]:
     added = [PartitionReplica(partition, each) for each in wanted.adding]
-    yield from change_replicas(context, added, ReplicaState.NEW)  # where a failover has forgotten them
     yield from change_replicas(context, added, ReplicaState.ONLINE)
     done = ReplicaAssignment(wanted.target)
     context.assignments[partition] = done
