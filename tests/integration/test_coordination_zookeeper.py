@@ -98,13 +98,16 @@ def test_a_session_outlives_its_connection_and_reads_wait_for_it(
     assert session.session_id == session_id == other.get("/mine")[1].ephemeral_owner
 
 
-def test_what_was_not_sent_is_known_not_to_be_done(connect: Connect, proxy: Proxy) -> None:
-    session = connect(proxy.address, zookeeper_connection_timeout_ms=300)
+def test_what_was_not_sent_is_known_not_to_be_done(
+    connect: Connect, proxy: Proxy, background: ThreadPoolExecutor
+) -> None:
+    session = connect(proxy.address, zookeeper_connection_timeout_ms=2_000)  # enough for a busy machine to connect
     session.create("/a", b"before")
     cut(proxy, session)
-    for call in (lambda: session.set("/a", b"after"), lambda: session.get("/a")):
+    calls: list[Future[Any]] = [background.submit(session.set, "/a", b"after"), background.submit(session.get, "/a")]
+    for call in calls:
         with pytest.raises(ConnectionLossError, match="/a was not asked for") as raised:
-            call()
+            call.result(30)
         assert not raised.value.maybe_applied
     proxy.heal()
     eventually(lambda: session.state is SessionState.CONNECTED)
