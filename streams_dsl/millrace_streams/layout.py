@@ -48,7 +48,7 @@ class Layout:
     ``windowed`` says that the key includes a window, in the columns ``window_start`` and ``window_end``; ``sessions``
     are told apart by both.
     ``bucket_columns`` are columns whose equality implies the same bucket (source partition); None when no column left
-    says so, and records must move before they can be grouped. ``internal`` batches hold objects of the operators' own.
+    says so, and records must move before they can be grouped.
     """
 
     schema: pa.Schema
@@ -58,7 +58,6 @@ class Layout:
     table: bool = False
     windowed: bool = False
     sessions: bool = False
-    internal: bool = False
 
     @property
     def scalar(self) -> bool:

@@ -29,11 +29,6 @@ def forks_of(nodes: Sequence[Node]) -> dict[tuple[str, str, int], tuple[int, int
     return numbered
 
 
-def fork_count(forks: dict[tuple[str, str, int], tuple[int, int, int]]) -> int:
-    """How many forks there are."""
-    return len({fork for fork, _, _ in forks.values()})
-
-
 def _meetings(node: Node) -> set[str]:
     """Where a node's rows may meet others: in itself, or in the topic that it writes."""
     if isinstance(node, TopicSinkNode | RepartitionNode):

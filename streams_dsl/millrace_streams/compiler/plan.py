@@ -93,11 +93,6 @@ class Plan:
         return self.readers[0].head
 
     @property
-    def head_layout(self) -> Layout:
-        """The layout of what enters the task, of the first source."""
-        return self.layouts[self.head]
-
-    @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read from the first source's topic."""
         return self.readers[0].columns

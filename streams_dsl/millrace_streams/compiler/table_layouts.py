@@ -146,7 +146,7 @@ def _(node: SubscribeNode, given: tuple[Layout, ...]) -> Layout:
     # A subscription says which left row it is of: that key's columns come with it.
     asking = [left.schema.field(name).with_name(f"{ASKING}{name}") for name in left.key_columns]
     schema = pa.schema([wanted.schema.field(KEY), *asking])
-    return Layout(schema=schema, key=(KEY,), bucket_columns=None, internal=True)
+    return Layout(schema=schema, key=(KEY,), bucket_columns=None)
 
 
 @layout_of.register
@@ -155,7 +155,7 @@ def _(node: AnswerNode, given: tuple[Layout, ...]) -> Layout:
     if not right.table:
         raise TopologyError(f"{node.name}: {node.parents[1]} is no table: to_table() first")
     check_alike(node, asked, right)
-    return Layout(schema=asked.schema, key=asked.key, bucket_columns=None, internal=True)
+    return Layout(schema=asked.schema, key=asked.key, bucket_columns=None)
 
 
 @layout_of.register

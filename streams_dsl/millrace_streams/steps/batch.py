@@ -31,7 +31,6 @@ OFFSET: Final = "__offset"
 PARTITION: Final = "__partition"
 TOMBSTONE: Final = "__tombstone"
 SEQUENCE: Final = "__sequence"
-RESERVED: Final[dict[str, type[pl.DataType]]] = {TIMESTAMP: pl.Int64, OFFSET: pl.Int64}
 
 NO_TIMESTAMP: Final = -1
 """Stream time before the first record."""

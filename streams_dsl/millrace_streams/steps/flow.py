@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -174,14 +174,6 @@ class Emitted:
         versions = self.latest if layout.table else None
         batch = Batch.of_lists(layout, self.keys, self.values, self.times, olds=changes, latest=versions)
         return Output(batch, self.causes, self.dropped)
-
-
-class Step(Protocol):
-    """An operator at work on the batches of one bucket; made once per task, its state lies in stores."""
-
-    def run(self, inputs: Inputs) -> Output:
-        """Handle a batch. Changes of state are kept by the stores that the step was made with."""
-        ...
 
 
 def interleave(flows: Sequence[Flow]) -> tuple[Marks, list[int], list[int]]:
