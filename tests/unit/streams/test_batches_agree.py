@@ -111,6 +111,19 @@ def windows(x: Any, y: Any) -> None:
     late.aggregate(n=count(), top=max_("value"), store="a").to_stream().to("sessions")
 
 
+def windowed_tables(x: Any, y: Any) -> None:
+    """Tables by window, joined with one another, with streams of windows, and after suppression."""
+    window = tumbling(10, grace=30)
+    counts = x.group_by_key().windowed_by(window).count(store="n")
+    sums = y.group_by_key().windowed_by(window).reduce(add, store="s")
+    counts.outer_join(sums, joined, store="both").to_stream().to("both")
+    sums.to_stream().left_join(counts, joined).to("looked up")
+    slow = counts.suppress(Suppressed.until_time_limit(15))
+    slow.join(sums.map_values(lambda value: None if value is None else value + 1), joined).to_stream().to("slow")
+    late = x.group_by_key().windowed_by(sessions(4, grace=30)).count(store="sessions")
+    late.left_join(late.filter(lambda number: number > 1), joined).to_stream().to("late")
+
+
 def processors(x: Any, y: Any) -> None:
     """A processor behind a filter: time passes for it with the records that do not reach it."""
     store = key_value_store("sums", **TYPES)
@@ -136,6 +149,7 @@ TOPOLOGIES: tuple[Callable[[Any, Any], None], ...] = (
     tables,
     foreign_keys,
     windows,
+    windowed_tables,
     processors,
     expressions,
 )
