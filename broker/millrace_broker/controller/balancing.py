@@ -33,6 +33,6 @@ def to_be_balanced(context: ControllerContext, imbalance_percentage: int) -> lis
             found += [
                 each
                 for each in elsewhere
-                if first_in_sync([broker_id], context.leadership[each].isr, context.live) is not None
+                if first_in_sync([broker_id], context.leadership[each].isr, context.online(each)) is not None
             ]
     return found

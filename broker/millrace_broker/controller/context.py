@@ -31,6 +31,7 @@ class ControllerContext:
         self.leadership: dict[TopicPartition, Leadership] = {}
         self.partition_states: dict[TopicPartition, PartitionState] = {}
         self.replica_states: dict[PartitionReplica, ReplicaState] = {}
+        self.failed: set[PartitionReplica] = set()
         self.reassigning: set[TopicPartition] = set()
         self.to_be_deleted: set[str] = set()
         self.deletion_begun: set[str] = set()
@@ -78,9 +79,16 @@ class ControllerContext:
         wanted = set(brokers)
         return [each for each in self.replicas_of(sorted(self.assignments)) if each.broker_id in wanted]
 
-    def online_replicas(self, replicas: Iterable[int], *, with_shutting_down: bool = False) -> tuple[int, ...]:
-        """Those of ``replicas`` whose brokers are alive, in their order."""
+    def online(self, partition: TopicPartition, *, with_shutting_down: bool = False) -> set[int]:
+        """Brokers that are alive and whose disk has not failed under this partition."""
         there = set(self.brokers) if with_shutting_down else self.live
+        return {each for each in there if PartitionReplica(partition, each) not in self.failed}
+
+    def online_replicas(
+        self, partition: TopicPartition, replicas: Iterable[int], *, with_shutting_down: bool = False
+    ) -> tuple[int, ...]:
+        """Those of ``replicas`` that are online, in their order."""
+        there = self.online(partition, with_shutting_down=with_shutting_down)
         return tuple(each for each in replicas if each in there)
 
     def partition_state(self, partition: TopicPartition) -> PartitionState:
@@ -98,7 +106,7 @@ class ControllerContext:
     def without_online_leader(self) -> Iterator[TopicPartition]:
         """Partitions that have been led and are to be, and whose leader is not there."""
         for partition in sorted(self.leadership):
-            if self.leadership[partition].leader not in self.live and self.is_to_be_led(partition):
+            if self.leadership[partition].leader not in self.online(partition) and self.is_to_be_led(partition):
                 yield partition
 
     def forget_topic(self, topic: str) -> None:
@@ -106,6 +114,7 @@ class ControllerContext:
         for partition in self.partitions_of([topic]):
             for replica in self.replicas_of([partition]):
                 self.replica_states.pop(replica, None)
+                self.failed.discard(replica)
             self.assignments.pop(partition)
             self.leadership.pop(partition, None)
             self.partition_states.pop(partition, None)

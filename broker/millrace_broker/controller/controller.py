@@ -7,7 +7,7 @@ Source: Kafka's ``KafkaController`` (3.9, with ZooKeeper).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from millrace.errors import (
     ElectionNotNeededError,
@@ -49,7 +49,7 @@ from millrace_broker.controller.model import (
 from millrace_broker.controller.partition_states import Failures, bring_online, change_partitions
 from millrace_broker.controller.reassignment import reassign, resume_reassignments
 from millrace_broker.controller.replica_states import change_replicas
-from millrace_broker.controller.requests import RequestBatch
+from millrace_broker.controller.requests import RequestBatch, StopReplicaRequest
 
 
 class Controller:
@@ -94,10 +94,12 @@ class Controller:
         gone = (set(context.brokers) - set(registered)) | back
         come = (set(registered) - set(context.brokers)) | back
         if gone:
+            replicas = context.replicas_on(gone)
             for broker_id in gone:
                 del context.brokers[broker_id]
                 context.shutting_down.discard(broker_id)
-            yield from self._replicas_gone(gone)
+            context.failed -= set(replicas)  # a broker that comes back tells of its disks anew
+            yield from self._replicas_gone(replicas)
         if come:
             context.brokers.update({each: registered[each] for each in come})
             yield from self._brokers_come(come)
@@ -132,15 +134,34 @@ class Controller:
             yield from delete_topics(context, new)
 
     def replicas_deleted(
-        self, broker_id: int, deleted: Iterable[TopicPartition], refused: Iterable[TopicPartition] = ()
+        self, broker_id: int, request: StopReplicaRequest, refused: Collection[TopicPartition] = ()
     ) -> Steps[None]:
-        """A broker has answered a StopReplica that deletes."""
+        """A broker has answered ``request``: what it was to delete it has deleted, but for those it ``refused``.
+
+        An answer to an older controller's request, or of an earlier life of the broker, counts for nothing: what was
+        sent since may have given it the replica back.
+        """
+        broker = self.context.brokers.get(broker_id)
+        is_current = broker is not None and request.broker_epoch == broker.epoch
+        if not self.is_active or not is_current or request.controller_epoch != self.context.epoch:
+            return
+        deleted = [
+            PartitionReplica(each, broker_id)
+            for each, state in request.partitions.items()
+            if state.is_deleted and each in self.context.assignments
+        ]
+        yield from replicas_not_deleted(self.context, [each for each in deleted if each.partition in refused])
+        yield from replicas_deleted(self.context, [each for each in deleted if each.partition not in refused])
+
+    def replicas_failed(self, broker_id: int, partitions: Iterable[TopicPartition]) -> Steps[None]:
+        """A disk of a broker has failed: it cannot take over what a LeaderAndIsr says of these partitions."""
         if not self.is_active:
             return
-        failed = [PartitionReplica(each, broker_id) for each in refused]
-        yield from replicas_not_deleted(self.context, failed)
-        done = [PartitionReplica(each, broker_id) for each in deleted if each in self.context.assignments]
-        yield from replicas_deleted(self.context, done)
+        replicas = {PartitionReplica(each, broker_id) for each in partitions if each in self.context.assignments}
+        new = sorted(replicas - self.context.failed)
+        if broker_id in self.context.brokers and new:
+            self.context.failed |= set(new)
+            yield from self._replicas_gone(new)
 
     def alter_isrs(
         self, broker_id: int, broker_epoch: int, changes: Mapping[TopicPartition, IsrChange]
@@ -237,7 +258,7 @@ class Controller:
         leadership = self.context.leadership.get(partition)
         if leadership is None:
             return PartitionState.NEW
-        return PartitionState.ONLINE if leadership.leader in self.context.live else PartitionState.OFFLINE
+        return PartitionState.ONLINE if leadership.leader in self.context.online(partition) else PartitionState.OFFLINE
 
     def _all_replicas(self) -> list[PartitionReplica]:
         return self.context.replicas_of(sorted(self.context.assignments))
@@ -249,9 +270,8 @@ class Controller:
         yield from change_partitions(context, partitions, PartitionState.ONLINE)
         yield from change_replicas(context, context.replicas_of(partitions), ReplicaState.ONLINE)
 
-    def _replicas_gone(self, brokers: set[int]) -> Steps[None]:
+    def _replicas_gone(self, replicas: list[PartitionReplica]) -> Steps[None]:
         context = self.context
-        replicas = context.replicas_on(brokers)
         leaderless = list(context.without_online_leader())
         yield from change_partitions(context, leaderless, PartitionState.OFFLINE)
         yield from bring_online(context)
@@ -291,6 +311,6 @@ class Controller:
         is_needed = (
             leader != context.assignments[partition].replicas[0]
             if occasion is Occasion.PREFERRED
-            else leader not in context.live
+            else leader not in context.online(partition)
         )
         return None if is_needed else ElectionNotNeededError(f"{partition} is led by broker {leader} already")

@@ -91,8 +91,8 @@ def _delete_replicas(context: ControllerContext, topic: str) -> Steps[None]:
         for each in context.replicas_of(context.partitions_of([topic]))
         if context.replica_state(each) is not ReplicaState.DELETION_SUCCESSFUL
     ]
-    there = [each for each in replicas if each.broker_id in context.brokers]
-    away = [each for each in replicas if each.broker_id not in context.brokers]
+    away = [each for each in replicas if each.broker_id not in context.brokers or each in context.failed]
+    there = [each for each in replicas if each not in away]
     yield from change_replicas(context, away, ReplicaState.OFFLINE)
     yield from change_replicas(context, away, ReplicaState.DELETION_INELIGIBLE)
     yield from change_replicas(context, there, ReplicaState.OFFLINE)

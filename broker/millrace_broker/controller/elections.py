@@ -46,21 +46,21 @@ def elect(
     assignment = context.assignments[partition]
     match occasion:
         case Occasion.OFFLINE | Occasion.UNCLEAN:
-            live = context.online_replicas(assignment.replicas)
+            live = context.online_replicas(partition, assignment.replicas)
             leader = first_in_sync(assignment.replicas, current.isr, live)
             if leader is not None:
-                return Elected(leader, context.online_replicas(current.isr), live)
+                return Elected(leader, context.online_replicas(partition, current.isr), live)
             if occasion is Occasion.UNCLEAN and live:
                 return Elected(live[0], (live[0],), live)
             return None
         case Occasion.REASSIGNMENT:
-            leader = first_in_sync(assignment.target, current.isr, context.live)
+            leader = first_in_sync(assignment.target, current.isr, context.online(partition))
             return None if leader is None else Elected(leader, current.isr, assignment.target)
         case Occasion.PREFERRED:
-            leader = first_in_sync(assignment.replicas[:1], current.isr, context.live)
+            leader = first_in_sync(assignment.replicas[:1], current.isr, context.online(partition))
             return None if leader is None else Elected(leader, current.isr, assignment.replicas)
         case Occasion.CONTROLLED_SHUTDOWN:
             staying = tuple(each for each in current.isr if each not in context.shutting_down)
-            leader = first_in_sync(assignment.replicas, staying, context.live)
-            receivers = context.online_replicas(assignment.replicas, with_shutting_down=True)
+            leader = first_in_sync(assignment.replicas, staying, context.online(partition))
+            receivers = context.online_replicas(partition, assignment.replicas, with_shutting_down=True)
             return None if leader is None else Elected(leader, staying, receivers)

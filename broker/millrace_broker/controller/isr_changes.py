@@ -104,6 +104,6 @@ def _check(context: ControllerContext, partition: TopicPartition, change: IsrCha
         raise InvalidRequestError(
             f"{partition}: ISR {list(change.isr)} without the leader, or with none of its replicas"
         )
-    if away := sorted(set(change.isr) - set(current.isr) - context.live):
-        raise IneligibleReplicaError(f"{partition}: brokers {away} are shutting down or not alive")
+    if away := sorted(set(change.isr) - set(current.isr) - context.online(partition)):
+        raise IneligibleReplicaError(f"{partition}: brokers {away} are shutting down, not alive, or have lost the disk")
     return current

@@ -95,7 +95,7 @@ def _lead_first(
     failures: Failures = {}
     chosen: dict[TopicPartition, Leadership] = {}
     for partition in partitions:
-        live = context.online_replicas(context.assignments[partition].replicas)
+        live = context.online_replicas(partition, context.assignments[partition].replicas)
         if live:
             chosen[partition] = Leadership(
                 leader=live[0], leader_epoch=0, isr=live, partition_epoch=0, controller_epoch=context.epoch
@@ -155,7 +155,7 @@ def _election(
         kind = PreferredLeaderNotAvailableError if occasion is Occasion.PREFERRED else EligibleLeadersNotAvailableError
         return kind(
             f"{partition}: no replica may lead ({occasion.value} election), in sync are {list(current.isr)} of "
-            f"{list(context.assignments[partition].replicas)}, alive {sorted(context.live)}"
+            f"{list(context.assignments[partition].replicas)}, online {sorted(context.online(partition))}"
         )
     return elected, current.decided_anew(context.epoch, leader=elected.leader, isr=elected.isr)
 
@@ -166,5 +166,5 @@ def _unclean_topics(
     """Topics of those partitions without a live replica in sync that may be led by another."""
     if occasion is not Occasion.OFFLINE:
         return frozenset()
-    stuck = {partition.topic for partition, current in known.items() if not context.online_replicas(current.isr)}
+    stuck = {each.topic for each, current in known.items() if not context.online_replicas(each, current.isr)}
     return frozenset((yield ReadUncleanTopics(tuple(sorted(stuck))))) if stuck else frozenset()

@@ -125,7 +125,7 @@ def _finish(context: ControllerContext, partition: TopicPartition, wanted: Repli
     done = ReplicaAssignment(wanted.target)
     context.assignments[partition] = done
     leadership = context.leadership.get(partition)
-    if leadership is not None and leadership.leader in done.replicas and leadership.leader in context.live:
+    if leadership is not None and leadership.leader in done.replicas and leadership.leader in context.online(partition):
         yield from raise_leader_epoch(context, partition)
     else:
         failures = yield from change_partitions(context, [partition], PartitionState.ONLINE, Occasion.REASSIGNMENT)

@@ -71,6 +71,7 @@ def _change(
 
 def _forget(context: ControllerContext, replica: PartitionReplica) -> None:
     context.replica_states.pop(replica, None)
+    context.failed.discard(replica)
     assignment = context.assignments.get(replica.partition)
     if assignment is not None:
         kept = [

@@ -319,3 +319,20 @@ def test_who_is_alive_is_known_with_its_rack() -> None:
     world.brokers[4] = LiveBroker(999, "rack-a")
     world.event("brokers_changed")
     assert controller_of(world).context.brokers[4].rack == "rack-a"
+
+
+def test_a_partition_whose_disk_has_failed_is_led_elsewhere_until_its_broker_is_back() -> None:
+    world = started()
+    world.create("t", (1, 2), (1, 2))
+    world.event("replicas_failed", 1, [tp("t-0")])
+    assert world.led("t-0") == (2, 1, (2,))
+    assert world.led("t-1") == (1, 0, (1, 2))
+    [answer] = world.event("elect_leaders", [tp("t-0")], Occasion.PREFERRED).values()
+    assert isinstance(answer, PreferredLeaderNotAvailableError)
+    world.stop(2)
+    assert world.led("t-0")[0] == -1
+    world.start(2)
+    world.start(1)
+    world.settle()
+    world.catch_up("t-0")
+    assert sorted(world.led("t-0")[2]) == [1, 2]

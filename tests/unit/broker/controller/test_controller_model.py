@@ -106,6 +106,8 @@ def something_breaks(world: World, chance: random.Random) -> None:
         world.elect(broker_id)
     elif draw < 0.95 and world.assignments:
         world.conflicts.add(chance.choice(sorted(world.assignments)))
+    elif draw < 0.97 and world.assignments:
+        world.event("replicas_failed", broker_id, chance.sample(sorted(world.assignments), 1))
     else:
         world.refuses_to_delete ^= {broker_id}
 

@@ -67,6 +67,7 @@ class World:
         self.conflicts: set[TopicPartition] = set()
         self.leaders_told: dict[tuple[TopicPartition, int], int] = {}
         self.told: dict[int, dict[TopicPartition, LeaderAndIsrState]] = defaultdict(dict)
+        self.known_controller: dict[int, int] = defaultdict(int)
         self.has_files: set[tuple[int, TopicPartition]] = set()
         self.refuses_to_delete: set[int] = set()
         for broker_id in brokers:
@@ -197,8 +198,10 @@ class World:
         if broker_id not in self.brokers or not self.queues[broker_id]:
             return
         request = self.queues[broker_id].popleft()
-        if request.broker_epoch < self.brokers[broker_id].epoch:
+        is_stale = request.controller_epoch < self.known_controller[broker_id]
+        if is_stale or request.broker_epoch < self.brokers[broker_id].epoch:
             return
+        self.known_controller[broker_id] = request.controller_epoch
         if isinstance(request, LeaderAndIsrRequest):
             self._follow_or_lead(broker_id, request)
         elif isinstance(request, StopReplicaRequest):
@@ -218,11 +221,9 @@ class World:
         gone = [each for each, state in request.partitions.items() if state.is_deleted]
         for each in request.partitions:
             self.told[broker_id].pop(each, None)
-        if broker_id in self.refuses_to_delete and gone:
-            self.event("replicas_deleted", broker_id, [], gone)
-        elif gone:
-            self.has_files -= {(broker_id, each) for each in gone}
-            self.event("replicas_deleted", broker_id, gone)
+        refused = gone if broker_id in self.refuses_to_delete else []
+        self.has_files -= {(broker_id, each) for each in gone if each not in refused}
+        self.event("replicas_deleted", broker_id, request, refused)
 
     def settle(self) -> None:
         """Deliver all requests."""
