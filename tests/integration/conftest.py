@@ -210,6 +210,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """A real ZooKeeper on loopback for all tests, each of which uses a chroot of its own."""
+    """A real ZooKeeper on loopback for all tests, each of which uses a chroot of its own, directly below the root."""
     with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server

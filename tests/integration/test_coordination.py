@@ -64,7 +64,7 @@ class _ZooKeeper:
         self.store = ZooKeeperStore(
             ZooKeeperConfig.load(
                 {
-                    "zookeeper.connect": f"{server.address}/tests/{uuid.uuid4().hex}",
+                    "zookeeper.connect": f"{server.address}/tests-{uuid.uuid4().hex}",
                     "zookeeper.session.timeout.ms": SESSION_MS,
                     "zookeeper.connection.timeout.ms": CONNECTION_MS,
                 }

@@ -101,7 +101,7 @@ class _EmbeddedIsZooKeeper(RuleBasedStateMachine):
 
     @initialize()
     def connect(self) -> None:
-        address = f"{self.server.address}/models/{uuid.uuid4().hex}"
+        address = f"{self.server.address}/models-{uuid.uuid4().hex}"
         real = ZooKeeperStore(ZooKeeperConfig.load({"zookeeper.connect": address}))
         self.sides = [_Side(EmbeddedStore()), _Side(real)]
 

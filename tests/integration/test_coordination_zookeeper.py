@@ -36,7 +36,7 @@ Connect = Callable[..., ZooKeeperCoordination]
 
 @pytest.fixture
 def chroot() -> str:
-    return f"/tests/{uuid.uuid4().hex}"
+    return f"/tests-{uuid.uuid4().hex}"
 
 
 @pytest.fixture
