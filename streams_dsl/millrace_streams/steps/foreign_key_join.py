@@ -157,7 +157,7 @@ class AnswerStep:
         leaves = asked.instruction in (Instruction.LEAVE, Instruction.LEAVE_AND_ANSWER)
         if wanted is not None:
             stored = store.get(wanted)
-            wanting = dict(stored.value) if stored is not None else {}
+            wanting = {} if stored is None else stored.value if store.changed(wanted) else dict(stored.value)
             if leaves:
                 wanting.pop(asked.left_key, None)
             else:

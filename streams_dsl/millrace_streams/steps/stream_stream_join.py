@@ -110,7 +110,7 @@ class _Arrival:
         newest_ms = max(store.number(_NEWEST[self.side]), time_ms)
         store.numbers[_NEWEST[self.side]] = newest_ms
         stored = store.get(key)
-        records = list(stored.value) if stored is not None else []
+        records = [] if stored is None else stored.value if store.changed(key) else list(stored.value)
         insort(records, (time_ms, value), key=lambda record: record[0])
         oldest_ms = newest_ms - self.node.window.retention_ms
         del records[: bisect_right(records, oldest_ms, key=lambda record: record[0])]

@@ -82,6 +82,10 @@ class ObjectStore:
             return self._undo[identity]
         return self.entry(identity)
 
+    def changed(self, identity: Hashable) -> bool:
+        """Whether the batch has changed an entry: what it holds now is the batch's own, and may be changed in place."""
+        return identity in self._undo
+
     def commit(self) -> Change:
         """End a batch: what it changed."""
         entries = {identity: self.entry(identity) for identity in self._undo}
