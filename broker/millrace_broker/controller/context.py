@@ -6,6 +6,7 @@ whose deletion has begun is one that is to be deleted.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator
 
 from millrace_broker.controller.model import (
@@ -27,6 +28,7 @@ class ControllerContext:
         self.epoch = 0
         self.brokers: dict[int, LiveBroker] = {}
         self.shutting_down: set[int] = set()
+        self.topic_ids: dict[str, uuid.UUID] = {}
         self.assignments: dict[TopicPartition, ReplicaAssignment] = {}
         self.leadership: dict[TopicPartition, Leadership] = {}
         self.partition_states: dict[TopicPartition, PartitionState] = {}
@@ -119,5 +121,6 @@ class ControllerContext:
             self.leadership.pop(partition, None)
             self.partition_states.pop(partition, None)
             self.reassigning.discard(partition)
+        self.topic_ids.pop(topic, None)
         for topics in (self.to_be_deleted, self.deletion_begun, self.ineligible_for_deletion):
             topics.discard(topic)

@@ -35,6 +35,7 @@ from millrace_broker.controller.effects import (
     ReadTopics,
     SendRequests,
     Steps,
+    TopicsFound,
 )
 from millrace_broker.controller.elections import Occasion
 from millrace_broker.controller.isr_changes import IsrAnswers, IsrChange, alter_isrs, check_broker_epoch
@@ -110,12 +111,14 @@ class Controller:
         if not self.is_active:
             return
         context = self.context
-        found = yield ReadTopics()
-        for topic in context.topics - {each.topic for each in found}:
-            context.forget_topic(topic)
-        new = sorted(each for each in found if each not in context.assignments)
+        found: TopicsFound = yield ReadTopics()
+        for topic, topic_id in list(context.topic_ids.items()):
+            if found.ids.get(topic) != topic_id:  # removed by hand, and perhaps created again
+                context.forget_topic(topic)
+        new = sorted(each for each in found.assignments if each not in context.assignments)
         allowed = [each for each in new if not context.is_to_be_deleted(each.topic)]
-        context.assignments.update({each: found[each] for each in allowed})
+        context.topic_ids.update(found.ids)
+        context.assignments.update({each: found.assignments[each] for each in allowed})
         if allowed:
             yield from self._create(allowed)
 
@@ -231,7 +234,8 @@ class Controller:
     def _read_everything(self) -> Steps[None]:
         context = self.context
         context.brokers = dict((yield ReadBrokers()))
-        context.assignments = dict((yield ReadTopics()))
+        found: TopicsFound = yield ReadTopics()
+        context.topic_ids, context.assignments = dict(found.ids), dict(found.assignments)
         context.leadership = dict((yield ReadLeadership(tuple(sorted(context.assignments)))))
         context.reassigning = {each for each, value in context.assignments.items() if value.is_being_reassigned}
         context.to_be_deleted = set((yield ReadDeletions()))

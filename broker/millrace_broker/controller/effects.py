@@ -7,7 +7,7 @@ one who carries effects out throws ``ControllerMovedError`` into the handler, wh
 |---|---|---|
 | ``BecomeController`` | ``/controller``, ``/controller_epoch`` | the controller epoch, or None: another one is |
 | ``ReadBrokers`` | ``/brokers/ids/*`` | id to ``LiveBroker`` |
-| ``ReadTopics`` | ``/brokers/topics/*`` | partition to ``ReplicaAssignment`` |
+| ``ReadTopics`` | ``/brokers/topics/*`` | ``TopicsFound`` |
 | ``ReadLeadership`` | ``/brokers/topics/T/partitions/P/state`` | partition to ``Leadership``, of those that have one |
 | ``CreateLeadership`` | the same | partition to its version; those that exist already are missing |
 | ``WriteLeadership`` | the same, at version ``partition_epoch`` | partition to its new version; conflicts are missing |
@@ -21,6 +21,7 @@ one who carries effects out throws ``ControllerMovedError`` into the handler, wh
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -42,6 +43,14 @@ class BecomeController:
 @dataclass(frozen=True, slots=True)
 class ReadBrokers:
     """Read who is alive, and go on watching."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsFound:
+    """All topics: their ids, and the assignments of their partitions."""
+
+    ids: Mapping[str, uuid.UUID]
+    assignments: Mapping[TopicPartition, ReplicaAssignment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,7 @@ class WriteAssignment:
     """Write the assignment of all partitions of a topic."""
 
     topic: str
+    topic_id: uuid.UUID
     assignments: Mapping[int, ReplicaAssignment]
 
 

@@ -157,4 +157,6 @@ def _assignment_with(
     context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment
 ) -> WriteAssignment:
     assignments = {each.partition: context.assignments[each] for each in context.partitions_of([partition.topic])}
-    return WriteAssignment(partition.topic, assignments | {partition.partition: wanted})
+    return WriteAssignment(
+        partition.topic, context.topic_ids[partition.topic], assignments | {partition.partition: wanted}
+    )

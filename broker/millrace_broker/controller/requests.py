@@ -7,6 +7,7 @@ Source: Kafka's ``ControllerBrokerRequestBatch``.
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -50,8 +51,13 @@ class _Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderAndIsrRequest(_Request):
-    """Lead or follow these partitions; ``live_leaders`` are those of their leaders that are alive."""
+    """Lead or follow these partitions; ``live_leaders`` are those of their leaders that are alive.
 
+    A broker that has a topic of the same name and another id has one that was deleted: it answers
+    ``InconsistentTopicIdError``.
+    """
+
+    topic_ids: Mapping[str, uuid.UUID]
     partitions: Mapping[TopicPartition, LeaderAndIsrState]
     live_leaders: tuple[int, ...]
 
@@ -60,6 +66,7 @@ class LeaderAndIsrRequest(_Request):
 class UpdateMetadataRequest(_Request):
     """Tell clients this of partitions, and that these brokers are alive."""
 
+    topic_ids: Mapping[str, uuid.UUID]
     partitions: Mapping[TopicPartition, LeaderAndIsrState]
     live_brokers: tuple[int, ...]
 
@@ -129,17 +136,29 @@ class RequestBatch:
         if partitions := self._leader_and_isr.get(broker_id):
             leaders = {each.leadership.leader for each in partitions.values()} & set(self._context.brokers)
             yield LeaderAndIsrRequest(
-                partitions=dict(partitions), live_leaders=tuple(sorted(leaders)), **self._head(broker_id)
+                topic_ids=self._topic_ids(partitions),
+                partitions=dict(partitions),
+                live_leaders=tuple(sorted(leaders)),
+                **self._head(broker_id),
             )
 
     def _to_clients(self, broker_id: int) -> Iterable[BrokerRequest]:
         if (partitions := self._metadata.get(broker_id)) is not None:
             live = tuple(sorted(self._context.brokers))
-            yield UpdateMetadataRequest(partitions=dict(partitions), live_brokers=live, **self._head(broker_id))
+            yield UpdateMetadataRequest(
+                topic_ids=self._topic_ids(partitions),
+                partitions=dict(partitions),
+                live_brokers=live,
+                **self._head(broker_id),
+            )
 
     def _to_stop(self, broker_id: int) -> Iterable[BrokerRequest]:
         if partitions := self._stop.get(broker_id):
             yield StopReplicaRequest(partitions=dict(partitions), **self._head(broker_id))
+
+    def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, uuid.UUID]:
+        ids = self._context.topic_ids
+        return {topic: ids[topic] for topic in {each.topic for each in partitions} if topic in ids}
 
     def _head(self, broker_id: int) -> dict[str, int]:
         context = self._context

@@ -240,6 +240,18 @@ def test_topics_created_without_a_controller_are_led_by_the_next() -> None:
     assert world.led("t-0") == (2, 0, (2, 3))
 
 
+def test_a_topic_removed_by_hand_is_forgotten_and_one_created_again_is_another() -> None:
+    world = started()
+    world.create("t", (1, 2))
+    for each in (world.assignments, world.leadership, world.topic_ids):
+        each.clear()  # type: ignore[attr-defined]
+    world.create("t", (3, 2), (2, 3))
+    assert controller_of(world).context.topic_ids == world.topic_ids
+    assert world.led("t-0") == (3, 0, (3, 2))
+    last = world.requests_of(LeaderAndIsrRequest, 3)[-1]
+    assert last.topic_ids == world.topic_ids
+
+
 def test_a_controller_that_was_replaced_writes_nothing() -> None:
     world = started()
     world.create("t", (1, 2))

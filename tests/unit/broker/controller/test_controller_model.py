@@ -37,6 +37,7 @@ def check(world: World, epochs: dict[TopicPartition, tuple[int, int]]) -> None:
         context = world.controller.context
         assert context.brokers == world.brokers
         assert context.assignments == world.assignments
+        assert context.topic_ids == world.topic_ids
         assert context.leadership == world.leadership
 
 

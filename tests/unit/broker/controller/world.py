@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict, deque
 from collections.abc import Generator
 from dataclasses import replace
@@ -29,6 +30,7 @@ from millrace_broker.controller.effects import (
     ReadTopics,
     ReadUncleanTopics,
     SendRequests,
+    TopicsFound,
     WriteAssignment,
     WriteLeadership,
 )
@@ -56,6 +58,7 @@ class World:
         self.controller: Controller | None = None
         self.transaction = 100
         self.brokers: dict[int, LiveBroker] = {}
+        self.topic_ids: dict[str, uuid.UUID] = {}
         self.assignments: dict[TopicPartition, ReplicaAssignment] = {}
         self.leadership: dict[TopicPartition, Leadership] = {}
         self.deletions: set[str] = set()
@@ -93,6 +96,7 @@ class World:
     def create(self, topic: str, *replicas: tuple[int, ...]) -> None:
         for number, each in enumerate(replicas):
             self.assignments.setdefault(TopicPartition(topic, number), ReplicaAssignment(each))
+        self.topic_ids.setdefault(topic, uuid.uuid4())
         self.event("topics_changed")
 
     def delete(self, topic: str) -> None:
@@ -137,7 +141,7 @@ class World:
             case ReadBrokers():
                 return dict(self.brokers)
             case ReadTopics():
-                return dict(self.assignments)
+                return TopicsFound(dict(self.topic_ids), dict(self.assignments))
             case ReadDeletions():
                 return set(self.deletions)
             case ReadUncleanTopics(topics):
@@ -163,13 +167,15 @@ class World:
                 return dict.fromkeys(created, 0)
             case WriteLeadership(leadership):
                 return self._write_leadership(dict(leadership))
-            case WriteAssignment(topic, assignments):
+            case WriteAssignment(topic, topic_id, assignments):
+                assert topic_id == self.topic_ids[topic]
                 for number, assignment in assignments.items():
                     self.assignments[TopicPartition(topic, number)] = assignment
             case DropDeletions(topics):
                 self.deletions -= set(topics)
             case ForgetTopic(topic):
                 self.deletions.discard(topic)
+                self.topic_ids.pop(topic, None)
                 for partition in [each for each in self.assignments if each.topic == topic]:
                     del self.assignments[partition]
                     self.leadership.pop(partition, None)
