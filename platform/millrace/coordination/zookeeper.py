@@ -50,7 +50,7 @@ class ZooKeeperStore:
         Raises ``EnvironmentProblemError`` when no server answers in time, ``AccessDeniedError`` when none lets us in.
         """
         session = ZooKeeperCoordination(self._config, self._tls)
-        self._sessions.append(session)
+        self._sessions = [*(each for each in self._sessions if not each._link.closed), session]
         try:
             session._open()
         except BaseException:

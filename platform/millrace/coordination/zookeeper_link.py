@@ -72,6 +72,9 @@ class SessionLink:
         self._calls: Final[SimpleQueue[Callable[[], None] | None]] = SimpleQueue()
         self._teller: Final = threading.Thread(target=self._tell_all, name="millrace-zookeeper", daemon=True)
         self._stopping: Final = threading.Lock()
+        self._stopped = False
+        self.closed = False
+        """Whether ``close`` has done its work."""
         self._sending: Final = threading.Lock()  # never taken by the connection's thread, for which a sender may wait
 
     # --- life ------------------------------------------------------------------------------------------------
@@ -105,9 +108,13 @@ class SessionLink:
         self._calls.put(None)
         if threading.current_thread() is not self._teller and self._teller.ident is not None:
             self._teller.join()
+        self.closed = True
 
     def _stop_client(self) -> None:
         with self._stopping:
+            if self._stopped:
+                return
+            self._stopped = True
             try:
                 self.client.stop()
                 self.client.close()
