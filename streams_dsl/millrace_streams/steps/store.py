@@ -12,6 +12,7 @@ store is a list of chunks (``millrace_streams.steps.chunks``): bases and the del
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -43,6 +44,11 @@ class StateDelta:
 
     rows: pl.DataFrame
     stream_time_ms: int
+
+    def followed_by(self, later: StateDelta, key: Sequence[str]) -> StateDelta:
+        """Both changes as one: of rows of one ``key`` the later one is kept."""
+        rows = pl.concat([self.rows, later.rows]).unique(list(key), keep="last", maintain_order=True)
+        return StateDelta(rows=rows, stream_time_ms=later.stream_time_ms)
 
 
 @dataclass(slots=True)

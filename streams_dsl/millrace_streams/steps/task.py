@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from millrace_streams.graph import DeltaSinkNode, Node, ProcessNode, RepartitionNode, TopicSinkNode
 from millrace_streams.steps.aggregate import AggregateStep
-from millrace_streams.steps.batch import Rows, empty_batch
+from millrace_streams.steps.batch import Rows, concatenate, empty_batch
 from millrace_streams.steps.flow import FIXED, LANE, ROOT, Flow, Inputs, Marks, Origin, Ticks, interleave
 from millrace_streams.steps.operator import AnyStore, AnyStoreSpec, Lookup, Operator, State, Step
 from millrace_streams.steps.registry import make_step
@@ -55,7 +56,13 @@ class Steps:
             by_node[operator.node.name] = make_step(operator, lane=lanes)
         return cls(operators, forks, by_node, _entries([operator.node for operator in operators]))
 
-    @property
+    @cached_property
+    def one_by_one(self) -> bool:
+        """Whether several steps share a store, so that they must take turns record by record."""
+        names = [spec.name for step in self.by_node.values() for spec in step.stores]
+        return len(names) > len(set(names))
+
+    @cached_property
     def fork_count(self) -> int:
         """How many forks the marks must tell of."""
         return len({fork for fork, _, _ in self.forks.values()})
@@ -94,7 +101,19 @@ class Task:
         ``arrivals`` are the batches that come in, by the node that gives them; ``origin`` says where a record was read,
         by its root mark. Raises ``UserFunctionError`` when a function of the user's fails; the stores are then not
         to be used any more.
+
+        Processors that share a store see what the others did with each record: then records are run one by one.
         """
+        if not self.steps.one_by_one:
+            return self._run(arrivals, origin, wall_clock_ms)
+        roots = sorted({int(root) for flow in arrivals.values() for root in flow.marks[:, ROOT]})
+        results = [
+            self._run({name: _of_root(flow, root) for name, flow in arrivals.items()}, origin, wall_clock_ms)
+            for root in roots
+        ]
+        return merged(results, self.stores) if results else self._run(arrivals, origin, wall_clock_ms)
+
+    def _run(self, arrivals: Mapping[str, Flow], origin: Callable[[int], Origin], wall_clock_ms: int) -> TaskResult:
         flowing = dict(arrivals)
         outputs: dict[str, Flow] = {}
         dropped: dict[str, int] = {}
@@ -154,6 +173,35 @@ class Task:
 
     def _commit(self) -> dict[str, Change]:
         return {name: store.commit() for name, store in self.stores.items() if isinstance(store, ObjectStore)}
+
+
+def _of_root(flow: Flow, root: int) -> Flow:
+    rows = np.flatnonzero(flow.marks[:, ROOT] == root)
+    return Flow(flow.batch.take(rows), flow.marks[rows])
+
+
+def merged(results: Sequence[TaskResult], stores: Mapping[str, AnyStore]) -> TaskResult:
+    """What several runs gave, one after the other, as if they had been one."""
+    outputs = {
+        name: Flow(
+            concatenate(first.batch.layout, [result.outputs[name].batch for result in results]),
+            np.concatenate([result.outputs[name].marks for result in results]),
+        )
+        for name, first in results[0].outputs.items()
+    }
+    deltas: dict[str, StateDelta] = {}
+    changes: dict[str, Change] = {}
+    dropped: dict[str, int] = {}
+    for result in results:
+        for store, delta in result.deltas.items():
+            spec = stores[store].spec
+            assert isinstance(spec, StoreSpec)
+            deltas[store] = deltas[store].followed_by(delta, spec.key) if store in deltas else delta
+        for store, change in result.changes.items():
+            changes[store] = changes[store].followed_by(change) if store in changes else change
+        for node, count in result.dropped.items():
+            dropped[node] = dropped.get(node, 0) + count
+    return TaskResult(outputs=outputs, deltas=deltas, changes=changes, dropped=dropped)
 
 
 def root_marks(roots: Rows, steps: Steps, *, lane: int = 0) -> Marks:

@@ -53,6 +53,11 @@ class Change:
     numbers: dict[str, int]
     touched: bool
 
+    def followed_by(self, later: Change) -> Change:
+        """Both changes as one."""
+        entries = {**self.entries, **later.entries}
+        return Change(entries=entries, numbers=later.numbers, touched=self.touched or later.touched)
+
 
 @dataclass(slots=True)
 class ObjectStore:

@@ -131,6 +131,14 @@ def processors(x: Any, y: Any) -> None:
     ranked.merge(x).to("out")
 
 
+def shared_store(x: Any, y: Any) -> None:
+    """Two processors that see in one store what the other did with each record."""
+    store = key_value_store("sums", **TYPES)
+    x.process(Ranking, stores=[store]).to("out")
+    y.flat_map_values(lambda value: [value, 1]).process(Ranking, stores=[store]).to("out")
+    y.group_by_key().count(store="n").to_stream().to("counts")
+
+
 def expressions(x: Any, y: Any) -> None:
     """Steps in columns beside steps in Python."""
     small = x.filter(col("value") < 5)
@@ -151,6 +159,7 @@ TOPOLOGIES: tuple[Callable[[Any, Any], None], ...] = (
     windows,
     windowed_tables,
     processors,
+    shared_store,
     expressions,
 )
 

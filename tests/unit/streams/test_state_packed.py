@@ -101,6 +101,24 @@ def processors(x: Any, y: Any) -> None:
     x.process(Everything, stores=stores).to("out")
 
 
+def shared_store(x: Any, y: Any) -> None:
+    """Processors that share a store run record by record, and what they changed is packed as one."""
+    store = key_value_store("sums", **TYPES)
+    for stream in (x, y):
+        stream.process(Summing, stores=[store]).to("out")
+    x.group_by_key().count(store="n").to_stream().to("counts")
+
+
+class Summing:
+    def init(self, context: Any) -> None:
+        self.context, self.sums = context, context.store("sums")
+
+    def process(self, record: Record) -> None:
+        if record.key is not None:
+            self.sums.put(record.key, (self.sums.get(record.key) or 0) + (record.value or 1))
+            self.context.forward(record.with_value(self.sums.get(record.key)))
+
+
 def joined(left: Any, right: Any) -> int:
     return (left or 0) * 10 + (right or 0)
 
@@ -145,7 +163,7 @@ records = st.builds(
 )
 
 
-@pytest.mark.parametrize("build", [processors, joins, windows, rows], ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", [processors, shared_store, joins, windows, rows], ids=lambda build: build.__name__)
 @settings(max_examples=6)
 @given(script=st.lists(st.lists(records, min_size=1, max_size=6), min_size=2, max_size=6))
 def test_a_restored_task_goes_on_where_it_was(
