@@ -20,6 +20,7 @@ from millrace_broker.controller.model import (
     ReplicaAssignment,
     TopicPartition,
 )
+from millrace_broker.replication.model import PartitionDecision
 
 NO_EPOCH: Final = -1
 EPOCH_DURING_DELETE: Final = -2
@@ -32,6 +33,20 @@ class LeaderAndIsrState:
     leadership: Leadership
     assignment: ReplicaAssignment
     is_new: bool
+
+    def decision(self, controller_epoch: int) -> PartitionDecision:
+        """What a replica takes over, of a request of this controller epoch."""
+        leadership, assignment = self.leadership, self.assignment
+        return PartitionDecision(
+            controller_epoch=controller_epoch,
+            leader=leadership.leader,
+            leader_epoch=leadership.leader_epoch,
+            partition_epoch=leadership.partition_epoch,
+            isr=leadership.isr,
+            replicas=assignment.replicas,
+            adding=assignment.adding,
+            removing=assignment.removing,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ Question = FetchFrom | AskEpochEnd | AskLogBounds
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Let the log end at this offset. Its epochs from there on are forgotten."""
+    """Let the log end at this offset and forget the epochs that begin there or later; also where it ends there anyway."""
 
     offset: int
 
@@ -207,4 +207,7 @@ class Follower:
 
     def _truncated(self, offset: int) -> tuple[Effect, ...]:
         self._high_watermark = min(self._high_watermark, offset)
-        return (Truncate(offset),) if offset < self._log.log_end_offset else ()
+        # An epoch may begin at the log's end: of a leader that has written nothing in it. It has to go as well, or it
+        # would be named in every fetch, and refused for ever.
+        begins_there = any(start >= offset for _, start in self._log.epochs.entries)
+        return (Truncate(offset),) if offset < self._log.log_end_offset or begins_there else ()

@@ -85,6 +85,23 @@ def test_where_logs_part_the_follower_goes_back_to_what_both_have() -> None:
     assert follower.stage is Stage.FETCHING
 
 
+def test_an_epoch_in_which_nothing_was_written_goes_too() -> None:
+    log = log_of(0, 0)
+    log.epochs.assign(4, 2)  # it led, and was replaced before anything came
+    follower = following(log)
+    asked = follower.question(NOW)
+    assert isinstance(asked, FetchFrom)
+    assert asked.last_epoch == 4
+    diverging = EpochEnd(epoch=0, end_offset=3)
+    assert follower.fetched(asked, FetchedRecords(end_offset=2, high_watermark=2, diverging=diverging)) == (
+        Truncate(2),
+    )
+    log.truncate(2)
+    asked = follower.question(NOW)
+    assert isinstance(asked, FetchFrom)
+    assert asked.last_epoch == 0
+
+
 def test_epochs_are_compared_again_where_the_follower_does_not_know_the_leaders() -> None:
     log = log_of(0, 0, 1, 1, 4, 4)
     follower = following(log, COMPARING)
