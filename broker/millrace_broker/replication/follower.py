@@ -62,7 +62,7 @@ Question = FetchFrom | AskEpochEnd | AskLogBounds
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Let the log end at this offset and forget the epochs that begin there or later; also where it ends there anyway."""
+    """Let the log end at this offset and forget the epochs that begin there or later, also where it ends there."""
 
     offset: int
 
