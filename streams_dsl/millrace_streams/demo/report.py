@@ -27,6 +27,11 @@ class Step:
     seconds: float
 
 
+def is_delta_table(path: Path) -> bool:
+    """Whether a table was ever committed there: a job that was killed may leave the directory of a log without one."""
+    return any((path / "_delta_log").glob("*.json"))
+
+
 def read_delta(path: Path) -> pa.Table:
     """Read the current version of a Delta table."""
     from deltalake import DeltaTable

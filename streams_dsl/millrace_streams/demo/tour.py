@@ -23,6 +23,7 @@ from millrace_streams.demo.load import ensure_topic, load
 from millrace_streams.demo.processes import DemoLock, RunningBroker, running_broker, spark_submit
 from millrace_streams.demo.report import (
     Step,
+    is_delta_table,
     plot_departures,
     print_departures,
     print_steps,
@@ -166,12 +167,12 @@ def _run_job(tour: Tour, job: _Job, broker: RunningBroker, lock: DemoLock, conso
 
 
 def _row_count(path: Path) -> int:
-    return read_delta(path).num_rows if (path / "_delta_log").exists() else 0
+    return read_delta(path).num_rows if is_delta_table(path) else 0
 
 
 def _departures(path: Path) -> int:
     """Flights that went into a windowed table."""
-    return sum(read_delta(path)["departures"].to_pylist()) if (path / "_delta_log").exists() else 0
+    return sum(read_delta(path)["departures"].to_pylist()) if is_delta_table(path) else 0
 
 
 def _report(tour: Tour, steps: list[Step], console: Console) -> None:
