@@ -82,8 +82,14 @@ class Orders:
 
     def commit(self, group, offsets):
         places = [TopicPartition(self.name, partition, offset) for partition, offset in offsets.items()]
-        (done,) = self.kafka.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
-        done.result(30)
+        wanted, deadline = [ConsumerGroupTopicPartitions(group, places)], time.monotonic() + DEADLINE_S
+        while True:
+            (done,) = self.kafka.admin.alter_consumer_group_offsets(wanted).values()
+            errors = [place.error for place in done.result(30).topic_partitions if place.error is not None]
+            if not errors:
+                return
+            # A broker that has just started may be loading its groups.
+            assert time.monotonic() < deadline, errors
 
 
 @pytest.fixture

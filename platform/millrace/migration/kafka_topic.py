@@ -139,10 +139,18 @@ class KafkaTopic:
         return fetched
 
     def group_offsets(self, group: str) -> Iterator[tuple[int, int, str]]:
-        """What a consumer group has committed of the topic: partition, offset, metadata."""
+        """What a consumer group has committed of the topic: partition, offset, metadata.
+
+        Raises ``EnvironmentProblemError`` where Kafka does not say, as while it loads what the group has committed.
+        """
         wanted = [self._kafka.ConsumerGroupTopicPartitions(group)]
         (found,) = self.admin.list_consumer_group_offsets(wanted).values()
         for place in found.result(_SECONDS_MAX).topic_partitions:
+            if place.error is not None:
+                raise EnvironmentProblemError(
+                    f"Kafka does not say what group {group} has committed of {place.topic}-{place.partition}: "
+                    f"{place.error.str()}; run the job again"
+                )
             if place.topic == self.topic and place.offset >= 0:
                 yield place.partition, place.offset, place.metadata or ""
 
