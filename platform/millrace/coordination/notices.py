@@ -6,7 +6,6 @@ same fields.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -14,10 +13,6 @@ from millrace.coordination.json_node import JsonNode, dump_json
 
 TopicPartition = tuple[str, int]
 """A topic and a partition of it."""
-
-
-def _partitions_json(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
-    return [{"topic": topic, "partition": partition} for topic, partition in partitions]
 
 
 def _partitions(value: dict[str, Any]) -> tuple[TopicPartition, ...]:
@@ -45,33 +40,31 @@ class ReassignmentNode(JsonNode):
 
 
 @dataclass(frozen=True, slots=True)
-class PreferredElectionNode(JsonNode):
+class _PartitionsNode(JsonNode):
+    """A node that only names partitions."""
+
+    partitions: tuple[TopicPartition, ...]
+
+    def encode(self) -> bytes:
+        """The node's bytes."""
+        partitions = [{"topic": topic, "partition": partition} for topic, partition in self.partitions]
+        return dump_json({"version": 1, "partitions": partitions})
+
+    @classmethod
+    def _from_json(cls, value: dict[str, Any]) -> Self:
+        return cls(_partitions(value))
+
+
+class PreferredElectionNode(_PartitionsNode):
     """``/admin/preferred_replica_election``: partitions that their preferred replica is to lead."""
 
-    partitions: tuple[TopicPartition, ...]
-
-    def encode(self) -> bytes:
-        """The node's bytes."""
-        return dump_json({"version": 1, "partitions": _partitions_json(self.partitions)})
-
-    @classmethod
-    def _from_json(cls, value: dict[str, Any]) -> Self:
-        return cls(_partitions(value))
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class IsrChangeNode(JsonNode):
+class IsrChangeNode(_PartitionsNode):
     """``/isr_change_notification/isr_change_<number>``: partitions whose leader changed their in-sync replicas."""
 
-    partitions: tuple[TopicPartition, ...]
-
-    def encode(self) -> bytes:
-        """The node's bytes."""
-        return dump_json({"version": 1, "partitions": _partitions_json(self.partitions)})
-
-    @classmethod
-    def _from_json(cls, value: dict[str, Any]) -> Self:
-        return cls(_partitions(value))
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

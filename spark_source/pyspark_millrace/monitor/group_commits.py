@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from millrace.clients.model import TopicPartition
 from millrace.errors import MillraceError
+from pyspark_millrace.monitor.background import Background
 
 _log = logging.getLogger(__name__)
 
@@ -56,41 +57,33 @@ class GroupCommits:
     def __init__(self, connect: Callable[[str], Brokers], after: Callable[[], None] = lambda: None) -> None:
         self._connect = connect
         self._after = after
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._waiting: dict[Target, NextOffsets] = {}
-        self._busy = False
         self._statistics = CommitStatistics()
-        self._thread = threading.Thread(target=self._run, name="millrace-monitor", daemon=True)
-        self._thread.start()
+        self._committing = Background("millrace-monitor", self._commit_all, "commits to groups have failed")
 
     @property
     def statistics(self) -> CommitStatistics:
         """What has been committed."""
-        with self._changed:
+        with self._lock:
             return self._statistics
 
     def commit(self, target: Target, offsets: NextOffsets) -> None:
         """Commit soon, unless newer offsets of the group come before."""
-        with self._changed:
+        with self._lock:
             self._waiting[target] = offsets
-            self._changed.notify_all()
+        self._committing.wake()
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait until all is committed, or could not be; whether it is."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not (self._waiting or self._busy), timeout_s)
+        return self._committing.wait_until_idle(timeout_s)
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._busy = False
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: bool(self._waiting))
-                self._busy = True
-                batch, self._waiting = self._waiting, {}
-            for target, offsets in batch.items():
-                self._commit(target, offsets)
-            self._after()
+    def _commit_all(self) -> None:
+        with self._lock:
+            batch, self._waiting = self._waiting, {}
+        for target, offsets in batch.items():
+            self._commit(target, offsets)
+        self._after()
 
     def _commit(self, target: Target, offsets: NextOffsets) -> None:
         started = time.perf_counter()
@@ -101,7 +94,7 @@ class GroupCommits:
             _log.warning("group %s was not told how far the query is: %s", target.group_id, error.message)
             failed = 1
         took = time.perf_counter() - started
-        with self._changed:
+        with self._lock:
             before = self._statistics
             self._statistics = CommitStatistics(
                 before.succeeded + 1 - failed, before.failed + failed, before.seconds + took

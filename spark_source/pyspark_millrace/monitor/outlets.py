@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
 from pathlib import Path
 from typing import Final
 from urllib.error import URLError
@@ -16,6 +15,7 @@ from urllib.error import URLError
 from prometheus_client import CollectorRegistry, push_to_gateway, start_http_server, write_to_textfile
 
 from millrace.errors import EnvironmentProblemError
+from pyspark_millrace.monitor.background import Background
 
 _log = logging.getLogger(__name__)
 
@@ -23,17 +23,14 @@ _JOB: Final = "millrace_spark"
 
 
 class Outlets:
-    """All outlets of a process."""
+    """All outlets of a process. ``writing`` is to be woken when there is something new for those who do not ask."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._textfiles: set[Path] = set()
         self._gateways: set[str] = set()
         self._served: dict[tuple[str, int], int] = {}
-        self._changed = threading.Condition()
-        self._woken = False
-        self._busy = False
-        threading.Thread(target=self._run, name="millrace-metrics", daemon=True).start()
+        self.writing = Background("millrace-metrics", self._write, "metrics were not written")
 
     @property
     def ports(self) -> list[int]:
@@ -63,29 +60,6 @@ class Outlets:
     def add_gateway(self, address: str) -> None:
         """Push to ``host:port`` after each batch, as job ``millrace_spark`` of this host."""
         self._gateways.add(address)
-
-    def wake(self) -> None:
-        """Write soon what is not asked for."""
-        with self._changed:
-            self._woken = True
-            self._changed.notify_all()
-
-    def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait until all is written, or could not be; whether it is."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not (self._woken or self._busy), timeout_s)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._busy = False
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._woken)
-                self._busy, self._woken = True, False
-            try:
-                self._write()
-            except Exception:  # noqa: BLE001  the thread has more to do: the next batch's metrics must be written
-                _log.exception("metrics were not written")
 
     def _write(self) -> None:
         for path in list(self._textfiles):

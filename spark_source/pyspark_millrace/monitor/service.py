@@ -89,7 +89,9 @@ class Monitor:
         self._sessions: WeakSet[Any] = WeakSet()
         self._locks = RunningLocks()
         self._reports: str | None = None
-        self._commits = GroupCommits(lambda servers: self._admin(servers, COMMIT_TIMEOUTS_MS), self.outlets.wake)
+        self._commits = GroupCommits(
+            lambda servers: self._admin(servers, COMMIT_TIMEOUTS_MS), self.outlets.writing.wake
+        )
         lags = Lags(lambda servers: self._admin(servers, LAG_TIMEOUTS_MS))
         self.registry.register(MonitorCollector(self.measurements.snapshot, lambda: self._commits.statistics, lags))
         atexit.register(self.drain)
@@ -112,7 +114,7 @@ class Monitor:
         deadline = time.monotonic() + timeout_s
         for spark in list(self._sessions):
             _wait_for_events(spark, max(0.0, deadline - time.monotonic()))
-        waits = (self._commits.wait_until_idle, self.outlets.wait_until_idle)
+        waits = (self._commits.wait_until_idle, self.outlets.writing.wait_until_idle)
         return all(wait(max(0.0, deadline - time.monotonic())) for wait in waits)
 
     # --- what the listener brings, in Spark's thread --------------------------------------------------------------
@@ -129,7 +131,7 @@ class Monitor:
         if batch is None:
             return
         self.measurements.progressed(batch, time.time())
-        self.outlets.wake()
+        self.outlets.writing.wake()
         for source in batch.sources:
             group_id = source.origin and source.origin.group_of(batch.query_id)
             if source.origin is not None and group_id:
@@ -140,7 +142,7 @@ class Monitor:
         """A query has ended."""
         self.measurements.terminated(query_id, run_id)
         self._locks.ended(run_id)
-        self.outlets.wake()
+        self.outlets.writing.wake()
 
     # --- what it needs --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,48 @@
+"""Work in a thread of its own, for those who must not wait for brokers and files.
+
+Invariants: the work begins anew after the last ``wake``, however many came while it was done; what goes wrong in it is
+logged, and the next ``wake`` finds the thread there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+
+class Background:
+    """Does ``work`` whenever it was woken. ``name`` is the thread's, ``complaint`` what the log says of a failure."""
+
+    def __init__(self, name: str, work: Callable[[], None], complaint: str) -> None:
+        self._work = work
+        self._complaint = complaint
+        self._changed = threading.Condition()
+        self._woken = False
+        self._busy = False
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def wake(self) -> None:
+        """Have the work done soon."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait until all is done that was asked for; whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not (self._woken or self._busy), timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._woken)
+                self._busy, self._woken = True, False
+            try:
+                self._work()
+            except Exception:  # noqa: BLE001  the thread has more to do when it is woken again
+                _log.exception(self._complaint)
