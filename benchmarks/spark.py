@@ -1,7 +1,9 @@
 """Measured Spark code of both sides: one session each, the same settings, warm.
 
 Before the first timed run each side makes whole untimed ones: two at least, and for 75 seconds, because the JVM
-goes on compiling for that long whatever it runs; short runs need more of them to be as warm as long ones.
+goes on compiling for that long whatever it runs; short runs need more of them to be as warm as long ones. And each
+timed run follows an untimed one of its own side: while the other side was measured, Spark has ended the idle Python
+workers and the system may have taken idle memory back, which a run of two seconds would show and one of thirty not.
 """
 
 from __future__ import annotations
@@ -173,19 +175,20 @@ def serve(*, name: str, side: str, source: dict[str, str], jar_paths: list[str])
     where = Source(source["bootstrap"], source["topic"], int(source["records"]), Path(source["scratch"]))
 
     def run() -> dict[str, Any]:
+        job(spark, where)
         outcome = job(spark, where)
         figure = outcome.records / outcome.seconds if outcome.figure is None else outcome.figure
         return {"figure": figure, "answer": outcome.answer}
 
     try:
-        _warm_up(run)
+        _warm_up(lambda: job(spark, where))
         yield run
     finally:
         spark.stop()
         shutil.rmtree(where.scratch, ignore_errors=True)
 
 
-def _warm_up(run: Run) -> None:
+def _warm_up(run: Callable[[], object]) -> None:
     started, runs = time.monotonic(), 0
     while runs < _WARM_UP_RUNS_MIN or time.monotonic() - started < _WARM_UP_SECONDS:
         run()
