@@ -3,64 +3,61 @@
 Life: ``open`` takes the data directories and recovers, ``announce`` makes the broker known under its address,
 ``close`` ends cleanly. Handlers run in the event loop; whatever may wait for the disk runs in one of two
 pools: ``run_io`` for logs, ``administer`` (one thread) for changes of metadata. Small appends do not (``small_work``).
-
-Invariants
-* Batches of one partition are appended in the order in which ``append`` was called. Waiting for the disk, where the
-  topic wants that, comes after the append and keeps no other one waiting.
-* An append that has begun is finished and its readers are told, also when the call that asked for it is cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import os
-from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar, cast
 
 from millrace.config.broker import BrokerConfig, Listener
-from millrace.coordination import METADATA_FILE, Coordination, EmbeddedStore
-from millrace.coordination.nodes import BrokerNode
 from millrace.errors import (
     EnvironmentProblemError,
     InconsistentTopicIdError,
+    InvalidRequestError,
+    MillraceError,
     NotLeaderError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from millrace.records import EndTransactionMarker
+from millrace_broker.appending import Appending
 from millrace_broker.compaction import cleaner_settings, keys_of
 from millrace_broker.environment import Clock, SystemClock
 from millrace_broker.group_commit import GroupCommit, GroupCommitStatistics
 from millrace_broker.groups import GroupCoordinator, GroupStatistics
 from millrace_broker.limits import ByteBudget, LimitStatistics, RequestLimits, SizeEstimate
-from millrace_broker.log import AppendResult, Files, LogManager, OsFiles, PartitionLog, read_meta_properties
-from millrace_broker.log.producers import Origin
+from millrace_broker.log import Files, LogManager, OsFiles, PartitionLog
 from millrace_broker.log.starting import Progress
 from millrace_broker.log.tiered.manager import TieringStatistics
 from millrace_broker.log.tiered.store import ArrowStore
+from millrace_broker.membership import Membership
 from millrace_broker.metadata import (
     GroupConfigs,
     LiveBroker,
     PartitionInfo,
     PayloadSchemas,
     ProducerIds,
-    TopicCatalog,
     TopicChanges,
     TopicInfo,
-    registration,
 )
+from millrace_broker.peers import Peers
 from millrace_broker.purgatory import Arrivals, PartitionKey, PurgatoryStatistics, Timer
 from millrace_broker.remote_reads import RemoteReaders, RemoteReadStatistics
+from millrace_broker.replicas import HostedReplica, ReplicaManager
 from millrace_broker.share_groups import ShareCoordinator, ShareStatistics
 from millrace_broker.small_work import SmallWork, begun
+from millrace_broker.standalone import Standalone
 from millrace_broker.tiering import check_tiered_topics, tiering_settings
 from millrace_broker.transactions import TransactionCoordinator, TransactionStatistics
+
+if TYPE_CHECKING:
+    from millrace_broker.cluster.member import Member
 
 _logger = logging.getLogger(__name__)
 
@@ -68,8 +65,6 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _TICK_S: Final = 1.0
-_MARKER_BYTES: Final = 78
-"""Size of a batch with the end of a transaction."""
 _FIRST_BODIES: Final = 4
 """So many bodies are received at a time before anything is known of their sizes."""
 
@@ -97,27 +92,37 @@ class ServedPartition(NamedTuple):
     topic: TopicInfo
     info: PartitionInfo
     log: PartitionLog
+    replica: HostedReplica | None = None
+    """None where no controller has told of the partition: then ``info`` says who leads it."""
 
     @property
     def key(self) -> PartitionKey:
         """Its name in ``Arrivals``."""
         return self.topic.name, self.info.partition
 
+    @property
+    def known_epoch(self) -> int:
+        """The term of whoever leads it, as far as is known here."""
+        return self.info.leader_epoch if self.replica is None else self.replica.machine.leader_epoch
+
+    @property
+    def leader_epoch(self) -> int:
+        """The term in which this broker leads it. Raises ``NotLeaderError`` when it does not any more."""
+        return self.info.leader_epoch if self.replica is None else self.replica.leader.epoch
+
 
 class Broker:
-    """One broker of a cluster; today also its only one and its controller."""
+    """One broker, by itself or one of a cluster."""
 
     def __init__(self, config: BrokerConfig, *, clock: Clock | None = None, files: Files | None = None) -> None:
         self.config: Final = config
         self.clock: Final[Clock] = clock or SystemClock()
-        self._files: Final[Files] = files or OsFiles()
+        self.files: Final[Files] = files or OsFiles()
         self.timer: Final = Timer(self.clock)
         self.arrivals: Final = Arrivals("fetch", self.timer)
         """What consumers may read has arrived."""
         self.stable_arrivals: Final = Arrivals("fetch of committed records", self.timer)
         """What consumers of committed records may read has arrived: no transaction is open before it any more."""
-        self._stable_offsets: dict[PartitionKey, int] = {}
-        self._unstable_bytes: dict[PartitionKey, int] = {}
         self.appends: Final = Arrivals("produce after another", self.timer)
         """Something was appended, whether or not it may be read yet."""
         self.limits: Final = RequestLimits(
@@ -128,19 +133,28 @@ class Broker:
         self.body_estimate: Final = SizeEstimate(config.queued_max_request_bytes // _FIRST_BODIES)
         self.request_bytes: Final = ByteBudget(config.queued_max_request_bytes)
         self.response_bytes: Final = ByteBudget(config.queued_max_request_bytes)
+        self.is_clustered = config.is_clustered
+        """Whether a controller says who leads: until it does, nothing is led."""
         self._directories: Final = [Path(name).expanduser().absolute() for name in config.log_directories]
         self.failed: Final = asyncio.Event()
         """Set when the broker cannot go on, because of ``failure``."""
-        self.failure: StorageError | None = None
+        self.failure: MillraceError | None = None
         self.small_work: Final = SmallWork(self.clock.monotonic)
         self._io = ThreadPoolExecutor(config.num_io_threads, thread_name_prefix="millrace-io")
-        self._commits = GroupCommit(config.num_io_threads)
+        self.commits: Final = GroupCommit(config.num_io_threads)
         self._remote_readers = RemoteReaders(
             config.remote_log_reader_threads, config.remote_log_reader_max_pending_tasks
         )
         self._administration = ThreadPoolExecutor(1, thread_name_prefix="millrace-administration")
-        self._append_locks: defaultdict[PartitionKey, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.appending: Final = Appending(self)
+        self.append: Final = self.appending.append
+        self.append_end_marker: Final = self.appending.append_end_marker
+        self.delete_records: Final = self.appending.delete_records
+        self.peers: Final = Peers()
+        """The way to the other brokers."""
+        self.replicas: Final = ReplicaManager(self)
+        self.membership: Final[Membership] = self._make_membership()
         self.groups: Final = GroupCoordinator(self)
         self.share_groups: Final = ShareCoordinator(self)
         self.transactions: Final = TransactionCoordinator(self)
@@ -155,6 +169,7 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self.timer.start(self._loop)
         await self.administer(self._open, on_progress)
+        self.replicas.start()
         self.groups.start()
         self.share_groups.start()
         self.transactions.start()
@@ -162,88 +177,66 @@ class Broker:
     def _open(self, on_progress: Progress | None) -> None:
         directories = self._directories
         _make_directory(directories[0])  # the others may fail: those with partitions of topics do
-        self._check_metadata_file(directories[0])
-        self._store = EmbeddedStore(directories[0] / METADATA_FILE, now_ms=self.clock.now_ms)
+        self.coordination, self.cluster_id, self.catalog = self.membership.open()
         try:
-            self.coordination: Coordination = self._store.connect()
-            registration.ensure_roots(self.coordination)
-            self.cluster_id = registration.cluster_id(self.coordination)
-            self.catalog = TopicCatalog(self.coordination, self.config.topic_defaults)
-            self.catalog.load()
             check_tiered_topics(self.config, self.catalog.topics.values())
             self.logs = LogManager.open(
                 directories,
                 broker_id=self.config.broker_id,
                 cluster_id=self.cluster_id,
                 defaults=self.config.topic_defaults,
-                files=self._files,
+                files=self.files,
                 clock=self.clock,
                 on_progress=on_progress,
                 configs={topic.name: topic.config for topic in self.catalog.topics.values()},
                 producer_expiration_ms=self.config.producer_id_expiration_ms,
                 retention_check_interval_ms=self.config.log_retention_check_interval_ms,
                 recovery_threads=self.config.num_recovery_threads_per_data_dir,
+                holds_watermarks=self.is_clustered,
             )
             self._check_directories()
         except BaseException:
-            self._store.close()
+            self.membership.disconnect()
             raise
-        self.controller_epoch = registration.become_controller(
-            self.coordination, self.config.broker_id, now_ms=self.clock.now_ms()
-        )
-        self.changes = TopicChanges(
-            self.config,
-            self.coordination,
-            self.catalog,
-            self.logs,
-            controller_epoch=self.controller_epoch,
-            on_gone=self._forget,
-        )
-        self.changes.resume()
+        deployment = self.membership.deploy(self.logs, self._forget)
+        self.changes = TopicChanges(self.config, self.coordination, self.catalog, deployment)
         if self.config.log_cleaner_enable:
             self.logs.start_cleaner(cleaner_settings(self.config), keys_of(self.catalog))
         if self.config.remote_log_storage_system_enable:
             self.logs.start_tiering(tiering_settings(self.config), ArrowStore(self.config.remote_log_storage_uri))
-        self.group_configs = GroupConfigs(self.coordination, self.config)
-        self.payload_schemas = PayloadSchemas(self.coordination)
+        notices = self.membership.notices
+        self.group_configs = GroupConfigs(self.coordination, self.config, notices)
+        self.payload_schemas = PayloadSchemas(self.coordination, notices)
         self.producer_ids = ProducerIds(self.coordination, self.config.broker_id)
-
-    def _check_metadata_file(self, directory: Path) -> None:
-        """Refuse to begin a new cluster's metadata beside the data of an old one."""
-        if not (directory / METADATA_FILE).exists() and (owner := read_meta_properties(self._files, directory)):
-            raise EnvironmentProblemError(
-                f"{directory} holds data of broker {owner.get('broker.id')} of cluster {owner.get('cluster.id')}, but "
-                f"not its metadata ({METADATA_FILE}): keep the order of log.dirs, or use another data directory"
-            )
 
     def _check_directories(self) -> None:
         """Raise ``StorageError`` when the broker cannot go on: no directory is left, or the metadata's has failed."""
         failed = self.logs.failed_directories()
         metadata = failed.get(self._directories[0])
-        if metadata is not None:
+        if metadata is not None and not self.is_clustered:
             raise StorageError(f"the log directory with the metadata has failed: {metadata.message}")
         if not self.logs.has_directories:
             reasons = "; ".join(error.message for error in failed.values())
             raise StorageError(f"no log directory is left: {reasons}")
 
-    async def announce(self, address: Listener, frame_port: int = 0) -> None:
-        """Register under the address that clients are to use, and begin the periodic work.
-
-        ``frame_port`` is where they find the same calls as frames; 0: nowhere.
-        """
+    def reached_at(self, address: Listener, frame_port: int) -> None:
+        """Clients are to use this address. ``frame_port`` is where they find the same calls as frames; 0: nowhere."""
         self.address = address
         self.frame_port = frame_port
-        node = BrokerNode(
-            host=address.host, port=address.port, rack=self.config.broker_rack, timestamp_ms=self.clock.now_ms()
-        )
-        await self.administer(registration.register, self.coordination, self.config.broker_id, node)
+
+    async def announce(self, address: Listener, frame_port: int = 0) -> None:
+        """Register under the address that clients are to use, and begin the periodic work."""
+        self.reached_at(address, frame_port)
+        await self.membership.announce(address)
         self._ticking = asyncio.create_task(self._tick(), name="millrace-tick")
 
     async def close(self) -> None:
         """Finish what has begun, write checkpoints and the clean-shutdown marks, let go of the directories."""
+        self.replicas.release()
         await self.transactions.close()
         await self.share_groups.close()
         await self.groups.close()
+        await self.replicas.close()
         ticking = getattr(self, "_ticking", None)
         if ticking is not None:
             ticking.cancel()
@@ -254,10 +247,10 @@ class Broker:
             if hasattr(self, "logs"):
                 await self.run_io(self.logs.close)
         finally:
-            if hasattr(self, "_store"):
-                await self.administer(self._store.close)
+            await self.membership.close()
+            await self.peers.close()
             self.timer.close()
-            self._commits.close()
+            self.commits.close()
             self._remote_readers.close()
             self._io.shutdown()
             self._administration.shutdown()
@@ -269,12 +262,16 @@ class Broker:
                 await self.run_io(self.logs.tick)
                 self._check_directories()
             except StorageError as error:
-                _logger.critical("the broker stops: %s", error.message)
-                self.failure = error
-                self.failed.set()
+                self.fail(error)
                 return
             except Exception:
                 _logger.exception("the log's periodic work failed and is tried again")
+
+    def fail(self, error: MillraceError) -> None:
+        """The broker cannot go on: have it stopped."""
+        _logger.critical("the broker stops: %s", error.message)
+        self.failure = error
+        self.failed.set()
 
     # --- threads ---------------------------------------------------------------------------------------------
 
@@ -315,6 +312,10 @@ class Broker:
         """Run a function that touches metadata: one at a time, to its end even if the caller is cancelled."""
         return await asyncio.get_running_loop().run_in_executor(self._administration, lambda: function(*args, **kwargs))
 
+    def on_loop(self, function: Callable[..., object], *args: Any) -> None:
+        """Have a function called on the event loop, from any thread."""
+        self._loop.call_soon_threadsafe(function, *args)
+
     async def to_the_end(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Wait for ``work``; if the caller is cancelled meanwhile, ``work`` goes on all the same."""
         return await begun(work, self._start)
@@ -339,107 +340,27 @@ class Broker:
             )
         return topic
 
-    def partition(self, topic: TopicInfo, number: int) -> ServedPartition:
-        """A partition that this broker leads. Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``."""
+    def partition(self, topic: TopicInfo, number: int, *, may_follow: bool = False) -> ServedPartition:
+        """A partition that this broker leads, or follows if that will do.
+
+        Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``.
+        """
         info = topic.partitions.get(number)
         if info is None:
             raise UnknownTopicOrPartitionError(
                 f"topic {topic.name} has partitions 0 to {len(topic.partitions) - 1}, not {number}"
             )
-        if info.leader != self.config.broker_id:
+        replica = self.replicas.find(topic.name, number)
+        if replica is not None:
+            if not may_follow or replica.follower is None:
+                replica.check_leads()
+        elif info.leader != self.config.broker_id or self.is_clustered:
             raise NotLeaderError(f"{topic.name}-{number} is led by broker {info.leader}: fetch the metadata anew")
         log = self.logs.get(topic.name, number)
         if log is None or log.topic_id != topic.topic_id:
             # Its files are being made or deleted in this moment.
             raise UnknownTopicOrPartitionError(f"{topic.name}-{number} is not there (yet, or any more)")
-        return ServedPartition(topic, info, log)
-
-    async def append(
-        self,
-        partition: ServedPartition,
-        records: bytes,
-        *,
-        in_transaction: bool = False,
-        origin: Origin = Origin.CLIENT,
-    ) -> AppendResult:
-        """Append whole batches, as durably as the topic wants it, and tell those who wait for them.
-
-        ``in_transaction`` says that a coordinator knows the transaction that the batch says it is in; with another
-        ``origin`` less is checked. Raises what the log raises.
-        """
-        epoch = partition.info.leader_epoch
-        async with self._append_locks[partition.key]:
-            result = None
-            if self.small_work.includes(len(records)):
-                result = self.small_work.do(
-                    partition.log.append_at_once,
-                    records,
-                    leader_epoch=epoch,
-                    in_transaction=in_transaction,
-                    origin=origin,
-                )
-            if result is None:
-                result = await self.run_io(
-                    partition.log.append_unsynced,
-                    records,
-                    leader_epoch=epoch,
-                    in_transaction=in_transaction,
-                    origin=origin,
-                )
-        await self._appended(partition, result, len(records))
-        return result
-
-    async def append_end_marker(
-        self,
-        partition: ServedPartition,
-        producer_id: int,
-        producer_epoch: int,
-        marker: EndTransactionMarker,
-        *,
-        is_epoch_raised: bool,
-    ) -> None:
-        """Append the end of a producer's transaction, as durably as the topic wants it. Raises what the log raises."""
-        write = functools.partial(
-            partition.log.append_end_marker_unsynced,
-            producer_id,
-            producer_epoch,
-            marker,
-            leader_epoch=partition.info.leader_epoch,
-            is_epoch_raised=is_epoch_raised,
-        )
-        async with self._append_locks[partition.key]:
-            result = None
-            if self.small_work.includes(_MARKER_BYTES):
-                result = self.small_work.do(write, may_wait=False)
-            if result is None:
-                result = await self.run_io(write)
-        assert result is not None, "it may wait in a thread"
-        await self._appended(partition, result, _MARKER_BYTES)
-
-    async def _appended(self, partition: ServedPartition, result: AppendResult, size_bytes: int) -> None:
-        """Wait for the disk where the topic wants that, and tell those who wait for what was appended."""
-        key, log = partition.key, partition.log
-        self.appends.arrived(key, size_bytes)
-        if log.must_sync(result):
-            await self._commits.synced(log, result.last_offset + 1)
-        elif log.config.flush_ms < _TICK_S * 1000:
-            self._commits.sync_within(log, log.config.flush_ms / 1000)
-        self.arrivals.arrived(key, size_bytes)
-        unstable_bytes = self._unstable_bytes.pop(key, 0) + size_bytes
-        stable_offset = log.last_stable_offset
-        if stable_offset > self._stable_offsets.get(key, -1):
-            self._stable_offsets[key] = stable_offset
-            self.stable_arrivals.arrived(key, unstable_bytes)
-        if stable_offset < log.high_watermark:
-            self._unstable_bytes[key] = unstable_bytes
-
-    async def delete_records(self, partition: ServedPartition, before_offset: int) -> int:
-        """Delete the records before an offset; returns where the log starts then. Raises what the log raises."""
-        try:
-            return await self.run_io(self.logs.delete_records, *partition.key, before_offset)
-        finally:
-            self.arrivals.changed(partition.key)
-            self.stable_arrivals.changed(partition.key)
+        return ServedPartition(topic, info, log, replica)
 
     def _forget(self, topic: TopicInfo) -> None:
         """Wake and forget whoever deals with a topic that is gone. Called in the administration thread."""
@@ -447,10 +368,8 @@ class Broker:
         def forget() -> None:
             for number in topic.partitions:
                 key = topic.name, number
-                for arrivals in (self.arrivals, self.stable_arrivals, self.appends):
-                    arrivals.changed(key)
-                for known in (self._append_locks, self._stable_offsets, self._unstable_bytes):
-                    known.pop(key, None)
+                self.appending.changed(key)
+                self.appending.locks.pop(key, None)
             self.groups.topic_deleted(topic.name)
             self.share_groups.topic_deleted(topic)
 
@@ -458,9 +377,23 @@ class Broker:
 
     # --- the cluster -----------------------------------------------------------------------------------------
 
-    def live_brokers(self) -> Iterable[LiveBroker]:
-        """The brokers of the cluster that are up, by id."""
-        return registration.live_brokers(self.coordination)
+    def _make_membership(self) -> Membership:
+        if not self.config.is_clustered:
+            return Standalone(self, self._directories[0], self.files)
+        from millrace_broker.cluster.member import Member  # not for a broker by itself
+
+        return Member(self, self._directories)
+
+    @property
+    def member(self) -> Member:
+        """This broker as one of a cluster. Raises ``InvalidRequestError`` where it is by itself."""
+        if not self.config.is_clustered:
+            raise InvalidRequestError(f"broker {self.config.broker_id} is by itself: no controller has a say here")
+        return cast("Member", self.membership)
+
+    def live_brokers(self) -> Sequence[LiveBroker]:
+        """The brokers of the cluster that are up, by id. Raises ``BrokerUnavailableError`` while they are not known."""
+        return self.membership.live_brokers()
 
     def statistics(self) -> BrokerStatistics:
         """The present numbers."""
@@ -476,7 +409,7 @@ class Broker:
             ),
             delayed_fetches=self.arrivals.statistics(),
             delayed_committed_fetches=self.stable_arrivals.statistics(),
-            group_commit=self._commits.statistics(),
+            group_commit=self.commits.statistics(),
             remote_reads=self._remote_readers.statistics(),
             tiering=None if self.logs.tiering is None else self.logs.tiering.statistics(),
             groups=self.groups.statistics(),

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from millrace.config.broker import BrokerConfig, Listener
-from millrace.errors import StorageError
+from millrace.errors import MillraceError
 from millrace_broker.broker import Broker
 from millrace_broker.environment import Clock
 from millrace_broker.frame_listener import FrameListener
@@ -76,10 +76,16 @@ class BrokerServer:
             await self.broker.open(on_progress)
             self._serve_metrics()
             advertised = self._config.advertised
-            await self.broker.announce(Listener(_reachable(advertised.host), advertised.port or self._port), frame_port)
+            address = Listener(_reachable(advertised.host), advertised.port or self._port)
+            self.broker.reached_at(address, frame_port)
+            # A broker by itself is known before it is asked; in a cluster the controller speaks to it once it is known.
+            if not self._config.is_clustered:
+                await self.broker.announce(address, frame_port)
             if self._frames is not None:
                 await self._frames.start()
             await self._server.start()
+            if self._config.is_clustered:
+                await self.broker.announce(address, frame_port)
         except BaseException:
             await self._stop_listening(None)
             await self.broker.close()
@@ -92,7 +98,7 @@ class BrokerServer:
         """The cluster's id, once started."""
         return self.broker.cluster_id
 
-    async def failed(self) -> StorageError:
+    async def failed(self) -> MillraceError:
         """Wait until the broker cannot go on, and return why. It is to be stopped then."""
         await self.broker.failed.wait()
         assert self.broker.failure is not None
@@ -103,10 +109,12 @@ class BrokerServer:
         if not self._is_started:
             return
         self._is_started = False
+        await self.broker.membership.leave()
         self.broker.share_groups.release()
         self.broker.arrivals.close()
         self.broker.stable_arrivals.close()
         self.broker.appends.close()
+        self.broker.replicas.release()
         self.broker.groups.release()
         self.broker.transactions.release()
         await self._stop_listening(_GRACE_S)

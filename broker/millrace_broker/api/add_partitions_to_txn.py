@@ -12,6 +12,8 @@ from millrace_broker.transactions import Producer
 
 async def handle(broker: Broker, request: pb.AddPartitionsToTxnRequest, call: Call) -> pb.AddPartitionsToTxnResponse:
     """Add all partitions, or none where one of them does not exist: its error stands beside it."""
+    if request.verify_only:
+        return await _verify(broker, request)
     wanted = [(topic.name, number) for topic in request.topics for number in topic.partitions]
     problems = {partition: problem for partition in wanted if (problem := _problem(broker, *partition)) is not None}
     if not problems:
@@ -29,6 +31,23 @@ async def handle(broker: Broker, request: pb.AddPartitionsToTxnRequest, call: Ca
             if problems:
                 skipped = OperationNotAttemptedError("not added, because another partition of the request was refused")
                 result.error.CopyFrom(error_message(problems.get((topic.name, number), skipped)))
+    return response
+
+
+async def _verify(broker: Broker, request: pb.AddPartitionsToTxnRequest) -> pb.AddPartitionsToTxnResponse:
+    """Say of each partition whether it is part of the open transaction, for the broker that leads it (KIP-890)."""
+    response = pb.AddPartitionsToTxnResponse()
+    producer = Producer(request.producer_id, request.producer_epoch)
+    for topic in request.topics:
+        errors = response.topics.add(name=topic.name)
+        for number in topic.partitions:
+            result = errors.partitions.add(partition=number)
+            try:
+                await broker.transactions.verify_here(
+                    request.transactional_id, producer, (topic.name, number), coordinator_key=request.coordinator_key
+                )
+            except MillraceError as error:
+                result.error.CopyFrom(error_message(error))
     return response
 
 

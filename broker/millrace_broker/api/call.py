@@ -6,7 +6,8 @@ import logging
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from millrace.errors import MillraceError, UnknownServerError
+from millrace.coordination import ConnectionLossError, SessionExpiredError
+from millrace.errors import MillraceError, RequestTimedOutError, UnknownServerError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.limits import Lease
 
@@ -27,6 +28,10 @@ class Call:
 
 def known_error(error: Exception) -> MillraceError:
     """The error as a client may see it: one of ours as it is, anything else logged with its stack and hidden."""
+    if isinstance(error, (ConnectionLossError, SessionExpiredError)):
+        return RequestTimedOutError(
+            f"the broker has lost sight of ZooKeeper, whether this happened is unknown: {error}"
+        )
     if isinstance(error, MillraceError):
         return error
     _logger.error("unexpected failure in %s", in_progress.get(), exc_info=error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millrace.errors import RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.broker import Broker
@@ -16,8 +17,16 @@ async def handle(broker: Broker, request: pb.CreatePartitionsRequest, call: Call
         try:
             rules.check_not_internal(topic.name)
             await broker.administer(
-                broker.changes.create_partitions, topic.name, topic.count, validate_only=request.validate_only
+                broker.changes.create_partitions,
+                topic.name,
+                topic.count,
+                assignment={each.partition: tuple(each.replicas) for each in topic.assignment},
+                validate_only=request.validate_only,
             )
+            if not request.validate_only and await broker.membership.led([topic.name], request.timeout_ms):
+                raise RequestTimedOutError(
+                    f"the new partitions of {topic.name} are there, but not all have leaders yet"
+                )
         except Exception as error:  # noqa: BLE001 - stands beside the topic, unexpected ones are logged
             result.error.CopyFrom(error_message(error))
     return response

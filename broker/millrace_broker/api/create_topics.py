@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from millrace.errors import InvalidRequestError
+from millrace.errors import InvalidRequestError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.broker import Broker
@@ -28,7 +28,16 @@ async def handle(broker: Broker, request: pb.CreateTopicsRequest, call: Call) ->
             result.topic_id = info.topic_id.bytes
             result.schema_id = info.schema_id
             result.num_partitions = len(info.partitions)
+    created = [result.name for result in response.results if result.topic_id]
+    late = set(await broker.membership.led(created, request.timeout_ms))
+    for result in response.results:
+        if result.name in late:
+            result.error.CopyFrom(error_message(_late(result.name)))
     return response
+
+
+def _late(name: str) -> RequestTimedOutError:
+    return RequestTimedOutError(f"topic {name} is created, but not all of its partitions have leaders yet")
 
 
 def _spec(topic: pb.NewTopic) -> TopicSpec:
@@ -39,4 +48,5 @@ def _spec(topic: pb.NewTopic) -> TopicSpec:
         configs=dict(topic.configs),
         arrow_schema=topic.arrow_schema,
         key_columns=tuple(topic.key_columns),
+        assignment={each.partition: tuple(each.replicas) for each in topic.assignment},
     )

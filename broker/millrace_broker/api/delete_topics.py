@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millrace.errors import RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.broker import Broker
@@ -16,6 +17,10 @@ async def handle(broker: Broker, request: pb.DeleteTopicsRequest, call: Call) ->
         try:
             rules.check_not_internal(name)
             topic = await broker.administer(broker.changes.delete, name)
+            if not await broker.membership.gone(topic, request.timeout_ms):
+                raise RequestTimedOutError(
+                    f"topic {name} is marked to be deleted; that ends when all brokers with its partitions are there"
+                )
             result.topic_id = topic.topic_id.bytes
         except Exception as error:  # noqa: BLE001 - stands beside the topic, unexpected ones are logged
             result.error.CopyFrom(error_message(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millrace.config.broker import BrokerConfig
+from millrace.config.cluster import ZOOKEEPER_PREFIX
 from millrace.config.group import GroupConfig
 from millrace.config.topic import TopicConfig
 from millrace.protocol import millrace_pb2 as pb
@@ -16,6 +17,7 @@ _DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"
 _DYNAMIC_GROUP = "DYNAMIC_GROUP_CONFIG"
 _STATIC_BROKER = "STATIC_BROKER_CONFIG"
 _DEFAULT = "DEFAULT_CONFIG"
+_NO_FIELD = ("Default of topics.", "The way to ZooKeeper.")
 
 
 async def handle(broker: Broker, request: pb.DescribeConfigsRequest, call: Call) -> pb.DescribeConfigsResponse:
@@ -64,9 +66,11 @@ def _broker_entries(broker: Broker) -> Iterator[pb.ConfigEntry]:
     defaults = BrokerConfig.load({}).options()
     for option, value in broker.config.options().items():
         field = BrokerConfig.model_fields.get(option.replace(".", "_"))
+        is_sensitive = option.endswith(".password")
         yield pb.ConfigEntry(
             name=option,
-            value=text_of(value),
-            source=_DEFAULT if value == defaults[option] else _STATIC_BROKER,
-            documentation=(field.description or "") if field else "Default of topics.",
+            value="" if is_sensitive else text_of(value),
+            source=_DEFAULT if value == defaults.get(option) else _STATIC_BROKER,
+            is_sensitive=is_sensitive,
+            documentation=(field.description or "") if field else _NO_FIELD[option.startswith(ZOOKEEPER_PREFIX)],
         )

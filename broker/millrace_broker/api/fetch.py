@@ -18,7 +18,7 @@ from millrace.protocol.fetch_response import FetchAnswer
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.api.leader_epochs import check_epoch, divergence
 from millrace_broker.api.ranges import aborted_within, end_of
-from millrace_broker.broker import Broker
+from millrace_broker.broker import Broker, ServedPartition
 from millrace_broker.limits import Lease
 from millrace_broker.log import PartitionLog
 
@@ -32,7 +32,12 @@ class _Reading(NamedTuple):
 
 
 async def handle(broker: Broker, request: pb.FetchRequest, call: Call) -> FetchAnswer:
-    """Read what is there; with fewer than ``min_bytes``, wait up to ``max_wait_ms`` for more and read again."""
+    """Read what is there; with fewer than ``min_bytes``, wait up to ``max_wait_ms`` for more and read again.
+
+    Replicas (``replica_id`` not negative) get what is not on all of them yet, and say by it how far they are.
+    """
+    if request.replica_id >= 0:
+        return await broker.replicas.fetch(request, call.response_lease)
     max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
     min_bytes = min(request.min_bytes, max_bytes)
     keys = [(topic.name, partition.partition) for topic in request.topics for partition in topic.partitions]
@@ -82,8 +87,11 @@ async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int) -> _Re
             try:
                 topic = broker.topic(topic_fetch.name, topic_fetch.topic_id)
                 topic_records.topic_id = topic.topic_id.bytes
-                partition = broker.partition(topic, wanted.partition)
+                partition = broker.partition(topic, wanted.partition, may_follow=bool(request.rack_id))
                 check_epoch(partition, wanted.current_leader_epoch)
+                if request.rack_id and _is_sent_elsewhere(broker, request, partition, wanted, result):
+                    has_error = True
+                    continue
                 left_bytes = min(wanted.partition_max_bytes, max_bytes - size_bytes)
                 _describe(result, partition.log)
                 if wanted.HasField("last_fetched_epoch") and _diverges(result, partition.log, wanted):
@@ -121,6 +129,24 @@ def _read_committed(
 ) -> tuple[bytes, list[pb.AbortedTransaction]]:
     records = log.read(offset, max_bytes, end_offset=end_offset, min_one_batch=is_first)
     return records, aborted_within(log, offset, records)
+
+
+def _is_sent_elsewhere(
+    broker: Broker,
+    request: pb.FetchRequest,
+    partition: ServedPartition,
+    wanted: pb.FetchRequest.PartitionFetch,
+    result: pb.FetchResponse.PartitionRecords,
+) -> bool:
+    """Whether the caller is to read from a replica that is closer to it, which the result then names."""
+    if partition.replica is None or not partition.replica.leads:
+        return False
+    preferred = broker.replicas.preferred_read_replica(partition.replica, request.rack_id, wanted.fetch_offset)
+    if preferred is None:
+        return False
+    _describe(result, partition.log)
+    result.preferred_read_replica = preferred
+    return True
 
 
 def _diverges(

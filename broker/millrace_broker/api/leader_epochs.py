@@ -17,7 +17,7 @@ def check_epoch(partition: ServedPartition, epoch: int) -> None:
 
     Raises ``FencedLeaderEpochError``, ``UnknownLeaderEpochError``.
     """
-    present = partition.info.leader_epoch
+    present = partition.known_epoch
     name = f"{partition.topic.name}-{partition.info.partition}"
     if 0 <= epoch < present:
         raise FencedLeaderEpochError(f"{name} is in leader epoch {present}, the request in {epoch}: fetch the metadata")

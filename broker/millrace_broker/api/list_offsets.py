@@ -7,6 +7,7 @@ from typing import Final
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.leader_epochs import check_epoch
 from millrace_broker.api.ranges import end_of
 from millrace_broker.broker import Broker
 from millrace_broker.log import PartitionLog
@@ -34,6 +35,11 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> 
                 topic_offsets.topic_id = topic.topic_id.bytes
                 partition = broker.partition(topic, wanted.partition)
                 log = partition.log
+                if wanted.HasField("current_leader_epoch"):
+                    check_epoch(partition, wanted.current_leader_epoch)
+                if request.HasField("replica_id") and wanted.timestamp == LATEST:
+                    result.offset, result.timestamp = log.log_end_offset, -1
+                    continue
                 # Looking for a time, one begins at the start; an end of the log is known without looking.
                 looks_from = log.log_end_offset if wanted.timestamp in _ENDS else log.log_start_offset
                 result.offset, result.timestamp = await broker.run_read(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Final
 
 from millrace.coordinator_records import INTERNAL_TOPICS
 from millrace.errors import MillraceError, TopicExistsError, UnknownTopicOrPartitionError
@@ -12,11 +13,15 @@ from millrace_broker.broker import Broker
 from millrace_broker.metadata import PartitionInfo, TopicInfo, TopicSpec
 from millrace_broker.metadata.topics import LEADER_NONE
 
+_CREATION_WAIT_MS: Final = 5_000
+"""How long the leaders of a topic are waited for that was created because somebody asked for it."""
+
 
 async def handle(broker: Broker, request: pb.MetadataRequest, call: Call) -> pb.MetadataResponse:
     """Describe the topics asked for, or all; unknown ones carry their error, or are created where that is enabled."""
-    response = pb.MetadataResponse(cluster_id=broker.cluster_id, controller_id=broker.config.broker_id)
-    for live in broker.live_brokers():
+    live_brokers = broker.live_brokers()
+    response = pb.MetadataResponse(cluster_id=broker.cluster_id, controller_id=broker.membership.controller_id)
+    for live in live_brokers:
         response.brokers.add(node_id=live.broker_id, host=live.host, port=live.port, rack=live.rack)
     for name in request.topics or broker.catalog.topics:
         topic = response.topics.add(name=name)
@@ -36,6 +41,7 @@ async def _find(broker: Broker, name: str, *, may_create: bool) -> TopicInfo:
             raise
     with contextlib.suppress(TopicExistsError):  # another call was faster
         await broker.administer(broker.changes.create, TopicSpec(name=name))
+    await broker.membership.led([name], _CREATION_WAIT_MS)
     return broker.topic(name)
 
 

@@ -77,13 +77,13 @@ async def _append(
         topic = broker.topic(topic_data.name, topic_data.topic_id)
         rules.check_not_internal(topic.name)
         partition = broker.partition(topic, data.partition)
-        if request.acks == _ALL:
+        if request.acks == _ALL and partition.replica is None:
             _check_replicas(topic, partition)
         sent = data.records  # each look at it is a copy
         records = await broker.run_sized(work_bytes_of(topic, sent), prepare_records, topic, sent)
         if request.transactional_id:
             await _verify(broker, request, partition, records)
-        appended = await _append_in_order(broker, partition, records, in_transaction=bool(request.transactional_id))
+        appended = await _append_in_order(broker, request, partition, records)
     except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
         result.base_offset = -1
         result.log_append_time_ms = -1
@@ -127,13 +127,19 @@ async def _verify(broker: Broker, request: pb.ProduceRequest, partition: ServedP
 
 
 async def _append_in_order(
-    broker: Broker, partition: ServedPartition, records: bytes, *, in_transaction: bool
+    broker: Broker, request: pb.ProduceRequest, partition: ServedPartition, records: bytes
 ) -> AppendResult:
     deadline = broker.clock.monotonic() + _OVERTAKING_WAIT_S
     while True:
         watch = broker.appends.watch([partition.key])
         try:
-            return await broker.append(partition, records, in_transaction=in_transaction)
+            return await broker.append(
+                partition,
+                records,
+                in_transaction=bool(request.transactional_id),
+                acks_all=request.acks == _ALL,
+                timeout_s=request.timeout_ms / 1000,
+            )
         except OutOfOrderSequenceError:
             left_s = deadline - broker.clock.monotonic()
             if left_s <= 0 or not await watch.wait(wanted_bytes=1, timeout_s=left_s):

@@ -4,16 +4,27 @@ Invariants
 
 - A shard is handed out only once the whole of its partition has been read, and until it is closed.
 - There is at most one shard of a partition, and only it appends there.
+- A shard is of one term in which this broker leads its partition: where that ends it is closed, and the next term's is
+  read from the log.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from millrace.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
+from millrace.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    MillraceError,
+    NotCoordinatorError,
+    NotLeaderError,
+    UnknownTopicOrPartitionError,
+)
 from millrace_broker.coordinators.hashing import partition_of
 from millrace_broker.coordinators.internal_topics import InternalTopics
 from millrace_broker.coordinators.state_log import LoadedBatch, StateLog
@@ -58,6 +69,8 @@ class Shards(Generic[S]):
         self._shards: dict[int, S] = {}
         self._logs: dict[int, StateLog] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
+        self._terms: Final[Counter[int]] = Counter()
+        self._closing: Final[set[asyncio.Task[None]]] = set()
         self._is_closed = False
 
     @property
@@ -67,8 +80,30 @@ class Shards(Generic[S]):
         return None if topic is None else len(topic.partitions)
 
     def start(self) -> None:
-        """Begin to read the partitions, if the topic is there."""
+        """Begin to read the partitions that are led here, if the topic is there, and those that will be."""
+        self._broker.replicas.role_listeners[self.topic] = self._role_changed
         for number in range(self.partition_count or 0):
+            if self._leads(number):
+                self._load(number)
+
+    def _leads(self, number: int) -> bool:
+        try:
+            self._broker.partition(self._broker.topic(self.topic), number)
+        except MillraceError:
+            return False
+        return True
+
+    def _role_changed(self, number: int) -> None:
+        """This broker leads a partition from now on, or does not any more."""
+        self._terms[number] += 1
+        shard, log = self._shards.pop(number, None), self._logs.pop(number, None)
+        if shard is not None:
+            shard.deactivate()
+        if log is not None:
+            closing = asyncio.create_task(log.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        if self._leads(number):
             self._load(number)
 
     async def ensure_topic(self) -> int:
@@ -98,11 +133,11 @@ class Shards(Generic[S]):
             return shard
         if self._is_closed:
             raise CoordinatorNotAvailableError("the broker is stopping: find the coordinator anew")
-        info = self._broker.topic(self.topic).partitions[number]
-        if info.leader != self._broker.config.broker_id:
-            raise NotCoordinatorError(
-                f"{self.topic}-{number} is led by broker {info.leader}: find the coordinator anew"
-            )
+        try:
+            with contextlib.suppress(UnknownTopicOrPartitionError):  # its files are being made
+                self._broker.partition(self._broker.topic(self.topic), number)
+        except NotLeaderError as error:
+            raise NotCoordinatorError(f"{error.message}: find the coordinator anew") from error
         self._load(number)
         raise CoordinatorLoadInProgressError(f"{self.topic}-{number} is being read: try again")
 
@@ -136,17 +171,22 @@ class Shards(Generic[S]):
         self._loading[number] = task
 
     async def _load_partition(self, number: int) -> None:
-        log = StateLog(self._broker, self.topic, number)
+        log, term = StateLog(self._broker, self.topic, number), self._terms[number]
         shard = self._make(log)
         try:
             await self._broker.administer(_nothing)  # the topic may be being created: its files are there then
             await log.load(shard.replay)
+        except NotLeaderError:
+            _logger.info("%s is led by another broker before it could be read", log.name)
+            return
         except Exception:
             _logger.exception("%s could not be read: what it coordinates is not available", log.name)
             return
         finally:
             del self._loading[number]
-        if not self._is_closed:
+            if term != self._terms[number] and self._leads(number):
+                self._load(number)
+        if not self._is_closed and term == self._terms[number]:
             self._logs[number] = log
             self._shards[number] = shard
             shard.activate()
@@ -161,6 +201,7 @@ class Shards(Generic[S]):
             shard.deactivate()
         for log in self._logs.values():
             await log.close()
+        await asyncio.gather(*self._closing)
 
 
 def _nothing() -> None:

@@ -15,7 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from millrace.errors import MillraceError
+from millrace.errors import (
+    CoordinatorNotAvailableError,
+    MillraceError,
+    NotCoordinatorError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+)
 from millrace.records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -30,6 +37,7 @@ from millrace.records import (
     scan_headers,
 )
 from millrace.records.control import ControlType
+from millrace_broker.log import PartitionLog
 from millrace_broker.log.producers import Origin
 
 if TYPE_CHECKING:
@@ -89,7 +97,7 @@ class StateLog:
     @property
     def leader_epoch(self) -> int:
         """In which term this broker leads the partition."""
-        return self._partition().info.leader_epoch
+        return self._partition().leader_epoch
 
     def _partition(self) -> ServedPartition:
         return self._broker.partition(self._broker.topic(self.topic), self.number)
@@ -106,17 +114,14 @@ class StateLog:
 
         Raises what reading a log does; what ``visit`` raises ends it as well.
         """
-        await self._broker.run_io(self._load, visit)
-
-    def _load(self, visit: Callable[[LoadedBatch], None]) -> None:
-        log = self._partition().log
-        if log.high_watermark < log.log_end_offset:
-            log.flush()  # what was appended before a crash and never acknowledged is decided by being here
-        offset = log.log_start_offset
-        while data := log.read(offset, _READ_BYTES):
-            for position, header in scan_headers(data):
-                visit(_loaded(data, position, header))
-                offset = header.last_offset + 1
+        partition = self._partition()
+        log, end_offset = partition.log, partition.log.log_end_offset
+        if log.durable_end < end_offset:
+            # What was appended before a crash and never acknowledged is decided by being here.
+            await self._broker.run_io(log.flush)
+        if partition.replica is not None:
+            await self._broker.replicas.committed(partition.replica, end_offset)
+        await self._broker.run_io(_load, log, visit)
 
     # --- appending -----------------------------------------------------------------------------------------
 
@@ -202,11 +207,23 @@ class StateLog:
             base_sequence=NO_SEQUENCE if producer is None else 0,  # as Kafka writes it; nobody looks at it
             is_transactional=producer is not None,
         )
-        partition = self._partition()
-        result = await self._broker.append(
-            partition, data, in_transaction=producer is not None, origin=Origin.COORDINATOR
-        )
+        try:
+            result = await self._broker.append(
+                self._partition(), data, in_transaction=producer is not None, origin=Origin.COORDINATOR
+            )
+        except NotLeaderError as error:
+            raise NotCoordinatorError(f"{error.message}, and so coordinates what is in it") from error
+        except (NotEnoughReplicasError, NotEnoughReplicasAfterAppendError) as error:
+            raise CoordinatorNotAvailableError(error.message) from error
         return result.base_offset
+
+
+def _load(log: PartitionLog, visit: Callable[[LoadedBatch], None]) -> None:
+    offset = log.log_start_offset
+    while data := log.read(offset, _READ_BYTES):
+        for position, header in scan_headers(data):
+            visit(_loaded(data, position, header))
+            offset = header.last_offset + 1
 
 
 def _fail(appends: Sequence[_Append], error: Exception) -> None:

@@ -12,6 +12,7 @@
 ``aborted``             the transaction indexes
 ``retention``, ``extents``   which segments may go; how a range is cut for parallel reading
 ``data_directory``, ``checkpoints``, ``partition_metadata``  the small files
+``following``           what a follower does: a leader's batches as they are, truncation; ``replicated_logs`` of all
 ``log_directories``     which directories serve, and which have failed
 ``files``, ``watched_files``  all disk access, behind an interface; and how faults of a disk are noticed
 """

@@ -124,7 +124,7 @@ class AppendableLog(ReadableLog):
         self._recovery_point = loaded.recovery_point
         self._producers = loaded.producers
         self._first_open_offset = loaded.producers.first_open_offset()
-        self._epochs = loaded.epochs
+        self._epochs, self._has_unwritten_epoch = loaded.epochs, False
 
     # --- what it is ----------------------------------------------------------------------------------------
 
@@ -137,13 +137,22 @@ class AppendableLog(ReadableLog):
     def config(self, config: TopicConfig) -> None:
         with self._lock:
             self._config = config
-            if not config.syncs_before_ack:
-                self._high_watermark = self._log_end_offset
+            self._follow_end()
 
     @property
     def recovery_point(self) -> int:
         """Offset before which everything has been synced to the disk."""
         return self._recovery_point
+
+    @property
+    def durable_end(self) -> int:
+        """Offset before which everything is as durable here as the topic wants it to be before it is acknowledged."""
+        return self._recovery_point if self._config.syncs_before_ack else self._log_end_offset
+
+    def _follow_end(self) -> None:
+        """Move the high watermark to where the log ends, unless other replicas have a say in it."""
+        if self._is_only_replica:
+            self._high_watermark = max(self._high_watermark, self.durable_end)
 
     @property
     def leader_epochs(self) -> tuple[tuple[int, int], ...]:
@@ -372,20 +381,20 @@ class AppendableLog(ReadableLog):
         lowest = 0 if header.is_transactional and entry.epoch != header.producer_epoch else None
         return append_batch(entry, header, origin, lowest_sequence=lowest)
 
-    def _note_epoch(self, leader_epoch: int) -> None:
-        """Write a new epoch down before anything of it is appended."""
-        if leader_epoch != self._epochs.latest:
-            epochs = LeaderEpochs(self._epochs.entries)
-            epochs.assign(leader_epoch, self._log_end_offset)
+    def _note_epochs(self, *begun: tuple[int, int]) -> None:
+        """Write new epochs, (epoch, start offset) each, down before anything of them is appended."""
+        epochs = LeaderEpochs(self._epochs.entries)
+        is_news = [epochs.assign(epoch, start_offset) for epoch, start_offset in begun]
+        if any(is_news) or self._has_unwritten_epoch:
             write_epochs(self._files, self.directory / LEADER_EPOCHS, epochs.entries)
-            self._epochs = epochs
+            self._epochs, self._has_unwritten_epoch = epochs, False
 
     def _ready_appender(
         self, headers: Sequence[BatchHeader], size_bytes: int, leader_epoch: int, now_ms: int
     ) -> SegmentAppender | None:
         """What these batches can be appended with if that needs no file that is not open."""
         appender = self._appender
-        if appender is None or leader_epoch != self._epochs.latest:
+        if appender is None or leader_epoch != self._epochs.latest or self._has_unwritten_epoch:
             return None
         return None if self._must_roll(appender, headers, size_bytes, now_ms) else appender
 
@@ -393,7 +402,7 @@ class AppendableLog(ReadableLog):
         self, headers: Sequence[BatchHeader], size_bytes: int, leader_epoch: int, now_ms: int
     ) -> SegmentAppender:
         """The same where files must be made for it."""
-        self._note_epoch(leader_epoch)
+        self._note_epochs((leader_epoch, self._log_end_offset))
         appender = self._appender or self._open_appender(now_ms)
         return self.roll() if self._must_roll(appender, headers, size_bytes, now_ms) else appender
 
@@ -411,8 +420,7 @@ class AppendableLog(ReadableLog):
             self._undo(appender, error)
             raise
         self._log_end_offset = headers[-1].next_offset
-        if not self._config.syncs_before_ack:
-            self._high_watermark = self._log_end_offset
+        self._follow_end()
         now_s = self._clock.monotonic()
         self._recent = self._recent.grown(headers[0].base_offset, size_bytes, now_s)
         if self._unflushed_since is None:

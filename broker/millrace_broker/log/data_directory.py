@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from millrace.errors import EnvironmentProblemError, MillraceError
+from millrace.errors import EnvironmentProblemError, MillraceError, StorageError
 from millrace_broker.log.checkpoints import (
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
@@ -36,8 +36,8 @@ _LOG: Final = logging.getLogger(__name__)
 class DataDirectory:
     """One of the broker's log directories, locked.
 
-    ``recovery_points`` and ``log_start_offsets`` are the checkpoints as they were found at start; without the file of
-    the former it is not known of any partition what had been synced. ``failure``: why the directory is not used any
+    ``recovery_points``, ``log_start_offsets`` and ``high_watermarks`` are the checkpoints as they were found at start;
+    without the file of the first it is not known of any partition what had been synced. ``failure``: why the directory is not used any
     more.
     """
 
@@ -46,6 +46,7 @@ class DataDirectory:
     was_clean: bool
     recovery_points: dict[Partition, int] | None
     log_start_offsets: dict[Partition, int]
+    high_watermarks: dict[Partition, int]
     _lock: Lock
     failure: MillraceError | None = None
     _kept: set[Partition] = field(default_factory=set)
@@ -70,6 +71,7 @@ class DataDirectory:
             has_points = files.size_bytes(path / RECOVERY_POINTS) is not None
             recovery_points = read_offsets(files, path / RECOVERY_POINTS) if has_points else None
             log_start_offsets = read_offsets(files, path / LOG_START_OFFSETS)
+            high_watermarks = _read_high_watermarks(files, path)
             was_clean = files.size_bytes(path / CLEAN_SHUTDOWN) is not None
             if was_clean:
                 files.remove(path / CLEAN_SHUTDOWN)
@@ -77,7 +79,7 @@ class DataDirectory:
         except BaseException:
             lock.release()
             raise
-        return cls(path, files, was_clean, recovery_points, log_start_offsets, lock)
+        return cls(path, files, was_clean, recovery_points, log_start_offsets, high_watermarks, lock)
 
     def recovery_point(self, partition: Partition) -> int | None:
         """The offset before which a partition was synced; None when that is not known of any.
@@ -106,8 +108,13 @@ class DataDirectory:
         kept_points = {key: (self.recovery_points or {}).get(key, 0) for key in self._kept}
         kept_starts = {key: self.log_start_offsets[key] for key in self._kept & self.log_start_offsets.keys()}
         write_offsets(self.files, self.path / RECOVERY_POINTS, kept_points | recovery_points)
-        write_offsets(self.files, self.path / HIGH_WATERMARKS, high_watermarks)
+        self.write_high_watermarks(high_watermarks)
         write_offsets(self.files, self.path / LOG_START_OFFSETS, kept_starts | log_start_offsets)
+
+    def write_high_watermarks(self, high_watermarks: dict[Partition, int]) -> None:
+        """Replace the checkpoint of high watermarks, but for what is to be kept of it. Raises ``StorageError``."""
+        kept = {key: self.high_watermarks[key] for key in self._kept & self.high_watermarks.keys()}
+        write_offsets(self.files, self.path / HIGH_WATERMARKS, kept | high_watermarks)
 
     def mark_clean(self) -> None:
         """Say that all is synced and nothing will be appended: the next start need not recover.
@@ -121,6 +128,15 @@ class DataDirectory:
     def release(self) -> None:
         """Unlock."""
         self._lock.release()
+
+
+def _read_high_watermarks(files: Files, path: Path) -> dict[Partition, int]:
+    """Read the high watermarks; none if the file is damaged, for that what is known of them is too low does no harm."""
+    try:
+        return read_offsets(files, path / HIGH_WATERMARKS)
+    except StorageError as error:
+        _LOG.warning("%s; high watermarks begin anew", error.message)
+        return {}
 
 
 def read_meta_properties(files: Files, directory: Path) -> dict[str, str]:

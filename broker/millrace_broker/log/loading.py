@@ -250,14 +250,15 @@ class LogDirectory:
                     "delete the partition"
                 )
             _LOG.warning("%s: cut from %d to %d bytes (%s)", segment.path, size_bytes, sound.size_bytes, sound.problem)
-            self._cut(segment, sound.size_bytes, in_place=sound.is_incomplete)
+            self.cut(segment, sound.size_bytes, in_place=sound.is_incomplete)
         segment.size_bytes = sound.size_bytes
         builder.finish()
         builder.write(self.files, segment.offset_index_path, segment.time_index_path)
-        self._sync(segment)
+        self.sync(segment)
         return sound
 
-    def _cut(self, segment: Segment, size_bytes: int, *, in_place: bool) -> None:
+    def cut(self, segment: Segment, size_bytes: int, *, in_place: bool) -> None:
+        """Let a segment's file end earlier; not ``in_place`` where a reader may have the rest mapped. To be synced."""
         file = self.files.open(segment.path)
         if in_place:
             file.truncate(size_bytes)
@@ -272,7 +273,8 @@ class LogDirectory:
         self.files.rename(beside, segment.path)
         self.files.sync_directory(self.directory)
 
-    def _sync(self, segment: Segment) -> None:
+    def sync(self, segment: Segment) -> None:
+        """Make a segment's file survive a power failure."""
         file = self.files.open(segment.path)
         file.sync()
         file.close()

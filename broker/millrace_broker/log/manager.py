@@ -44,6 +44,7 @@ from millrace_broker.log.log_directories import LogDirectories
 from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.partition import PartitionLog
 from millrace_broker.log.partition_metadata import read_topic_id
+from millrace_broker.log.replicated_logs import ReplicatedLogs
 from millrace_broker.log.starting import Progress, find_partitions, load_all
 from millrace_broker.log.tiered.deletions import RemoteDeletions
 from millrace_broker.log.tiered.manager import RemoteLogManager, TieringSettings
@@ -58,7 +59,7 @@ PRODUCER_EXPIRATION_MS: Final = 86_400_000
 RECOVERY_THREADS: Final = 1
 
 
-class LogManager:
+class LogManager(ReplicatedLogs):
     """The broker's partitions, over one or more log directories."""
 
     def __init__(
@@ -71,15 +72,15 @@ class LogManager:
         checkpoint_interval_ms: int,
         producer_expiration_ms: int,
     ) -> None:
-        self._directories: Final = directories
+        self._directories = directories
         self._defaults: Final = defaults
         self._files: Final = directories.files
         self._clock: Final = clock
         self._retention_check_interval_s: Final = retention_check_interval_ms / 1000
         self._checkpoint_interval_s: Final = checkpoint_interval_ms / 1000
         self._producer_expiration_ms: Final = producer_expiration_ms
-        self._lock: Final = threading.RLock()
-        self._checkpoint_lock: Final = threading.RLock()
+        self._lock = threading.RLock()
+        self._checkpoint_lock = threading.RLock()
         """Taken before the other one: what is written later was also seen later."""
         self._deleted: Final = DeletedFiles(directories.files, clock)
         self._open_segments: Final = OpenSegments()
@@ -88,6 +89,7 @@ class LogManager:
         self._offline: dict[Partition, MillraceError] = {}
         self._configs: dict[str, TopicConfig] = {}
         self._is_closed = False
+        self._holds_watermarks = False
         self.cleaner: LogCleaner | None = None
         self.tiering: RemoteLogManager | None = None
         self._next_retention = clock.monotonic()
@@ -109,12 +111,14 @@ class LogManager:
         checkpoint_interval_ms: int = CHECKPOINT_INTERVAL_MS,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         recovery_threads: int = RECOVERY_THREADS,
+        holds_watermarks: bool = False,
     ) -> LogManager:
         """Lock the directories and load every partition in them, recovering where the last stop was not clean.
 
         ``configs`` holds the configuration of topics that differ from ``defaults``, ``recovery_threads`` is how many
-        partitions of each directory are loaded at a time. A partition that cannot be loaded is reported by
-        ``offline``, a directory that fails by ``failed_directories``.
+        partitions of each directory are loaded at a time. ``holds_watermarks``: high watermarks are where they were
+        written down last, until somebody knows better, and not where the logs end. A partition that cannot be loaded is
+        reported by ``offline``, a directory that fails by ``failed_directories``.
 
         Raises ``EnvironmentProblemError`` when a directory is in use or not this broker's, and ``StorageError`` when
         none of them can be used.
@@ -132,6 +136,7 @@ class LogManager:
                 producer_expiration_ms=producer_expiration_ms,
             )
             manager._configs = dict(configs or {})
+            manager._holds_watermarks = holds_watermarks
             manager._load(on_progress or (lambda loaded, total, name: None), recovery_threads)
         except BaseException:
             directories.release()
@@ -184,6 +189,8 @@ class LogManager:
                 self._offline[key] = error
             directory.keep_checkpoints(key)
             return
+        if self._holds_watermarks:
+            log.hold_watermark(self.checkpointed_watermark(*key))
         with self._lock:
             self._logs[key] = log
 

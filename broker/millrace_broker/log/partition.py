@@ -2,8 +2,9 @@
 
 Invariants:
 
-- ``log_start_offset <= high_watermark <= log_end_offset``; all three only grow. On a single broker the high watermark
-  is the log end offset, or, where records are synced before they are acknowledged, what has been synced of it.
+- ``log_start_offset <= high_watermark <= log_end_offset``; all three only grow, but where a follower goes back to what
+  its leader has (``following``). Of an only replica the high watermark is the log end offset, or, where records are
+  synced before they are acknowledged, what has been synced of it.
 - Segments are sorted by base offset and do not overlap; at least one exists, and only the last is written to. The tuple
   that holds them is replaced, never changed, so that readers need no lock.
 - The recovery point is at most the log end offset, and everything before it has been synced. One thread syncs at a
@@ -26,10 +27,11 @@ from millrace.errors import (
 )
 from millrace.records import EndTransactionMarker
 from millrace.segments.names import SNAPSHOT, segment_file_name
-from millrace_broker.log.appendable import AppendableLog, AppendResult
+from millrace_broker.log.appendable import AppendResult
 from millrace_broker.log.appender import SegmentAppender
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
 from millrace_broker.log.cleaning.swap import CleanedSegment, CleaningAbortedError, hold_open, promote, take_place
+from millrace_broker.log.following import FollowingLog
 from millrace_broker.log.producer_loading import snapshot_offsets, write_snapshot_file
 from millrace_broker.log.retention import SegmentFacts, count_copied, count_deletable
 from millrace_broker.log.segment import Segment
@@ -37,7 +39,7 @@ from millrace_broker.log.segment import Segment
 _LOG: Final = logging.getLogger(__name__)
 
 
-class PartitionLog(AppendableLog):
+class PartitionLog(FollowingLog):
     """The log of one partition, opened by ``LogManager``."""
 
     # --- durability ----------------------------------------------------------------------------------------
@@ -110,7 +112,8 @@ class PartitionLog(AppendableLog):
                 raise
             with self._lock:
                 self._recovery_point = end_offset
-                self._high_watermark = max(self._high_watermark, end_offset)
+                if self._is_only_replica:
+                    self._high_watermark = max(self._high_watermark, end_offset)
 
     def _sync(self, appender: SegmentAppender | None, sealed: Sequence[SegmentAppender]) -> None:
         for each in sealed:

@@ -17,11 +17,13 @@ from millrace.records import NO_PRODUCER_ID, BatchHeader, ControlType, read_end_
 from millrace.segments.names import SNAPSHOT, parse_segment_file_name, segment_file_name
 from millrace.segments.transaction_index import AbortedTransaction
 from millrace_broker.log.aborted import index_entry, index_path, replace_index
-from millrace_broker.log.files import Files, replace_file
+from millrace_broker.log.files import Files, Part, replace_file
 from millrace_broker.log.producers import (
     BATCHES_KEPT,
+    CompletedTransaction,
     Origin,
     ProducedBatch,
+    ProducerEntry,
     ProducerStates,
     end_transaction,
     produced_batch,
@@ -118,9 +120,25 @@ def _replay(
     if not header.is_control:
         producers.replay(header, now_ms)
         return
-    for record in read_rows(segment.read(position, header.size_bytes), 0, header):
+    ended = replayed_end(producers, header, segment.read(position, header.size_bytes))
+    if ended is None:
+        return
+    entry, completed = ended
+    if completed is not None and completed.is_aborted:
+        yield index_entry(completed, producers)
+    producers.update(entry, now_ms)
+
+
+def replayed_end(
+    producers: ProducerStates, header: BatchHeader, batch: Part
+) -> tuple[ProducerEntry, CompletedTransaction | None] | None:
+    """Say what a producer's entry is after a marker that was decided upon elsewhere, and which transaction it ended.
+
+    None where compaction has taken the marker out of its batch.
+    """
+    for record in read_rows(batch, 0, header):
         marker = read_end_marker(record)
-        entry, completed = end_transaction(
+        return end_transaction(
             producers.get(header.producer_id),
             epoch=header.producer_epoch,
             coordinator_epoch=marker.coordinator_epoch,
@@ -129,9 +147,7 @@ def _replay(
             timestamp_ms=header.max_timestamp,
             origin=Origin.REPLICATION,
         )
-        if completed is not None and completed.is_aborted:
-            yield index_entry(completed, producers)
-        producers.update(entry, now_ms)
+    return None
 
 
 def write_snapshot_file(files: Files, directory: Path, offset: int, producers: ProducerStates) -> None:

@@ -42,6 +42,8 @@ class ReadableLog:
     """Where the first transaction began that has not ended."""
     _ended: tuple[CompletedTransaction, ...] = ()
     """Transactions whose markers consumers may not be able to read yet."""
+    _is_only_replica: bool = True
+    """Whether the high watermark follows the end of the log, for there is no other replica to wait for."""
 
     def __init__(self, topic: str, topic_id: UUID, partition: int, directory: Path) -> None:
         self.topic: Final = topic
@@ -66,7 +68,8 @@ class ReadableLog:
     def high_watermark(self) -> int:
         """Offset before which every in-sync replica has everything: what consumers may read.
 
-        Where records are synced before they are acknowledged, only what is synced counts.
+        Where records are synced before they are acknowledged, only what is synced counts. It goes back only where
+        records have been truncated away.
         """
         return self._high_watermark
 
@@ -120,8 +123,15 @@ class ReadableLog:
 
         Raises ``OffsetOutOfRangeError``, and ``CorruptBatchError`` or ``StorageError`` when the disk lost data.
         """
-        log_end_offset = self._log_end_offset
         end = self.high_watermark if end_offset is None else min(end_offset, self.high_watermark)
+        return self._read(start_offset, max_bytes, end, min_one_batch)
+
+    def read_to_end(self, start_offset: int, max_bytes: int, *, min_one_batch: bool = True) -> bytes:
+        """As ``read``, beyond the high watermark too: for other replicas, and who may see what is not acknowledged."""
+        return self._read(start_offset, max_bytes, self._log_end_offset, min_one_batch)
+
+    def _read(self, start_offset: int, max_bytes: int, end: int, min_one_batch: bool) -> bytes:
+        log_end_offset = self._log_end_offset
         segments = self._segments
         if not self._log_start_offset <= start_offset <= max(log_end_offset, end):
             raise self._out_of_range(start_offset)

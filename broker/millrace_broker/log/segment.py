@@ -2,9 +2,10 @@
 
 Invariants:
 
-- Bytes below ``size_bytes`` are *published*: whole batches, which never change and are never cut off the file again.
-  Readers map and read only those. What a failed append left behind them is cut off in place; damage below them is
-  cut by putting a new file in the old one's place (``recovery``), so that no mapping loses pages under its reader.
+- Bytes below ``size_bytes`` are *published*: whole batches, which never change and are not cut off the file again, but
+  by ``following``, and then another ``Segment`` stands for the file. Readers map and read only those. What a failed
+  append left behind them is cut off in place; damage below them is cut by putting a new file in the old one's place
+  (``recovery``), so that no mapping loses pages under its reader.
 - ``size_bytes`` only grows, and only after the bytes are written.
 - An index entry is a hint: it is used only if the batch that it points at agrees with it. If it does not, the indexes
   are built anew from the log, or, while the segment grows, done without.
@@ -306,6 +307,13 @@ class Segment:
             if found >= position:
                 return header.base_offset
         raise CorruptBatchError(f"{self.path}: no batch begins at position {position}")
+
+    def end_before(self, position: int) -> int:
+        """Return the offset that follows the batch that ends at ``position``; the base offset at the beginning."""
+        end_offset = self.base_offset
+        for _, header in self.batches(self._position(lambda index: index.lookup_position(position - 1)), position):
+            end_offset = header.next_offset
+        return end_offset
 
     def boundary(self, start: int, target: int, limit: int) -> int:
         """Find the last position in ``start..target`` where a batch begins or the published bytes end.

@@ -91,7 +91,7 @@ class TopicCatalog:
         return TopicInfo(
             name=name,
             topic_id=topic.topic_id,
-            partitions={number: self._read_partition(name, number, r) for number, r in topic.assignment.items()},
+            partitions=self._partitions(name, topic),
             overrides=overrides,
             config=effective_config(self._defaults, overrides, is_typed=bool(schemas)),
             schemas=schemas,
@@ -99,21 +99,13 @@ class TopicCatalog:
             read_schema=_read_schema(schemas),
         )
 
-    def _read_partition(self, name: str, partition: int, replicas: tuple[int, ...]) -> PartitionInfo:
-        try:
-            data, _ = self._coordination.get(paths.partition_state_path(name, partition))
-        except NoNodeError:
-            return PartitionInfo(
-                partition=partition, leader=LEADER_NONE, leader_epoch=-1, replicas=replicas, isr=()
-            )  # no leader elected yet
-        state = PartitionStateNode.decode(data)
-        return PartitionInfo(
-            partition=partition,
-            leader=state.leader,
-            leader_epoch=state.leader_epoch,
-            replicas=replicas,
-            isr=state.isr,
-        )
+    def _partitions(self, name: str, topic: TopicNode) -> dict[int, PartitionInfo]:
+        """The partitions by number: who has them, and who leads them as far as somebody does."""
+        states = self._coordination.get_many([paths.partition_state_path(name, number) for number in topic.assignment])
+        return {
+            number: _partition_info(number, replicas, None if node is None else PartitionStateNode.decode(node[0]))
+            for (number, replicas), node in zip(topic.assignment.items(), states, strict=True)
+        }
 
     def _read_overrides(self, name: str) -> dict[str, str]:
         try:
@@ -132,6 +124,14 @@ class TopicCatalog:
             for schema_id, node in nodes
         )
         return versions, typed.key_columns
+
+
+def _partition_info(number: int, replicas: tuple[int, ...], state: PartitionStateNode | None) -> PartitionInfo:
+    if state is None:  # no leader elected yet
+        return PartitionInfo(partition=number, leader=LEADER_NONE, leader_epoch=-1, replicas=replicas, isr=())
+    return PartitionInfo(
+        partition=number, leader=state.leader, leader_epoch=state.leader_epoch, replicas=replicas, isr=state.isr
+    )
 
 
 def _read_schema(versions: tuple[SchemaVersion, ...]) -> bytes:

@@ -1,10 +1,10 @@
-"""Changes to topics: checked, written to coordination as one transaction each, then carried out on the disk.
+"""Changes to topics: checked, and written to coordination as one transaction each.
 
-The order makes each change resumable: a topic's nodes come before its logs, and go after them, so that ``resume``
-can finish at the next start whatever a crash interrupted. A creation that fails on the disk is taken back.
+What follows from a change is the business of its ``Deployment``: a broker by itself carries it out on its disk
+(``alone``), in a cluster the controller sees it and tells the brokers (``millrace_broker.cluster``).
 
-Everything here blocks and runs in one thread at a time (the broker's administration thread), as Kafka's controller
-does. On a single broker that broker is the controller.
+Everything here blocks and runs in one thread at a time (the broker's administration thread). Several brokers of a
+cluster may change things at once: what is written is conditional on what was read.
 """
 
 from __future__ import annotations
@@ -13,37 +13,52 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from millrace.config.broker import BrokerConfig
-from millrace.coordination import Coordination, Create, Delete, NodeExistsError, Operation, Write, paths
-from millrace.coordination.nodes import (
-    ConfigNode,
-    PartitionStateNode,
-    SchemaNode,
-    TopicNode,
-    TypedTopicNode,
+from millrace.config.topic import TopicConfig
+from millrace.coordination import (
+    BadVersionError,
+    Coordination,
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Write,
+    paths,
 )
+from millrace.coordination.nodes import ConfigNode, SchemaNode, TopicNode, TypedTopicNode
+from millrace.coordination.outcomes import settle
 from millrace.errors import (
     InvalidPartitionsError,
     InvalidRequestError,
+    ReassignmentInProgressError,
     SchemaError,
-    StorageError,
+    TopicDeletionDisabledError,
     TopicExistsError,
+    UnknownTopicOrPartitionError,
 )
 from millrace.ids import id_text
-from millrace_broker.log import LogManager
-from millrace_broker.metadata import rules
+from millrace_broker.controller.assignment import (
+    Assignment,
+    BrokerRack,
+    assign_more_partitions,
+    assign_replicas,
+    check_assignment,
+)
+from millrace_broker.metadata import registration, rules
 from millrace_broker.metadata.catalog import TopicCatalog
 from millrace_broker.metadata.topics import SchemaVersion, TopicInfo
 
 _logger = logging.getLogger(__name__)
 
-_FIRST_LEADER_EPOCH = 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
-    """A topic to create. -1 stands for the broker's default; ``arrow_schema`` is empty for an opaque topic."""
+    """A topic to create. -1 stands for the broker's default; ``arrow_schema`` is empty for an opaque topic.
+
+    ``assignment`` says which brokers get which partition; then there are no numbers of partitions and replicas.
+    """
 
     name: str
     partitions: int = -1
@@ -51,95 +66,159 @@ class TopicSpec:
     configs: Mapping[str, str] = field(default_factory=dict)
     arrow_schema: bytes = b""
     key_columns: tuple[str, ...] = ()
+    assignment: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+class Deployment(Protocol):
+    """What follows from changes."""
+
+    def nodes(self, topic: str, assignment: Assignment) -> list[Operation]:
+        """What is to be written with the assignment of new partitions, in the same transaction."""
+        ...
+
+    def notices(self, topic: str) -> list[Operation]:
+        """What is to be written with other changes of a topic, so that others hear of them."""
+        ...
+
+    def created(self, topic: TopicInfo, partitions: Iterable[int]) -> None:
+        """Partitions have been written down."""
+        ...
+
+    def deleted(self, topic: TopicInfo) -> None:
+        """A topic has been marked to be deleted, and is in the catalog no more."""
+        ...
+
+    def configured(self, topic: str, config: TopicConfig) -> None:
+        """A topic's configuration has changed."""
+        ...
 
 
 class TopicChanges:
-    """Creates, alters and deletes topics. ``controller_epoch`` is stamped into partition states.
-
-    ``on_gone`` is called with a topic whose partitions no longer answer, before its logs are deleted.
-    """
+    """Creates, alters and deletes topics."""
 
     def __init__(
-        self,
-        config: BrokerConfig,
-        coordination: Coordination,
-        catalog: TopicCatalog,
-        logs: LogManager,
-        *,
-        controller_epoch: int,
-        on_gone: Callable[[TopicInfo], None] = lambda _: None,
+        self, config: BrokerConfig, coordination: Coordination, catalog: TopicCatalog, deployment: Deployment
     ) -> None:
         self._config = config
         self._coordination = coordination
         self._catalog = catalog
-        self._logs = logs
-        self._controller_epoch = controller_epoch
-        self._on_gone = on_gone
+        self.deployment = deployment
 
     def create(self, spec: TopicSpec, *, validate_only: bool = False) -> TopicInfo | None:
         """Create a topic; None when only validating.
 
         Raises ``InvalidTopicError``, ``TopicExistsError``, ``InvalidPartitionsError``,
-        ``InvalidReplicationFactorError``, ``InvalidConfigError``, ``SchemaError``, ``StorageError``.
+        ``InvalidReplicationFactorError``, ``InvalidReplicaAssignmentError``, ``InvalidConfigError``, ``SchemaError``,
+        ``StorageError``.
         """
-        partitions = self._check_new(spec)
+        assignment = self._check_new(spec)
         if validate_only:
             return None
         topic_id = _new_topic_id()
-        operations = self._topic_nodes(spec, topic_id, partitions)
         try:
-            self._coordination.multi(operations)
+            self._write(lambda: self._topic_nodes(spec, topic_id, assignment))
         except NodeExistsError as error:
             raise TopicExistsError(f"topic {spec.name} exists already") from error
         topic = self._catalog.refresh(spec.name)
-        assert topic is not None
+        if topic is None:
+            raise UnknownTopicOrPartitionError(f"topic {spec.name} was created, and deleted at once by somebody else")
         try:
-            self._create_logs(topic)
+            self.deployment.created(topic, topic.partitions)
         except Exception:
             _logger.exception("topic %s could not be created on disk and is taken back", spec.name)
-            self.delete(spec.name)
+            self._delete(topic)
             raise
-        _logger.info("created topic %s (%s) with %d partitions", topic.name, id_text(topic_id), partitions)
+        _logger.info("created topic %s (%s) with %d partitions", topic.name, id_text(topic_id), len(assignment))
         return topic
 
     def delete(self, name: str) -> TopicInfo:
         """Delete a topic with all its data. Raises ``UnknownTopicOrPartitionError``, ``StorageError``.
 
         After a ``StorageError`` the topic is gone for clients and its files are deleted at the next start.
+        ``TopicDeletionDisabledError`` where ``delete.topic.enable`` is false.
         """
         topic = self._catalog.topic(name)
-        self._coordination.create(paths.delete_topic_path(name))
-        self._catalog.refresh(name)
-        self._on_gone(topic)
-        self._finish_deletion(name)
-        _logger.info("deleted topic %s (%s)", name, id_text(topic.topic_id))
+        if not self._config.delete_topic_enable:
+            raise TopicDeletionDisabledError(f"topic {name} stays: delete.topic.enable is false at the broker")
+        self._delete(topic)
         return topic
 
-    def create_partitions(self, name: str, count: int, *, validate_only: bool = False) -> TopicInfo | None:
-        """Raise a topic's number of partitions to ``count``. Raises ``InvalidPartitionsError`` if that is no raise."""
-        topic = self._catalog.topic(name)
-        present = len(topic.partitions)
+    def _delete(self, topic: TopicInfo) -> None:
+        try:
+            settle(self._coordination, [Create(paths.delete_topic_path(topic.name))])
+        except NodeExistsError:
+            _logger.info("topic %s is being deleted already", topic.name)
+        self._catalog.refresh(topic.name)
+        self.deployment.deleted(topic)
+        _logger.info("deleted topic %s (%s)", topic.name, id_text(topic.topic_id))
+
+    def create_partitions(
+        self,
+        name: str,
+        count: int,
+        *,
+        assignment: Mapping[int, tuple[int, ...]] | None = None,
+        validate_only: bool = False,
+    ) -> TopicInfo | None:
+        """Raise a topic's number of partitions to ``count``; ``assignment`` says which brokers get the new ones.
+
+        Raises ``InvalidPartitionsError`` if that is no raise, ``ReassignmentInProgressError``,
+        ``InvalidReplicaAssignmentError``.
+        """
+        self._catalog.topic(name)
+        path = paths.topic_path(name)
+        while True:
+            data, stat = self._coordination.get(path)
+            node = TopicNode.decode(data)
+            new = self._more_partitions(name, node, count, assignment)
+            if validate_only:
+                return None
+            wider = TopicNode(node.topic_id, {**node.assignment, **new})
+            operations = [Write(path, wider.encode(), stat.version), *self.deployment.nodes(name, new)]
+            try:
+                settle(self._coordination, operations)
+            except BadVersionError:
+                continue  # somebody else has changed it meanwhile: look again
+            break
+        topic = self._catalog.refresh(name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError(f"topic {name} was deleted meanwhile")
+        self.deployment.created(topic, new)
+        return topic
+
+    def _more_partitions(
+        self, name: str, node: TopicNode, count: int, chosen: Mapping[int, tuple[int, ...]] | None
+    ) -> Assignment:
+        present = len(node.assignment)
         if count <= present:
             raise InvalidPartitionsError(
                 f"topic {name} has {present} partitions: {count} is no increase, and partitions cannot be taken away"
             )
         others = self._catalog.partition_count - present
         rules.check_partition_count(count, present=others, most=self._config.max_partitions)
-        if validate_only:
-            return None
-        replicas = (self._config.broker_id,)
-        new = range(present, count)
-        assignment = {number: info.replicas for number, info in topic.partitions.items()} | dict.fromkeys(new, replicas)
-        version = self._version(paths.topic_path(name))
-        operations: list[Operation] = [
-            Write(paths.topic_path(name), TopicNode(topic.topic_id, assignment).encode(), version)
-        ]
-        operations += self._partition_nodes(name, new, replicas)
-        self._coordination.multi(operations)
-        refreshed = self._catalog.refresh(name)
-        assert refreshed is not None
-        self._create_logs(refreshed, new)
-        return refreshed
+        if node.adding or node.removing:
+            raise ReassignmentInProgressError(f"topic {name} is being reassigned: wait until that has ended, or cancel")
+        brokers = self._brokers()
+        if not chosen:
+            return assign_more_partitions(brokers, node.assignment, count)
+        ids = [each.broker_id for each in brokers]
+        factor = len(next(iter(node.assignment.values())))
+        check_assignment(chosen, ids, first_partition=present, replication_factor=factor)
+        if len(chosen) != count - present:
+            raise InvalidPartitionsError(f"topic {name} gets {count - present} partitions, {len(chosen)} are assigned")
+        return dict(chosen)
+
+    def _brokers(self) -> list[BrokerRack]:
+        return [BrokerRack(each.broker_id, each.rack or None) for each in registration.live_brokers(self._coordination)]
+
+    def _write(self, operations: Callable[[], list[Operation]]) -> None:
+        """Apply a transaction, made anew when a counter in it was raised by another broker meanwhile."""
+        while True:
+            try:
+                settle(self._coordination, operations())
+            except BadVersionError:
+                continue
+            return
 
     def alter_config(
         self, name: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False
@@ -159,9 +238,13 @@ class TopicChanges:
         rules.check_remote_storage(name, topic.config, config, is_system_enabled=enabled)
         if validate_only:
             return
-        self._coordination.set(paths.topic_config_path(name), ConfigNode(overrides).encode())
+        written = Write(paths.topic_config_path(name), ConfigNode(overrides).encode())
+        try:
+            settle(self._coordination, [written, *self.deployment.notices(name)])
+        except NoNodeError:
+            raise UnknownTopicOrPartitionError(f"topic {name} was deleted meanwhile") from None
         self._catalog.refresh(name)
-        self._logs.set_config(name, config)
+        self.deployment.configured(name, config)
 
     def evolve_schema(
         self, name: str, arrow_schema: bytes, *, validate_only: bool = False, compatibility: str = ""
@@ -186,67 +269,64 @@ class TopicChanges:
             return present
         if validate_only:
             return SchemaVersion(id=0, version=present.version + 1, arrow_schema=serialize_schema(new))
-        schema_id, counter = self._next_schema_id()
-        schema_ids = (*(version.id for version in topic.schemas), schema_id)
-        node = SchemaNode(
-            topic_id=topic.topic_id, schema_version=present.version + 1, arrow_schema=serialize_schema(new)
-        )
-        self._coordination.multi(
-            [
+
+        def operations() -> list[Operation]:
+            schema_id, counter = self._next_schema_id()
+            schema_ids = (*(version.id for version in topic.schemas), schema_id)
+            node = SchemaNode(
+                topic_id=topic.topic_id, schema_version=present.version + 1, arrow_schema=serialize_schema(new)
+            )
+            return [
                 counter,
                 Create(paths.schema_path(schema_id), node.encode()),
                 Write(paths.typed_topic_path(name), TypedTopicNode(schema_ids, topic.key_columns).encode()),
+                *self.deployment.notices(name),
             ]
-        )
+
+        self._write(operations)
         refreshed = self._catalog.refresh(name)
-        assert refreshed is not None
+        if refreshed is None:
+            raise UnknownTopicOrPartitionError(f"topic {name} was deleted meanwhile")
         return refreshed.schemas[-1]
 
-    def resume(self) -> None:
-        """Finish what the last run left half-done: deletions, and topics whose logs are not there yet."""
-        for name in self._coordination.children(paths.DELETE_TOPICS):
-            _logger.info("finishing the deletion of topic %s", name)
-            self._finish_deletion(name)
-        for topic in self._catalog.topics.values():
-            for partition in topic.partitions:
-                try:
-                    self._create_log(topic, partition, is_new=False)
-                except StorageError as error:
-                    _logger.error("topic %s is not whole: %s", topic.name, error.message)
-            self._logs.set_config(topic.name, topic.config)
-        for log in self._logs.logs():
-            if log.topic not in self._catalog.topics:
-                _logger.warning("%s belongs to no topic of this cluster and is left alone", log.directory)
-
-    def _check_new(self, spec: TopicSpec) -> int:
+    def _check_new(self, spec: TopicSpec) -> Assignment:
         rules.check_topic_name(spec.name)
         if spec.name in self._catalog.topics:
             raise TopicExistsError(f"topic {spec.name} exists already")
         if self._coordination.exists(paths.delete_topic_path(spec.name)) is not None:
             raise TopicExistsError(f"topic {spec.name} is being deleted: its files could not be removed yet")
         rules.check_collision(spec.name, self._catalog.topics)
-        partitions = self._config.num_partitions if spec.partitions == -1 else spec.partitions
-        rules.check_partition_count(partitions, present=self._catalog.partition_count, most=self._config.max_partitions)
-        factor = spec.replication_factor
-        rules.check_replication_factor(
-            self._config.default_replication_factor if factor == -1 else factor,
-            len(self._coordination.children(paths.BROKER_IDS)),
-        )
+        assignment = self._assignment(spec)
         is_typed = bool(spec.arrow_schema)
         config = rules.effective_config(self._config.topic_defaults, spec.configs, is_typed=is_typed)
         rules.check_compaction(spec.name, config, is_typed=is_typed, key_columns=spec.key_columns)
         enabled = self._config.remote_log_storage_system_enable
         rules.check_remote_storage(spec.name, None, config, is_system_enabled=enabled)
         _check_schema(spec)
-        return partitions
+        return assignment
 
-    def _topic_nodes(self, spec: TopicSpec, topic_id: uuid.UUID, partitions: int) -> list[Operation]:
-        name, replicas = spec.name, (self._config.broker_id,)
+    def _assignment(self, spec: TopicSpec) -> Assignment:
+        brokers = self._brokers()
+        present, most = self._catalog.partition_count, self._config.max_partitions
+        if spec.assignment:
+            if spec.partitions != -1 or spec.replication_factor != -1:
+                raise InvalidRequestError("replicas are assigned: leave numbers of partitions and replicas out")
+            check_assignment(spec.assignment, [each.broker_id for each in brokers])
+            rules.check_partition_count(len(spec.assignment), present=present, most=most)
+            return dict(spec.assignment)
+        partitions = self._config.num_partitions if spec.partitions == -1 else spec.partitions
+        rules.check_partition_count(partitions, present=present, most=most)
+        factor = self._config.default_replication_factor if spec.replication_factor == -1 else spec.replication_factor
+        rules.check_replication_factor(factor, len(brokers))
+        return assign_replicas(brokers, partitions, factor)
+
+    def _topic_nodes(self, spec: TopicSpec, topic_id: uuid.UUID, assignment: Assignment) -> list[Operation]:
+        name = spec.name
         operations: list[Operation] = [
-            Create(paths.topic_path(name), TopicNode(topic_id, dict.fromkeys(range(partitions), replicas)).encode()),
+            Create(paths.topic_path(name), TopicNode(topic_id, assignment).encode()),
             Create(paths.topic_config_path(name), ConfigNode(dict(spec.configs)).encode()),
             Create(paths.partitions_path(name)),
-            *self._partition_nodes(name, range(partitions), replicas),
+            *self.deployment.nodes(name, assignment),
         ]
         if spec.arrow_schema:
             schema_id, counter = self._next_schema_id()
@@ -258,71 +338,11 @@ class TopicChanges:
             ]
         return operations
 
-    def _partition_nodes(self, name: str, partitions: range, replicas: tuple[int, ...]) -> list[Operation]:
-        state = PartitionStateNode(
-            controller_epoch=self._controller_epoch,
-            leader=replicas[0],
-            leader_epoch=_FIRST_LEADER_EPOCH,
-            isr=replicas,
-        ).encode()
-        return [
-            operation
-            for partition in partitions
-            for operation in (
-                Create(paths.partition_path(name, partition)),
-                Create(paths.partition_state_path(name, partition), state),
-            )
-        ]
-
     def _next_schema_id(self) -> tuple[int, Write]:
         """The next schema id, and the write that takes it: ids are never used again, also after deletions."""
         data, stat = self._coordination.get(paths.SCHEMAS)
         schema_id = int(data or b"0") + 1
         return schema_id, Write(paths.SCHEMAS, str(schema_id).encode(), stat.version)
-
-    def _create_logs(self, topic: TopicInfo, partitions: Iterable[int] | None = None) -> None:
-        for partition in topic.partitions if partitions is None else partitions:
-            self._create_log(topic, partition, is_new=True)
-        self._logs.set_config(topic.name, topic.config)
-
-    def _create_log(self, topic: TopicInfo, partition: int, *, is_new: bool) -> None:
-        if self._config.broker_id not in topic.partitions[partition].replicas:
-            return
-        log = self._logs.get(topic.name, partition)
-        if log is None:
-            self._logs.create_log(topic.name, topic.topic_id, partition, topic.config, is_new=is_new)
-        elif log.topic_id != topic.topic_id:
-            raise StorageError(
-                f"{log.directory} holds topic id {id_text(log.topic_id)}, but {topic.name} is "
-                f"{id_text(topic.topic_id)}: move that directory away"
-            )
-
-    def _finish_deletion(self, name: str) -> None:
-        for log in list(self._logs.logs()):
-            if log.topic == name:
-                self._logs.delete_log(name, log.partition)
-        operations = [Delete(path) for path in reversed(self._nodes_of(name))]
-        self._coordination.multi([*operations, Delete(paths.delete_topic_path(name))])
-
-    def _nodes_of(self, name: str) -> list[str]:
-        """Every node of a topic that exists, parents first."""
-        nodes = []
-        if self._coordination.exists(paths.topic_path(name)) is not None:
-            nodes += self._subtree(paths.topic_path(name))
-        for path in (paths.topic_config_path(name), paths.typed_topic_path(name)):
-            if self._coordination.exists(path) is not None:
-                nodes.append(path)
-        if paths.typed_topic_path(name) in nodes:
-            typed = TypedTopicNode.decode(self._coordination.get(paths.typed_topic_path(name))[0])
-            nodes += [paths.schema_path(schema_id) for schema_id in typed.schema_ids]
-        return nodes
-
-    def _subtree(self, path: str) -> list[str]:
-        children = self._coordination.children(path)
-        return [path, *(node for child in children for node in self._subtree(f"{path}/{child}"))]
-
-    def _version(self, path: str) -> int:
-        return self._coordination.get(path)[1].version
 
 
 def _check_schema(spec: TopicSpec) -> None:

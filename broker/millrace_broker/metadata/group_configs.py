@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.group import GroupConfig
-from millrace.coordination import Coordination, NoNodeError, ensure_path, paths
+from millrace.coordination import Coordination, Operation, Write, ensure_path, paths
 from millrace.coordination.nodes import ConfigNode
+from millrace.coordination.outcomes import settle
 from millrace.errors import InvalidConfigError, InvalidGroupIdError, InvalidRequestError
 
 
 class GroupConfigs:
     """The configurations of groups. Reading is for any thread; changes block, in the administration thread."""
 
-    def __init__(self, coordination: Coordination, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        coordination: Coordination,
+        config: BrokerConfig,
+        notices: Callable[[str], list[Operation]] = lambda entity: [],
+    ) -> None:
+        """``notices`` is what to write with a change of an entity, so that other brokers hear of it."""
         self._coordination: Final = coordination
+        self._notices: Final = notices
         self._defaults: Final = {"share.auto.offset.reset": config.share_auto_offset_reset}
         self._overrides: Final[dict[str, dict[str, str]]] = {}
         for name in coordination.children(paths.GROUP_CONFIGS):
-            group_id = bytes.fromhex(name).decode()
-            node = ConfigNode.decode(coordination.get(paths.group_config_path(group_id))[0])
-            self._overrides[group_id] = node.config
+            self.reload(name)
+
+    def reload(self, name: str) -> None:
+        """Read what a group says itself; ``name`` is its node's."""
+        group_id = bytes.fromhex(name).decode()
+        data, _ = self._coordination.get(paths.group_config_path(group_id))
+        self._overrides[group_id] = ConfigNode.decode(data).config
 
     def overrides(self, group_id: str) -> Mapping[str, str]:
         """What a group says itself."""
@@ -53,9 +65,7 @@ class GroupConfigs:
         if validate_only:
             return
         path = paths.group_config_path(group_id)
-        try:
-            self._coordination.set(path, ConfigNode(overrides).encode())
-        except NoNodeError:
-            ensure_path(self._coordination, path)
-            self._coordination.set(path, ConfigNode(overrides).encode())
+        ensure_path(self._coordination, path)
+        notices = self._notices(path.removeprefix(f"{paths.CONFIGS}/"))
+        settle(self._coordination, [Write(path, ConfigNode(overrides).encode()), *notices])
         self._overrides[group_id] = overrides

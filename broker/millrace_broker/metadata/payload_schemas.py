@@ -10,15 +10,27 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from millrace.coordination import Coordination, Create, Delete, Operation, Write, paths
+from millrace.coordination import (
+    Coordination,
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Write,
+    paths,
+)
 from millrace.coordination.nodes import PayloadSchemaNode
+from millrace.coordination.outcomes import settle
 from millrace.errors import SchemaError, UnknownSchemaError
 
+ENTITY: Final = "millrace/payload_schemas"
+"""As whose configuration their changes are told to other brokers."""
 KINDS: Final = ("AVRO", "JSON", "PROTOBUF")
 TEXT_BYTES_MAX: Final = 512 * 1024
 """A node of ZooKeeper holds 1 MiB."""
@@ -27,11 +39,22 @@ TEXT_BYTES_MAX: Final = 512 * 1024
 class PayloadSchemas:
     """The schemas by id."""
 
-    def __init__(self, coordination: Coordination) -> None:
+    def __init__(
+        self, coordination: Coordination, notices: Callable[[str], list[Operation]] = lambda entity: []
+    ) -> None:
+        """``notices`` is what to write with a change of an entity, so that other brokers hear of it."""
         self._coordination: Final = coordination
+        self._notices: Final = notices
+        self.reload()
+
+    def reload(self) -> None:
+        """Read all of them."""
+        ids = [int(name) for name in self._coordination.children(paths.PAYLOAD_SCHEMAS)]
+        found = self._coordination.get_many([paths.payload_schema_path(schema_id) for schema_id in ids])
         self._nodes: Mapping[int, PayloadSchemaNode] = {
-            int(name): PayloadSchemaNode.decode(coordination.get(paths.payload_schema_path(int(name)))[0])
-            for name in coordination.children(paths.PAYLOAD_SCHEMAS)
+            schema_id: PayloadSchemaNode.decode(node[0])
+            for schema_id, node in zip(ids, found, strict=True)
+            if node is not None
         }
 
     @property
@@ -47,6 +70,15 @@ class PayloadSchemas:
         The same schema again under its id adds what is new among its subjects. Raises ``SchemaError`` when an id or a
         subject's version has another schema.
         """
+        while True:
+            try:
+                return self._register(wanted, validate_only=validate_only)
+            except (NodeExistsError, NoNodeError):
+                self.reload()  # another broker has changed them, and its notice has not come yet
+
+    def _register(
+        self, wanted: Sequence[tuple[int, PayloadSchemaNode]], *, validate_only: bool
+    ) -> list[tuple[int, PayloadSchemaNode]]:
         nodes = dict(self._nodes)
         versions = {subject: schema_id for schema_id, node in nodes.items() for subject in node.subjects}
         registered = []
@@ -77,7 +109,8 @@ class PayloadSchemas:
         gone = set(ids)
         for schema_id in sorted(gone - self._nodes.keys()):
             raise unknown(schema_id)
-        self._coordination.multi([Delete(paths.payload_schema_path(schema_id)) for schema_id in sorted(gone)])
+        deletions = [Delete(paths.payload_schema_path(schema_id)) for schema_id in sorted(gone)]
+        settle(self._coordination, [*deletions, *self._notices(ENTITY)])
         self._nodes = {schema_id: node for schema_id, node in self._nodes.items() if schema_id not in gone}
 
     def _write(self, nodes: Mapping[int, PayloadSchemaNode]) -> None:
@@ -89,7 +122,7 @@ class PayloadSchemas:
             elif self._nodes[schema_id] != node:
                 operations.append(Write(path, node.encode()))
         if operations:
-            self._coordination.multi(operations)
+            settle(self._coordination, [*operations, *self._notices(ENTITY)])
         self._nodes = nodes
 
 

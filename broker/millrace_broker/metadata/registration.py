@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from millrace.coordination import Coordination, Create, NodeExistsError, NoNodeError, Write, ensure_path, paths
 from millrace.coordination.nodes import BrokerNode, ClusterIdNode, ControllerNode
+from millrace.coordination.outcomes import settle
 from millrace.errors import EnvironmentProblemError
 from millrace.ids import id_text
+
+
+class BrokerIdTakenError(EnvironmentProblemError):
+    """Another broker of the cluster has this id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,26 +48,49 @@ def cluster_id(coordination: Coordination, *, make: Callable[[], str] | None = N
     return new.cluster_id
 
 
-def register(coordination: Coordination, broker_id: int, node: BrokerNode) -> None:
-    """Announce a broker for as long as the session lives. Raises ``EnvironmentProblemError`` if the id is taken."""
+def register(coordination: Coordination, broker_id: int, node: BrokerNode, *, patience_s: float = 0) -> int:
+    """Announce a broker for as long as the session lives; returns its epoch, which grows with each registration.
+
+    A registration of the same address is that of this broker before it crashed, for nobody else can listen there: its
+    end is waited for, up to ``patience_s``. Raises ``BrokerIdTakenError`` when the id is another broker's.
+    """
+    deadline = time.monotonic() + patience_s
+    path = paths.broker_path(broker_id)
+    while True:
+        try:
+            settle(coordination, [Create(path, node.encode(), ephemeral=True)])
+        except NodeExistsError:
+            _await_end(coordination, broker_id, node, deadline)
+            continue
+        _, stat = coordination.get(path)
+        return stat.created_id
+
+
+def _await_end(coordination: Coordination, broker_id: int, node: BrokerNode, deadline: float) -> None:
+    path = paths.broker_path(broker_id)
+    gone = threading.Event()
     try:
-        coordination.create(paths.broker_path(broker_id), node.encode(), ephemeral=True)
-    except NodeExistsError as error:
-        raise EnvironmentProblemError(
-            f"broker id {broker_id} is taken by a live broker of this cluster: give this one another broker.id"
-        ) from error
+        present = BrokerNode.decode(coordination.get(path, lambda _: gone.set())[0])
+    except NoNodeError:
+        return
+    if present.endpoints != node.endpoints or not gone.wait(deadline - time.monotonic()):
+        raise BrokerIdTakenError(
+            f"broker id {broker_id} is taken by a live broker of this cluster, at {present.host}:{present.port}: "
+            "give this one another broker.id"
+        )
 
 
 def live_brokers(coordination: Coordination) -> list[LiveBroker]:
     """The registered brokers, by id."""
-    brokers = []
-    for name in coordination.children(paths.BROKER_IDS):
-        try:
-            node = BrokerNode.decode(coordination.get(paths.broker_path(int(name)))[0])
-        except NoNodeError:
-            continue  # it left between the two reads
-        brokers.append(LiveBroker(broker_id=int(name), host=node.host, port=node.port, rack=node.rack))
-    return sorted(brokers, key=lambda broker: broker.broker_id)
+    ids = sorted(int(name) for name in coordination.children(paths.BROKER_IDS))
+    found = coordination.get_many([paths.broker_path(each) for each in ids])
+    return [live_broker(each, BrokerNode.decode(node[0])) for each, node in zip(ids, found, strict=True) if node]
+
+
+def live_broker(broker_id: int, node: BrokerNode) -> LiveBroker:
+    """Where a registered broker is reached: by clients, and by other brokers."""
+    endpoint = node.endpoints[0]
+    return LiveBroker(broker_id=broker_id, host=endpoint.host, port=endpoint.port, rack=node.rack)
 
 
 def become_controller(coordination: Coordination, broker_id: int, *, now_ms: int) -> int:

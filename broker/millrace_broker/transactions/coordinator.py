@@ -17,7 +17,8 @@ from millrace_broker.coordinators import InternalTopics, Shards, StateLog, parti
 from millrace_broker.purgatory import PurgatoryStatistics
 from millrace_broker.transactions import rules
 from millrace_broker.transactions.attempts import Attempt
-from millrace_broker.transactions.markers import LocalMarkers, Marker
+from millrace_broker.transactions.elsewhere import leader_elsewhere, verify
+from millrace_broker.transactions.markers import Marker, Markers
 from millrace_broker.transactions.metadata import PartitionKey, Producer, Transaction
 from millrace_broker.transactions.shard import TransactionShard
 from millrace_broker.transactions.together import Decision, Member
@@ -41,7 +42,7 @@ class TransactionCoordinator:
 
     def __init__(self, broker: Broker) -> None:
         self._broker: Final = broker
-        self.markers: Final = LocalMarkers(broker)
+        self.markers: Final = Markers(broker)
         self._settlings: Final = Settlings(broker.timer)
         self._shards: Final = Shards(broker, TRANSACTIONS_TOPIC, self._make_shard)
         self._ended: Final[Counter[str]] = Counter()
@@ -135,6 +136,20 @@ class TransactionCoordinator:
     ) -> None:
         """Raise unless a partition is part of the producer's open transaction; see ``rules``."""
         _check_id(transactional_id)
+        number = self._shards.number_of(coordinator_key or transactional_id)
+        elsewhere = leader_elsewhere(self._broker, (TRANSACTIONS_TOPIC, number))
+        if elsewhere is not None:
+            await verify(
+                self._broker, elsewhere, transactional_id, producer, partition, coordinator_key=coordinator_key
+            )
+            return
+        await self.verify_here(transactional_id, producer, partition, coordinator_key=coordinator_key)
+
+    async def verify_here(
+        self, transactional_id: str, producer: Producer, partition: PartitionKey, *, coordinator_key: str = ""
+    ) -> None:
+        """As ``verify``, where this broker coordinates the transactional id. Raises ``NotCoordinatorError`` too."""
+        _check_id(transactional_id)
         shard = await self._shard(coordinator_key or transactional_id)
         shard.verify(transactional_id, producer, partition)
 
@@ -147,7 +162,7 @@ class TransactionCoordinator:
 
     async def write_marker(self, partition: PartitionKey, marker: Marker) -> None:
         """Write a marker that another coordinator, or an administrator, sends for a partition that is led here."""
-        await self.markers.write(partition, marker)
+        await self.markers.write_here(partition, marker)
 
     async def _shard(self, key: str) -> TransactionShard:
         """The shard of a key; waits a moment for one that is being read."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from millrace.coordinator_records import OFFSETS_TOPIC
 from millrace.errors import InvalidProducerEpochError, MillraceError, TransactionCoordinatorFencedError
 from millrace.records import ControlType, EndTransactionMarker
+from millrace_broker.transactions.elsewhere import leader_elsewhere, write_marker
 from millrace_broker.transactions.metadata import RAISES_EPOCHS, PartitionKey, Transaction
 
 if TYPE_CHECKING:
@@ -49,13 +50,21 @@ class MarkerTransport(Protocol):
         ...
 
 
-class LocalMarkers:
-    """Writes markers to partitions that this broker leads."""
+class Markers:
+    """Writes markers to partitions that this broker leads (``write_here``), and has other brokers write the others."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker: Final = broker
 
     async def write(self, partition: PartitionKey, marker: Marker) -> None:
+        """Have a marker written by whoever leads the partition. Raises what ``write_here`` does, and as any call."""
+        leader = leader_elsewhere(self._broker, partition)
+        if leader is None:
+            await self.write_here(partition, marker)
+        else:
+            await write_marker(self._broker, leader, partition, marker)
+
+    async def write_here(self, partition: PartitionKey, marker: Marker) -> None:
         """Append a marker, and have it count; what has begun is finished, also when the caller is cancelled.
 
         Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``, ``InvalidProducerEpochError``,

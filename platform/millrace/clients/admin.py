@@ -10,8 +10,10 @@ from typing import Any, Self
 
 import grpc
 
+from millrace.clients.cluster_operations import ClusterOperations
 from millrace.clients.connections import Connections, backoff_s
 from millrace.clients.groups.operations import GroupOperations
+from millrace.clients.leaders import MOVED, ask_leaders
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import (
     ClusterDescription,
@@ -28,7 +30,7 @@ from millrace.clients.ranges import located_range
 from millrace.clients.record_deletion import delete_records
 from millrace.clients.transactions.operations import TransactionOperations
 from millrace.config.client import ClientConfig, Isolation
-from millrace.errors import BrokerUnavailableError, MillraceError, UnknownServerError, UsageError, error_of
+from millrace.errors import MillraceError, UnknownServerError, UsageError, error_of
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import scan_headers
 from millrace.schemas import deserialize_schema, parse_schema, serialize_schema, validate_topic_schema
@@ -36,7 +38,7 @@ from millrace.schemas import deserialize_schema, parse_schema, serialize_schema,
 _RESOURCES = {"topic": pb.TOPIC, "broker": pb.BROKER, "group": pb.GROUP_RESOURCE}
 
 
-class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations):
+class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, ClusterOperations):
     """Creates, describes, changes and deletes topics. Thread safe; close it when done, or use it in ``with``.
 
     ``config`` is ``bootstrap.servers`` or a mapping of ``ClientConfig``'s options.
@@ -55,6 +57,7 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations):
         *,
         partitions: int = -1,
         replication_factor: int = -1,
+        assignment: Mapping[int, Sequence[int]] | None = None,
         schema: Any = None,
         key_columns: Sequence[str] = (),
         configs: Mapping[str, Any] | None = None,
@@ -62,9 +65,10 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations):
     ) -> TopicDescription | None:
         """Create a topic, typed when a ``schema`` is given (anything that ``parse_schema`` takes).
 
-        -1 is the broker's default. Returns the topic as it is now; ``None`` with ``validate_only``, which only checks.
-        Raises ``TopicExistsError``, ``InvalidTopicError``, ``InvalidPartitionsError``, ``InvalidConfigError``,
-        ``SchemaError``.
+        -1 is the broker's default; ``assignment`` says which brokers get which partition instead. Returns the topic as it
+        is now; ``None`` with ``validate_only``, which only checks. Raises ``TopicExistsError``, ``InvalidTopicError``,
+        ``InvalidPartitionsError``, ``InvalidReplicationFactorError``, ``InvalidReplicaAssignmentError``,
+        ``InvalidConfigError``, ``SchemaError``.
         """
         arrow_schema = b""
         if schema is not None:
@@ -80,6 +84,7 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations):
             configs={option: _option_text(value) for option, value in (configs or {}).items()},
             arrow_schema=arrow_schema,
             key_columns=key_columns,
+            assignment=_assignment(assignment),
         )
         request = pb.CreateTopicsRequest(
             topics=[topic], timeout_ms=self._config.request_timeout_ms, validate_only=validate_only
@@ -122,13 +127,21 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations):
         )
         return response.software_version
 
-    def create_partitions(self, name: str, total: int, *, validate_only: bool = False) -> None:
+    def create_partitions(
+        self,
+        name: str,
+        total: int,
+        *,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
         """Raise a topic's number of partitions to ``total``; raises ``InvalidPartitionsError``.
 
+        ``assignment`` says which brokers get the new ones.
         Records stay where they are: from then on a key may lie in two partitions.
         """
         request = pb.CreatePartitionsRequest(
-            topics=[pb.CreatePartitionsRequest.TopicCount(name=name, count=total)],
+            topics=[pb.CreatePartitionsRequest.TopicCount(name=name, count=total, assignment=_assignment(assignment))],
             timeout_ms=self._config.request_timeout_ms,
             validate_only=validate_only,
         )
@@ -177,7 +190,9 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations):
         """All options of a topic, of a broker by its id (``resource="broker"``), or of a group (``"group"``)."""
         wanted = pb.ConfigResource(type=_resource_type(resource), name=str(name))
         response = self._connections.call(
-            lambda stub: stub.DescribeConfigs, pb.DescribeConfigsRequest(resources=[wanted])
+            lambda stub: stub.DescribeConfigs,
+            pb.DescribeConfigsRequest(resources=[wanted]),
+            address=self._broker_address(str(name)) if resource == "broker" else None,
         )
         _raise_errors(response.results)
         return {
@@ -190,6 +205,13 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations):
             for result in response.results
             for entry in result.entries
         }
+
+    def _broker_address(self, name: str) -> str | None:
+        """Where a broker is to be asked of itself; None: any broker says that there is none of that name."""
+        if not name.isdigit():
+            return None
+        self._metadata.cluster()
+        return self._metadata.address_of(int(name))
 
     def alter_configs(
         self,
@@ -265,9 +287,19 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations):
             split_bytes=split_bytes,
             isolation_level=isolation_number(isolation_level),
         )
-        address = self._metadata.leader_address(TopicPartition(topic, partition))
-        response = self._connections.call(lambda stub: stub.LocateRange, request, address=address)
-        return located_range(response)
+        timeout_ms = self._config.request_timeout_ms
+
+        def ask(address: str, partitions: list[TopicPartition]) -> dict[TopicPartition, LocatedRange]:
+            answer = self._connections.once(
+                lambda stub: stub.LocateRange, request, address=address, timeout_ms=timeout_ms
+            )
+            return dict.fromkeys(partitions, located_range(answer))
+
+        wanted = TopicPartition(topic, partition)
+        located = ask_leaders(self._connections, self._metadata, [wanted], ask)[wanted]
+        if isinstance(located, MillraceError):
+            raise located
+        return located
 
     def read_range(
         self,
@@ -298,22 +330,29 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations):
                 end_offset=end_offset,
                 isolation_level=isolation_number(isolation_level),
             )
-            address = self._metadata.leader_address(TopicPartition(topic, partition))
-            stream = self._connections.stub(address).ReadRange(request)
             try:
-                for response in stream:
+                for records in self._read_at_leader(request):
                     attempt = 0
-                    yield response.records
-                    position = max(position, _next_offset(response.records))
+                    yield records
+                    position = max(position, _next_offset(records))
                 return
-            except grpc.RpcError as error:
-                explained = self._connections.explain(error, address)
-                if not isinstance(explained, BrokerUnavailableError) or self._waited_too_long(attempt):
-                    raise explained from error
+            except MOVED:
+                if self._waited_too_long(attempt):
+                    raise
+                self._metadata.forget(topic)
                 self._connections.wait(backoff_s(self._config, attempt))
                 attempt += 1
-            finally:
-                stream.cancel()  # type: ignore[no-untyped-call]
+
+    def _read_at_leader(self, request: pb.ReadRangeRequest) -> Iterator[bytes]:
+        address = self._metadata.leader_address(TopicPartition(request.topic, request.partition))
+        stream = self._connections.stub(address).ReadRange(request)
+        try:
+            for response in stream:
+                yield response.records
+        except grpc.RpcError as error:
+            raise self._connections.explain(error, address) from error
+        finally:
+            stream.cancel()  # type: ignore[no-untyped-call]
 
     def _waited_too_long(self, attempt: int) -> bool:
         waited_ms = sum(
@@ -352,6 +391,10 @@ def _resource_type(resource: str) -> pb.ConfigResourceType.ValueType:
 
 def _option_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _assignment(replicas: Mapping[int, Sequence[int]] | None) -> list[pb.PartitionReplicas]:
+    return [pb.PartitionReplicas(partition=number, replicas=each) for number, each in (replicas or {}).items()]
 
 
 def _topic_schema(schema: pb.Schema) -> TopicSchema:

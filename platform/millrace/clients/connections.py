@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from millrace.clients.transport import Helper, Links, Method, PendingCall, UnaryCall, unary
@@ -46,7 +47,8 @@ class Connections:
         self._config = config
         self._closed = threading.Event()
         self._links = Links(config)
-        self._preferred = 0
+        self._preferred = ""
+        self._known: tuple[str, ...] = ()
 
     @property
     def config(self) -> ClientConfig:
@@ -160,13 +162,19 @@ class Connections:
         """What a thread can do while it waits for answers."""
         return self._links
 
+    def know(self, addresses: Iterable[str]) -> None:
+        """These are the brokers of the cluster: any of them answers what any broker does, as bootstrap ones do."""
+        self._known = tuple(addresses)
+
     def _bootstrap_address(self, attempt: int) -> str:
-        addresses = self._config.addresses
-        return addresses[(self._preferred + attempt) % len(addresses)]
+        """The one that answered last, and when it does not the next; each once before any of them again."""
+        addresses = list(dict.fromkeys((*self._config.addresses, *self._known)))
+        first = addresses.index(self._preferred) if self._preferred in addresses else 0
+        return addresses[(first + attempt) % len(addresses)]
 
     def _prefer(self, address: str) -> None:
         if address in self._config.addresses:
-            self._preferred = self._config.addresses.index(address)
+            self._preferred = address
 
     def wait(self, seconds: float) -> None:
         """Wait before a retry; raises ``ClientClosedError`` when the client is closed meanwhile."""

@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from millrace.clients.connections import Connections
 from millrace.clients.model import (
@@ -36,6 +37,7 @@ class MetadataCache:
         self._lock = threading.Lock()
         self._topics: dict[str, tuple[float, TopicDescription]] = {}
         self._addresses: dict[int, str] = {}
+        self._last_heard: dict[tuple[uuid.UUID, int], PartitionInfo] = {}
 
     def topic(self, name: str, *, fresh: bool = False, timeout_ms: int | None = None) -> TopicDescription:
         """Describe a topic, from memory unless it is older than ``metadata.max.age.ms`` or ``fresh`` is asked for.
@@ -66,11 +68,23 @@ class MetadataCache:
                 raise UnknownTopicOrPartitionError(f"topic {topic.name} does not exist: {remedy}")
             if topic.error.code:
                 raise error_of(topic.error.code, topic.error.message)
-            topics.append(_description(topic))
+            topics.append(self._as_last_heard(_description(topic)))
         now = time.monotonic()
         with self._lock:
             self._topics.update((topic.name, (now, topic)) for topic in topics)
         return topics
+
+    def _as_last_heard(self, topic: TopicDescription) -> TopicDescription:
+        """The topic, with what was heard before of partitions of which the answering broker knows only older epochs."""
+        partitions = []
+        with self._lock:
+            for partition in topic.partitions:
+                key = topic.topic_id, partition.partition
+                before = self._last_heard.get(key)
+                if before is None or partition.leader_epoch >= before.leader_epoch:
+                    self._last_heard[key] = partition
+                partitions.append(self._last_heard[key])
+        return replace(topic, partitions=tuple(partitions))
 
     def cluster(self) -> ClusterDescription:
         """The cluster's brokers, fetched anew."""
@@ -89,6 +103,7 @@ class MetadataCache:
         response = self._connections.call(lambda stub: stub.Metadata, request, timeout_ms=timeout_ms)
         with self._lock:
             self._addresses = {node.node_id: broker_address(node.host, node.port) for node in response.brokers}
+        self._connections.know(self._addresses.values())
         return response
 
     def forget(self, names: str | Iterable[str]) -> None:

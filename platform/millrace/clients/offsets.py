@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
 from millrace.clients.connections import Connections
+from millrace.clients.leaders import ask_leaders
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import OffsetAndTimestamp, TopicPartition
 from millrace.config.client import Isolation
-from millrace.errors import NotLeaderError, UsageError, error_of
+from millrace.errors import MillraceError, UsageError, error_of
 from millrace.protocol import millrace_pb2 as pb
 
 LATEST: Final = -1
@@ -56,40 +56,35 @@ def list_offsets(
     isolation_level: str = Isolation.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """Ask the leader of each partition for the offset at a time; raises the first partition's error."""
-    by_address: dict[str, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
-    for partition, when in wanted.items():
-        address = metadata.leader_address(TopicPartition(*partition))
-        by_address[address][partition[0]].append((partition[1], wire_time(when)))
-    found: dict[TopicPartition, OffsetAndTimestamp] = {}
-    for address, topics in by_address.items():
-        request = pb.ListOffsetsRequest(
-            isolation_level=isolation_number(isolation_level),
-            topics=[
-                pb.ListOffsetsRequest.TopicTimes(
-                    name=name,
-                    partitions=[
-                        pb.ListOffsetsRequest.PartitionTime(partition=partition, timestamp=timestamp)
-                        for partition, timestamp in times
-                    ],
-                )
-                for name, times in topics.items()
-            ],
+    times = {TopicPartition(*partition): wire_time(when) for partition, when in wanted.items()}
+    level = isolation_number(isolation_level)
+
+    def ask(address: str, partitions: list[TopicPartition]) -> dict[TopicPartition, OffsetAndTimestamp | MillraceError]:
+        topics: dict[str, pb.ListOffsetsRequest.TopicTimes] = {}
+        for partition in partitions:
+            topic = topics.setdefault(partition.topic, pb.ListOffsetsRequest.TopicTimes(name=partition.topic))
+            topic.partitions.add(partition=partition.partition, timestamp=times[partition])
+        request = pb.ListOffsetsRequest(isolation_level=level, topics=topics.values())
+        timeout_ms = connections.config.request_timeout_ms
+        return _offsets(
+            connections.once(lambda stub: stub.ListOffsets, request, address=address, timeout_ms=timeout_ms)
         )
-        response = connections.call(lambda stub: stub.ListOffsets, request, address=address)
-        found.update(_offsets(response, metadata))
+
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+    for partition, answer in ask_leaders(connections, metadata, times, ask).items():
+        if isinstance(answer, MillraceError):
+            raise answer
+        found[partition] = answer
     return found
 
 
-def _offsets(response: pb.ListOffsetsResponse, metadata: MetadataCache) -> dict[TopicPartition, OffsetAndTimestamp]:
-    found = {}
-    for topic in response.topics:
-        for partition in topic.partitions:
-            if partition.error.code:
-                error = error_of(partition.error.code, partition.error.message)
-                if isinstance(error, NotLeaderError):
-                    metadata.forget(topic.name)
-                raise error
-            found[TopicPartition(topic.name, partition.partition)] = OffsetAndTimestamp(
-                offset=partition.offset, timestamp_ms=partition.timestamp, leader_epoch=partition.leader_epoch
-            )
-    return found
+def _offsets(response: pb.ListOffsetsResponse) -> dict[TopicPartition, OffsetAndTimestamp | MillraceError]:
+    return {
+        TopicPartition(topic.name, each.partition): (
+            error_of(each.error.code, each.error.message)
+            if each.error.code
+            else OffsetAndTimestamp(offset=each.offset, timestamp_ms=each.timestamp, leader_epoch=each.leader_epoch)
+        )
+        for topic in response.topics
+        for each in topic.partitions
+    }

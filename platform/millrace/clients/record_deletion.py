@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
 from millrace.clients.connections import Connections
+from millrace.clients.leaders import ask_leaders
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import TopicPartition
-from millrace.errors import MillraceError, NotLeaderError, UsageError, error_of
+from millrace.errors import MillraceError, UsageError, error_of
 from millrace.protocol import millrace_pb2 as pb
 
 HIGH_WATERMARK: Final = -1
@@ -24,30 +24,27 @@ def delete_records(
     timeout_ms: int,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MillraceError]]:
     """Ask the leader of each partition to delete: where the logs start now, and what went wrong elsewhere."""
-    by_address: dict[str, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
-    for partition, offset in before.items():
-        address = metadata.leader_address(TopicPartition(*partition))
-        by_address[address][partition[0]].append((partition[1], _offset(offset)))
-    starts: dict[TopicPartition, int] = {}
-    failed: dict[TopicPartition, MillraceError] = {}
-    for address, topics in by_address.items():
-        request = pb.DeleteRecordsRequest(timeout_ms=timeout_ms)
-        for name, offsets in topics.items():
-            topic = request.topics.add(name=name)
-            for number, offset in offsets:
-                topic.partitions.add(partition=number, offset=offset)
+    offsets = {TopicPartition(*partition): _offset(offset) for partition, offset in before.items()}
+
+    def ask(address: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int | MillraceError]:
+        topics: dict[str, pb.DeleteRecordsRequest.TopicOffsets] = {}
+        for partition in partitions:
+            topic = topics.setdefault(partition.topic, pb.DeleteRecordsRequest.TopicOffsets(name=partition.topic))
+            topic.partitions.add(partition=partition.partition, offset=offsets[partition])
+        request = pb.DeleteRecordsRequest(timeout_ms=timeout_ms, topics=topics.values())
         # To delete the same again changes nothing, so it may be sent again.
-        response = connections.call(lambda stub: stub.DeleteRecords, request, address=address)
-        for result in response.topics:
-            for answer in result.partitions:
-                partition = TopicPartition(result.name, answer.partition)
-                if not answer.error.code:
-                    starts[partition] = answer.low_watermark
-                    continue
-                failed[partition] = error_of(answer.error.code, answer.error.message)
-                if isinstance(failed[partition], NotLeaderError):
-                    metadata.forget(result.name)
-    return starts, failed
+        response = connections.once(lambda stub: stub.DeleteRecords, request, address=address, timeout_ms=timeout_ms)
+        return {
+            TopicPartition(result.name, each.partition): (
+                error_of(each.error.code, each.error.message) if each.error.code else each.low_watermark
+            )
+            for result in response.topics
+            for each in result.partitions
+        }
+
+    answers = ask_leaders(connections, metadata, offsets, ask)
+    starts = {each: answer for each, answer in answers.items() if not isinstance(answer, MillraceError)}
+    return starts, {each: answer for each, answer in answers.items() if isinstance(answer, MillraceError)}
 
 
 def _offset(offset: int | str) -> int:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator
 
-from millrace.config.base import Config
+from millrace.config.cluster import ClusterOptions, take_zookeeper
 from millrace.config.topic import TopicConfig
 from millrace.errors import InvalidConfigError, UsageError
 
@@ -52,13 +52,22 @@ TOPIC_DEFAULTS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "max.compaction.lag.ms": (("log.cleaner.max.compaction.lag.ms", 1),),
     "delete.retention.ms": (("log.cleaner.delete.retention.ms", 1),),
     "min.insync.replicas": (("min.insync.replicas", 1),),
+    "unclean.leader.election.enable": (("unclean.leader.election.enable", 1),),
     "schema.compatibility": (("schema.compatibility", 1),),
     "local.retention.ms": (("log.local.retention.ms", 1),),
     "local.retention.bytes": (("log.local.retention.bytes", 1),),
 }
 """Each topic option's names at the broker, the strongest first, with the factor that makes them the topic's unit."""
 
-ONLY_OF_TOPICS: Final = frozenset(("remote.storage.enable", "remote.log.copy.disable", "remote.log.delete.on.disable"))
+ONLY_OF_TOPICS: Final = frozenset(
+    (
+        "remote.storage.enable",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+    )
+)
 """Topic options that have no default of the broker's own, as in Kafka."""
 
 
@@ -83,7 +92,7 @@ class Listener(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class BrokerConfig(Config):
+class BrokerConfig(ClusterOptions):
     """Configuration of one broker. ``topic_defaults`` is what topics have that do not say otherwise."""
 
     broker_id: int = Field(0, ge=0, le=_INT_MAX, description="Number of this broker, unique in its cluster.")
@@ -107,10 +116,8 @@ class BrokerConfig(Config):
         le=65535,
         description="Port of the same host at which metrics are served to Prometheus; 0: any free one, -1: none.",
     )
-    broker_rack: str = Field("", description="Rack of this broker.")
     log_dirs: str = Field("millrace-data", description="Directories of the data, separated by commas.")
     num_partitions: _PositiveInt = Field(1, description="Partitions of a topic created without a number.")
-    default_replication_factor: _PositiveInt = Field(1, description="Replicas of a topic created without a number.")
     auto_create_topics_enable: bool = Field(
         False,
         description="Whether asking for a topic creates it. Kafka's default is true: a misspelt name makes a topic.",
@@ -291,13 +298,14 @@ class BrokerConfig(Config):
         Raises ``InvalidConfigError`` naming every option that is unknown or has a wrong value.
         """
         own = dict(values)
+        zookeeper = take_zookeeper(own)
         topic_values = _take_topic_defaults(own)
         try:
             defaults = TopicConfig.load({name: value for name, (_, value) in topic_values.items()})
         except InvalidConfigError as error:
             names = ", ".join(f"{source} sets {name}" for name, (source, _) in topic_values.items())
             raise InvalidConfigError(f"{error.message} ({names})") from None
-        config = super().load({**own, "topic.defaults": defaults})
+        config = super().load({**own, "topic.defaults": defaults, "zookeeper": zookeeper})
         if config.remote_log_storage_system_enable and not config.remote_log_storage_uri:
             raise InvalidConfigError(
                 "remote.log.storage.system.enable=true without remote.log.storage.uri: say where copies go"
@@ -311,14 +319,19 @@ class BrokerConfig(Config):
 
     @classmethod
     def option_names(cls) -> list[str]:
-        """All dotted names, those of topics' defaults last."""
-        own = [name for name in super().option_names() if name != "topic.defaults"]
+        """All dotted names, those of ZooKeeper and of topics' defaults last."""
+        from millrace.coordination.zookeeper_config import ZooKeeperConfig
+
+        own = [name for name in super().option_names() if name not in ("topic.defaults", "zookeeper")]
+        own += ZooKeeperConfig.option_names()
         return own + [name for names in TOPIC_DEFAULTS.values() for name, _ in names]
 
     def options(self) -> dict[str, Any]:
         """All options by their dotted names; of a topic default's several names the strongest."""
         topic = self.topic_defaults.options()
-        return super().options() | {names[0][0]: topic[name] for name, names in TOPIC_DEFAULTS.items()}
+        zookeeper = {} if self.zookeeper_config is None else self.zookeeper_config.options()
+        own = super().options() | zookeeper
+        return own | {names[0][0]: topic[name] for name, names in TOPIC_DEFAULTS.items()}
 
     @property
     def listener(self) -> Listener:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Final, Self
 
@@ -16,6 +17,8 @@ _INT_MAX = 2**31 - 1
 Int32 = Annotated[int, Field(ge=0, le=_INT_MAX)]
 Int64 = Annotated[int, Field(ge=0, le=_LONG_MAX)]
 
+
+_THROTTLED: Final = re.compile(r"\d+:\d+(,\d+:\d+)*")
 
 COMPACT: Final = "compact"
 DELETE: Final = "delete"
@@ -115,6 +118,15 @@ class TopicConfig(Config):
     )
     delete_retention_ms: Int64 = Field(86_400_000, description="Time for which compaction keeps tombstones.")
     min_insync_replicas: int = Field(1, ge=1, le=_INT_MAX, description="Replicas that must have a record for acks=all.")
+    unclean_leader_election_enable: bool = Field(
+        False, description="Whether a replica that is not in sync may lead if no other is left: records may be lost."
+    )
+    leader_replication_throttled_replicas: str = Field(
+        "", description="Replicas whose leaders' broker limits what it sends: partition:broker,..., or * for all."
+    )
+    follower_replication_throttled_replicas: str = Field(
+        "", description="Replicas whose own broker limits what it fetches: partition:broker,..., or * for all."
+    )
     schema_compatibility: SchemaCompatibility = Field(
         SchemaCompatibility.FULL, description="Which changes of a typed topic's schema are allowed."
     )
@@ -174,6 +186,13 @@ class TopicConfig(Config):
     def roll_ms(self) -> int:
         """Age at which a segment is rolled; compaction, which leaves the last one alone, may need it earlier."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
+
+    @field_validator("leader_replication_throttled_replicas", "follower_replication_throttled_replicas")
+    @classmethod
+    def _check_throttled(cls, value: str) -> str:
+        if value not in ("", "*") and not _THROTTLED.fullmatch(value):
+            raise ValueError("expected partition:broker,partition:broker,... or *")
+        return value
 
     @field_validator("cleanup_policy")
     @classmethod

@@ -38,6 +38,26 @@ class NotControllerError(MillraceError):
     retriable = True
 
 
+class ReassignmentInProgressError(MillraceError):
+    """Replicas of the partition are on their way already."""
+
+    code = 60
+
+
+class FetchSessionIdNotFoundError(MillraceError):
+    """The leader has forgotten what this follower fetches: it says all of it anew."""
+
+    code = 70
+    retriable = True
+
+
+class InvalidFetchSessionEpochError(MillraceError):
+    """A request of a fetch session was lost, or overtaken: the follower says anew what it fetches."""
+
+    code = 71
+    retriable = True
+
+
 class TopicDeletionDisabledError(MillraceError):
     """Topics cannot be deleted: ``delete.topic.enable`` is false."""
 

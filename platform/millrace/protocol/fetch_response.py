@@ -21,6 +21,7 @@ _ALIGNMENT_BYTES: Final = 8
 SMALL_BYTES: Final = 4096
 """Responses up to this size are left to protobuf: to find the fields of one in Python takes longer than two copies."""
 _TOPICS: Final = 1
+_SESSION_ID: Final = 3
 _TOPIC_NAME: Final = 1
 _TOPIC_PARTITIONS: Final = 3
 _RECORDS: Final = 5
@@ -61,6 +62,7 @@ class FetchAnswer:
     """A ``FetchResponse`` that is filled by its topics, then written."""
 
     topics: list[TopicAnswer] = field(default_factory=list)
+    session_id: int = 0
 
     def add_topic(self, name: str, topic_id: bytes) -> TopicAnswer:
         """Begin a topic's part."""
@@ -83,6 +85,8 @@ class FetchAnswer:
                 end += _FRAME_BYTES + length
             parts += [_frame(_TOPICS, end - start), *inner]
             position = end
+        if self.session_id:
+            parts.append(pb.FetchResponse(session_id=self.session_id).SerializeToString())
         return b"".join(parts)
 
 
@@ -137,6 +141,21 @@ def read_fetch_response(data: bytes | memoryview, *, small_bytes: int = SMALL_BY
                 yield from _topic(view, whole, start, end)
     except (DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"this is no fetch response: {error}") from error
+
+
+def read_session_id(data: bytes | memoryview) -> int:
+    """Read the fetch session of a serialized ``FetchResponse``; 0 if there is none.
+
+    Raises ``InvalidRequestError`` for other bytes.
+    """
+    view, position = memoryview(data), 0
+    while position < len(view):
+        position, tag = _varint(view, position)
+        position, value = _varint(view, position)
+        if tag == _SESSION_ID << 3 | _VARINT:
+            return value
+        position += value if tag & 7 == _LENGTH else 0
+    return 0
 
 
 def _topic(view: memoryview, whole: pa.Buffer, start: int, end: int) -> Iterator[FetchedRecords]:

@@ -274,6 +274,46 @@ class BrokerStub:
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.DeleteShareGroupOffsetsRequest.SerializeToString,
                 response_deserializer=millrace_dot_protocol_dot_millrace__pb2.DeleteShareGroupOffsetsResponse.FromString,
                 _registered_method=True)
+        self.ElectLeaders = channel.unary_unary(
+                '/millrace.v1.Broker/ElectLeaders',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.ElectLeadersRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.ElectLeadersResponse.FromString,
+                _registered_method=True)
+        self.AlterPartitionReassignments = channel.unary_unary(
+                '/millrace.v1.Broker/AlterPartitionReassignments',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.AlterPartitionReassignmentsRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.AlterPartitionReassignmentsResponse.FromString,
+                _registered_method=True)
+        self.ListPartitionReassignments = channel.unary_unary(
+                '/millrace.v1.Broker/ListPartitionReassignments',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.ListPartitionReassignmentsRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.ListPartitionReassignmentsResponse.FromString,
+                _registered_method=True)
+        self.LeaderAndIsr = channel.unary_unary(
+                '/millrace.v1.Broker/LeaderAndIsr',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.LeaderAndIsrRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.LeaderAndIsrResponse.FromString,
+                _registered_method=True)
+        self.StopReplica = channel.unary_unary(
+                '/millrace.v1.Broker/StopReplica',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.StopReplicaRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.StopReplicaResponse.FromString,
+                _registered_method=True)
+        self.UpdateMetadata = channel.unary_unary(
+                '/millrace.v1.Broker/UpdateMetadata',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.UpdateMetadataRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.UpdateMetadataResponse.FromString,
+                _registered_method=True)
+        self.AlterPartition = channel.unary_unary(
+                '/millrace.v1.Broker/AlterPartition',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.AlterPartitionRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.AlterPartitionResponse.FromString,
+                _registered_method=True)
+        self.ControlledShutdown = channel.unary_unary(
+                '/millrace.v1.Broker/ControlledShutdown',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.ControlledShutdownRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.ControlledShutdownResponse.FromString,
+                _registered_method=True)
 
 
 class BrokerServicer:
@@ -585,6 +625,57 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ElectLeaders(self, request, context):
+        """Elections and reassignments: any broker takes them to the controller.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterPartitionReassignments(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPartitionReassignments(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LeaderAndIsr(self, request, context):
+        """From the controller to brokers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopReplica(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateMetadata(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterPartition(self, request, context):
+        """From brokers to the controller.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ControlledShutdown(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BrokerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -827,6 +918,46 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.DeleteShareGroupOffsets,
                     request_deserializer=millrace_dot_protocol_dot_millrace__pb2.DeleteShareGroupOffsetsRequest.FromString,
                     response_serializer=millrace_dot_protocol_dot_millrace__pb2.DeleteShareGroupOffsetsResponse.SerializeToString,
+            ),
+            'ElectLeaders': grpc.unary_unary_rpc_method_handler(
+                    servicer.ElectLeaders,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.ElectLeadersRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.ElectLeadersResponse.SerializeToString,
+            ),
+            'AlterPartitionReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterPartitionReassignments,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.AlterPartitionReassignmentsRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.AlterPartitionReassignmentsResponse.SerializeToString,
+            ),
+            'ListPartitionReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPartitionReassignments,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.ListPartitionReassignmentsRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.ListPartitionReassignmentsResponse.SerializeToString,
+            ),
+            'LeaderAndIsr': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaderAndIsr,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.LeaderAndIsrRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.LeaderAndIsrResponse.SerializeToString,
+            ),
+            'StopReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopReplica,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.StopReplicaRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.StopReplicaResponse.SerializeToString,
+            ),
+            'UpdateMetadata': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateMetadata,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.UpdateMetadataRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.UpdateMetadataResponse.SerializeToString,
+            ),
+            'AlterPartition': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterPartition,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.AlterPartitionRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.AlterPartitionResponse.SerializeToString,
+            ),
+            'ControlledShutdown': grpc.unary_unary_rpc_method_handler(
+                    servicer.ControlledShutdown,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.ControlledShutdownRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.ControlledShutdownResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -2125,6 +2256,222 @@ class Broker:
             '/millrace.v1.Broker/DeleteShareGroupOffsets',
             millrace_dot_protocol_dot_millrace__pb2.DeleteShareGroupOffsetsRequest.SerializeToString,
             millrace_dot_protocol_dot_millrace__pb2.DeleteShareGroupOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ElectLeaders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/ElectLeaders',
+            millrace_dot_protocol_dot_millrace__pb2.ElectLeadersRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.ElectLeadersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterPartitionReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/AlterPartitionReassignments',
+            millrace_dot_protocol_dot_millrace__pb2.AlterPartitionReassignmentsRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.AlterPartitionReassignmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPartitionReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/ListPartitionReassignments',
+            millrace_dot_protocol_dot_millrace__pb2.ListPartitionReassignmentsRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.ListPartitionReassignmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeaderAndIsr(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/LeaderAndIsr',
+            millrace_dot_protocol_dot_millrace__pb2.LeaderAndIsrRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.LeaderAndIsrResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/StopReplica',
+            millrace_dot_protocol_dot_millrace__pb2.StopReplicaRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.StopReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateMetadata(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/UpdateMetadata',
+            millrace_dot_protocol_dot_millrace__pb2.UpdateMetadataRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.UpdateMetadataResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterPartition(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/AlterPartition',
+            millrace_dot_protocol_dot_millrace__pb2.AlterPartitionRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.AlterPartitionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ControlledShutdown(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/ControlledShutdown',
+            millrace_dot_protocol_dot_millrace__pb2.ControlledShutdownRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.ControlledShutdownResponse.FromString,
             options,
             channel_credentials,
             insecure,

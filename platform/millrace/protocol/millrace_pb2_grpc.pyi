@@ -105,6 +105,17 @@ class BrokerStub:
     AlterShareGroupOffsets: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.AlterShareGroupOffsetsRequest, _millrace_pb2.AlterShareGroupOffsetsResponse]
     """Set or forget where share groups without members go on."""
     DeleteShareGroupOffsets: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DeleteShareGroupOffsetsRequest, _millrace_pb2.DeleteShareGroupOffsetsResponse]
+    ElectLeaders: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ElectLeadersRequest, _millrace_pb2.ElectLeadersResponse]
+    """Elections and reassignments: any broker takes them to the controller."""
+    AlterPartitionReassignments: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.AlterPartitionReassignmentsRequest, _millrace_pb2.AlterPartitionReassignmentsResponse]
+    ListPartitionReassignments: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ListPartitionReassignmentsRequest, _millrace_pb2.ListPartitionReassignmentsResponse]
+    LeaderAndIsr: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.LeaderAndIsrRequest, _millrace_pb2.LeaderAndIsrResponse]
+    """From the controller to brokers."""
+    StopReplica: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.StopReplicaRequest, _millrace_pb2.StopReplicaResponse]
+    UpdateMetadata: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.UpdateMetadataRequest, _millrace_pb2.UpdateMetadataResponse]
+    AlterPartition: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.AlterPartitionRequest, _millrace_pb2.AlterPartitionResponse]
+    """From brokers to the controller."""
+    ControlledShutdown: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ControlledShutdownRequest, _millrace_pb2.ControlledShutdownResponse]
 
 @_typing.type_check_only
 class BrokerAsyncStub(BrokerStub):
@@ -177,6 +188,17 @@ class BrokerAsyncStub(BrokerStub):
     AlterShareGroupOffsets: _aio.UnaryUnaryMultiCallable[_millrace_pb2.AlterShareGroupOffsetsRequest, _millrace_pb2.AlterShareGroupOffsetsResponse]  # type: ignore[assignment]
     """Set or forget where share groups without members go on."""
     DeleteShareGroupOffsets: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DeleteShareGroupOffsetsRequest, _millrace_pb2.DeleteShareGroupOffsetsResponse]  # type: ignore[assignment]
+    ElectLeaders: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ElectLeadersRequest, _millrace_pb2.ElectLeadersResponse]  # type: ignore[assignment]
+    """Elections and reassignments: any broker takes them to the controller."""
+    AlterPartitionReassignments: _aio.UnaryUnaryMultiCallable[_millrace_pb2.AlterPartitionReassignmentsRequest, _millrace_pb2.AlterPartitionReassignmentsResponse]  # type: ignore[assignment]
+    ListPartitionReassignments: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ListPartitionReassignmentsRequest, _millrace_pb2.ListPartitionReassignmentsResponse]  # type: ignore[assignment]
+    LeaderAndIsr: _aio.UnaryUnaryMultiCallable[_millrace_pb2.LeaderAndIsrRequest, _millrace_pb2.LeaderAndIsrResponse]  # type: ignore[assignment]
+    """From the controller to brokers."""
+    StopReplica: _aio.UnaryUnaryMultiCallable[_millrace_pb2.StopReplicaRequest, _millrace_pb2.StopReplicaResponse]  # type: ignore[assignment]
+    UpdateMetadata: _aio.UnaryUnaryMultiCallable[_millrace_pb2.UpdateMetadataRequest, _millrace_pb2.UpdateMetadataResponse]  # type: ignore[assignment]
+    AlterPartition: _aio.UnaryUnaryMultiCallable[_millrace_pb2.AlterPartitionRequest, _millrace_pb2.AlterPartitionResponse]  # type: ignore[assignment]
+    """From brokers to the controller."""
+    ControlledShutdown: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ControlledShutdownRequest, _millrace_pb2.ControlledShutdownResponse]  # type: ignore[assignment]
 
 class BrokerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -534,5 +556,64 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _millrace_pb2.DeleteShareGroupOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.DeleteShareGroupOffsetsResponse, _abc.Awaitable[_millrace_pb2.DeleteShareGroupOffsetsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ElectLeaders(
+        self,
+        request: _millrace_pb2.ElectLeadersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.ElectLeadersResponse, _abc.Awaitable[_millrace_pb2.ElectLeadersResponse]]:
+        """Elections and reassignments: any broker takes them to the controller."""
+
+    @_abc_1.abstractmethod
+    def AlterPartitionReassignments(
+        self,
+        request: _millrace_pb2.AlterPartitionReassignmentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.AlterPartitionReassignmentsResponse, _abc.Awaitable[_millrace_pb2.AlterPartitionReassignmentsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListPartitionReassignments(
+        self,
+        request: _millrace_pb2.ListPartitionReassignmentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.ListPartitionReassignmentsResponse, _abc.Awaitable[_millrace_pb2.ListPartitionReassignmentsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def LeaderAndIsr(
+        self,
+        request: _millrace_pb2.LeaderAndIsrRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.LeaderAndIsrResponse, _abc.Awaitable[_millrace_pb2.LeaderAndIsrResponse]]:
+        """From the controller to brokers."""
+
+    @_abc_1.abstractmethod
+    def StopReplica(
+        self,
+        request: _millrace_pb2.StopReplicaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.StopReplicaResponse, _abc.Awaitable[_millrace_pb2.StopReplicaResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def UpdateMetadata(
+        self,
+        request: _millrace_pb2.UpdateMetadataRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.UpdateMetadataResponse, _abc.Awaitable[_millrace_pb2.UpdateMetadataResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def AlterPartition(
+        self,
+        request: _millrace_pb2.AlterPartitionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.AlterPartitionResponse, _abc.Awaitable[_millrace_pb2.AlterPartitionResponse]]:
+        """From brokers to the controller."""
+
+    @_abc_1.abstractmethod
+    def ControlledShutdown(
+        self,
+        request: _millrace_pb2.ControlledShutdownRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.ControlledShutdownResponse, _abc.Awaitable[_millrace_pb2.ControlledShutdownResponse]]: ...
 
 def add_BrokerServicer_to_server(servicer: BrokerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -107,14 +107,14 @@ def test_a_topic_that_is_being_created_is_read_once_it_is_there(
     async def scenario() -> None:
         async with opened(tmp_path) as (broker, _):
             shards = Shards(broker, TRANSACTIONS_TOPIC, Keys)
-            make_logs, is_named = broker.changes._create_logs, threading.Event()
+            make_logs, is_named = broker.changes.deployment.created, threading.Event()
 
             def make_logs_late(*args: Any) -> None:
                 is_named.set()
                 assert Keys.gate.wait(30)
                 make_logs(*args)
 
-            monkeypatch.setattr(broker.changes, "_create_logs", make_logs_late)
+            monkeypatch.setattr(broker.changes.deployment, "created", make_logs_late)
             Keys.gate.clear()
             creation = asyncio.create_task(shards.ensure_topic())
             await asyncio.to_thread(is_named.wait, 30)

@@ -87,7 +87,8 @@ class Coordinator:
         while True:
             left_ms = max(int((deadline - time.monotonic()) * 1000), 1)
             try:
-                answer = self._connections.call(method, request, address=self.address(left_ms), timeout_ms=left_ms)
+                # Once: whoever does not answer may be the coordinator no more.
+                answer = self._connections.once(method, request, address=self.address(left_ms), timeout_ms=left_ms)
                 check(answer)
                 return answer
             except MillraceError as error:

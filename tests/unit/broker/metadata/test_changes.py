@@ -11,6 +11,7 @@ import pytest
 
 from millrace.config.broker import BrokerConfig
 from millrace.coordination import EmbeddedStore, paths
+from millrace.coordination.nodes import BrokerNode
 from millrace.errors import (
     IncompatibleSchemaError,
     InvalidPartitionsError,
@@ -21,6 +22,7 @@ from millrace.errors import (
 from millrace.schemas import parse_schema, serialize_schema
 from millrace_broker.log import LogManager
 from millrace_broker.metadata import TopicCatalog, TopicChanges, TopicSpec, registration
+from millrace_broker.metadata.alone import Alone
 
 
 @dataclass
@@ -37,21 +39,22 @@ class World:
         session = self.store.connect()
         registration.ensure_roots(session)
         if session.exists(paths.broker_path(0)) is None:
-            session.create(paths.broker_path(0), b"{}", ephemeral=True)
+            registration.register(session, 0, BrokerNode(host="h", port=1, timestamp_ms=0))
         self.session = session
         self.catalog = TopicCatalog(session, config.topic_defaults)
         self.catalog.load()
         self.logs = LogManager.open([self.directory], broker_id=0, cluster_id="c", defaults=config.topic_defaults)
         self.gone: list[str] = []
-        self.changes = TopicChanges(
-            config,
+        self.alone = Alone(
+            0,
             session,
             self.catalog,
             self.logs,
             controller_epoch=1,
             on_gone=lambda topic: self.gone.append(topic.name),
         )
-        self.changes.resume()
+        self.changes = TopicChanges(config, session, self.catalog, self.alone)
+        self.alone.resume()
 
     def nodes_of(self, topic: str) -> list[str]:
         found, pending = [], ["/"]
@@ -103,7 +106,7 @@ def test_a_creation_cut_off_before_its_logs_is_finished_at_the_next_start(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(world.changes, "_create_logs", lambda topic: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(world.alone, "created", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             world.changes.create(TopicSpec(name="t", partitions=2))
     assert world.partitions_on_disk() == []

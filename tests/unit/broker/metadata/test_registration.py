@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
@@ -39,6 +40,19 @@ def test_a_broker_is_live_as_long_as_its_session_and_its_id_is_taken() -> None:
     ]
     first.close()
     assert [broker.broker_id for broker in registration.live_brokers(second)] == [1]
+
+
+def test_a_broker_waits_for_the_end_of_its_own_last_life() -> None:
+    store = EmbeddedStore()
+    first, second = store.connect(), store.connect()
+    registration.ensure_roots(first)
+    epoch = registration.register(first, 3, _node(1))
+    ending = threading.Timer(0.05, first.close)
+    ending.start()
+    assert registration.register(second, 3, _node(1), patience_s=30) > epoch
+    ending.join()
+    with pytest.raises(registration.BrokerIdTakenError):
+        registration.register(store.connect(), 3, _node(1), patience_s=0.01)
 
 
 def test_each_controller_has_a_higher_epoch_and_only_one_sits() -> None:

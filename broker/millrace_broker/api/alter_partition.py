@@ -1,0 +1,17 @@
+"""AlterPartition: a leader asks the controller for other replicas to be in sync (KIP-497)."""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.broker import Broker
+from millrace_broker.cluster.wire import isr_answers_message, read_isr_changes
+
+
+async def handle(broker: Broker, request: pb.AlterPartitionRequest, call: Call) -> pb.AlterPartitionResponse:
+    """Answer of each partition what holds now, or why not. Raises ``NotControllerError``, ``StaleBrokerEpochError``."""
+    changes = read_isr_changes(request)
+    answers = await broker.member.controlling.ask(
+        "alter ISRs", lambda controller: controller.alter_isrs(request.broker_id, request.broker_epoch, changes)
+    )
+    return isr_answers_message(answers)

@@ -1,0 +1,19 @@
+"""ControlledShutdown: a broker that is about to stop asks the controller to have others lead what it leads."""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.broker import Broker
+from millrace_broker.cluster.wire import by_topic
+
+
+async def handle(broker: Broker, request: pb.ControlledShutdownRequest, call: Call) -> pb.ControlledShutdownResponse:
+    """Answer what nobody else can lead. Raises ``NotControllerError``, ``StaleBrokerEpochError``."""
+    remaining = await broker.member.controlling.ask(
+        "shut down", lambda controller: controller.shut_down(request.broker_id, request.broker_epoch)
+    )
+    topics = by_topic(dict.fromkeys(remaining))
+    return pb.ControlledShutdownResponse(
+        remaining=[pb.TopicPartitions(name=name, partitions=numbers) for name, numbers in topics.items()]
+    )

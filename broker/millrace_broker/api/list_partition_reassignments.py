@@ -1,0 +1,20 @@
+"""ListPartitionReassignments: which partitions are on their way to other brokers (KIP-455)."""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.broker import Broker
+from millrace_broker.cluster.wire import by_topic
+
+
+async def handle(
+    broker: Broker, request: pb.ListPartitionReassignmentsRequest, call: Call
+) -> pb.ListPartitionReassignmentsResponse:
+    """All of them, or those among the partitions asked for."""
+    response = pb.ListPartitionReassignmentsResponse()
+    for name, partitions in by_topic(await broker.membership.reassignments(request)).items():
+        topic = response.topics.add(name=name)
+        for number, each in partitions.items():
+            topic.partitions.add(partition=number, replicas=each.replicas, adding=each.adding, removing=each.removing)
+    return response

@@ -1,0 +1,15 @@
+"""UpdateMetadata: the controller says who is alive and who leads what, for this broker's clients."""
+
+from __future__ import annotations
+
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.call import Call
+from millrace_broker.broker import Broker
+from millrace_broker.cluster.wire import read_brokers, read_update_metadata
+
+
+async def handle(broker: Broker, request: pb.UpdateMetadataRequest, call: Call) -> pb.UpdateMetadataResponse:
+    """Take it over."""
+    brokers = read_brokers(request.live_brokers)
+    await broker.to_the_end(broker.member.update_metadata(read_update_metadata(request), brokers))
+    return pb.UpdateMetadataResponse()

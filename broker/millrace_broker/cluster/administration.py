@@ -1,0 +1,94 @@
+"""What the controller does on request: elections, reassignments, and taking over from a broker that stops.
+
+Any broker takes such a request; one that is not the controller takes it there, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from millrace.errors import NotControllerError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.cluster.wire import Answers, read_errors
+from millrace_broker.controller import Controller, Occasion, ReplicaAssignment, Steps, TopicPartition
+
+if TYPE_CHECKING:
+    from millrace_broker.cluster.member import Member
+
+_MARGIN_S = 5.0
+
+
+async def elect_leaders(member: Member, request: pb.ElectLeadersRequest) -> Answers:
+    """Elect leaders; of all partitions, only those for which it is needed are answered for."""
+    if not member.controlling.is_active:
+        return read_errors((await _forward(member, "ElectLeaders", request)).topics)
+    occasion = Occasion.PREFERRED if request.election_type == pb.PREFERRED else Occasion.UNCLEAN
+    wanted = None if request.all_partitions else _partitions(request.topics)
+
+    def steps(controller: Controller) -> Steps[Answers]:
+        partitions = sorted(controller.context.assignments) if wanted is None else wanted
+        return (yield from controller.elect_leaders(partitions, occasion))
+
+    return await member.controlling.ask("elect leaders", steps)
+
+
+async def reassign(member: Member, request: pb.AlterPartitionReassignmentsRequest) -> Answers:
+    """Begin, change or cancel reassignments."""
+    if not member.controlling.is_active:
+        return read_errors((await _forward(member, "AlterPartitionReassignments", request)).topics)
+    targets = {
+        TopicPartition(topic.name, each.partition): None if each.is_cancelled else tuple(each.replicas)
+        for topic in request.topics
+        for each in topic.partitions
+    }
+    return await member.controlling.ask("reassign", lambda controller: controller.reassign(targets))
+
+
+async def reassignments(
+    member: Member, request: pb.ListPartitionReassignmentsRequest
+) -> Mapping[TopicPartition, ReplicaAssignment]:
+    """What is being moved."""
+    if not member.controlling.is_active:
+        answer = await _forward(member, "ListPartitionReassignments", request)
+        return {
+            TopicPartition(topic.name, each.partition): ReplicaAssignment(
+                tuple(each.replicas), tuple(each.adding), tuple(each.removing)
+            )
+            for topic in answer.topics
+            for each in topic.partitions
+        }
+    wanted = None if request.all_topics else set(_partitions(request.topics))
+
+    def steps(controller: Controller) -> Steps[dict[TopicPartition, ReplicaAssignment]]:
+        yield from ()
+        context = controller.context
+        found = sorted(each for each in context.reassigning if wanted is None or each in wanted)
+        return {each: context.assignments[each] for each in found if context.assignments[each].is_being_reassigned}
+
+    return await member.controlling.ask("list reassignments", steps)
+
+
+async def shut_down(member: Member, broker_id: int, broker_epoch: int) -> list[TopicPartition]:
+    """Have others lead what a broker leads; returns what nobody else can."""
+    if not member.controlling.is_active:
+        request = pb.ControlledShutdownRequest(broker_id=broker_id, broker_epoch=broker_epoch)
+        answer = await member.at_controller("ControlledShutdown", request)
+        return list(_partitions(answer.remaining))
+    return await member.controlling.ask("shut down", lambda each: each.shut_down(broker_id, broker_epoch))
+
+
+async def _forward(member: Member, name: str, request: Any) -> Any:
+    if request.is_forwarded:
+        raise NotControllerError("the controller has changed: try again")
+    forwarded = type(request)()
+    forwarded.CopyFrom(request)
+    forwarded.is_forwarded = True
+    timeout_ms = getattr(request, "timeout_ms", 0)
+    if timeout_ms > 0:
+        return await member.at_controller(name, forwarded, timeout_s=timeout_ms / 1000 + _MARGIN_S)
+    return await member.at_controller(name, forwarded)
+
+
+def _partitions(topics: Iterable[pb.TopicPartitions]) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]

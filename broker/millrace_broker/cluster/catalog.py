@@ -1,0 +1,83 @@
+"""What a broker of a cluster knows of it: topics by their nodes, who leads what by the controller's word.
+
+Invariants
+* Who leads a partition comes from UpdateMetadata alone. What a topic is (id, options, schemas) is read from its nodes,
+  when it is first heard of and whenever somebody says that it changed.
+* A topic that is being deleted is in the catalog no more.
+* What a controller says is taken over in the order in which it comes; of an older controller nothing is.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from millrace.config.topic import TopicConfig
+from millrace.coordination import Coordination
+from millrace.coordination.nodes import TopicNode
+from millrace_broker.cluster.wire import by_topic
+from millrace_broker.controller.model import LEADER_DURING_DELETE
+from millrace_broker.controller.requests import LeaderAndIsrState, UpdateMetadataRequest
+from millrace_broker.metadata.catalog import TopicCatalog
+from millrace_broker.metadata.topics import LEADER_NONE, PartitionInfo, TopicInfo
+
+Partitions = dict[int, PartitionInfo]
+
+
+class ClusterCatalog(TopicCatalog):
+    """The topics of a cluster. Changed in the administration thread, read from any."""
+
+    def __init__(self, coordination: Coordination, defaults: TopicConfig) -> None:
+        super().__init__(coordination, defaults)
+        self._told: Final[dict[uuid.UUID, Partitions]] = {}
+
+    def tell(self, request: UpdateMetadataRequest) -> list[str]:
+        """Take over what the controller says; returns the topics of which it says something."""
+        topics = dict(self._topics)
+        for name, states in by_topic(request.partitions).items():
+            topic_id = request.topic_ids.get(name)
+            if topic_id is None or any(state.leadership.leader == LEADER_DURING_DELETE for state in states.values()):
+                self._forget(name, topics)
+                continue
+            told = self._told.setdefault(topic_id, {})
+            told.update({number: _info(number, state) for number, state in states.items()})
+            present = topics.get(name)
+            if present is not None and present.topic_id == topic_id:
+                topics[name] = replace(present, partitions={**present.partitions, **told})
+            elif (read := self._read(name)) is not None and read.topic_id == topic_id:
+                topics[name] = read
+        self._swap(topics)
+        return list(by_topic(request.partitions))
+
+    def know(self, topic_ids: Mapping[str, uuid.UUID]) -> None:
+        """Make sure that topics of these ids are known, as far as they exist."""
+        for name, topic_id in topic_ids.items():
+            present = self._topics.get(name)
+            if present is None or present.topic_id != topic_id:
+                self.refresh(name)
+
+    def _forget(self, name: str, topics: dict[str, TopicInfo]) -> None:
+        present = topics.pop(name, None)
+        if present is not None:
+            self._told.pop(present.topic_id, None)
+
+    def _partitions(self, name: str, topic: TopicNode) -> Partitions:
+        told = self._told.get(topic.topic_id, {})
+        return {number: told.get(number) or _unknown(number, replicas) for number, replicas in topic.assignment.items()}
+
+
+def _info(number: int, state: LeaderAndIsrState) -> PartitionInfo:
+    leadership = state.leadership
+    return PartitionInfo(
+        partition=number,
+        leader=leadership.leader,
+        leader_epoch=leadership.leader_epoch,
+        replicas=state.assignment.replicas,
+        isr=leadership.isr,
+    )
+
+
+def _unknown(number: int, replicas: Iterable[int]) -> PartitionInfo:
+    return PartitionInfo(partition=number, leader=LEADER_NONE, leader_epoch=-1, replicas=tuple(replicas), isr=())

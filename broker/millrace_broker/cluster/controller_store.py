@@ -1,0 +1,335 @@
+"""What the controller wants of ZooKeeper, carried out: each effect as one or a few calls of a session.
+
+Everything here blocks and is called in one thread at a time (the broker's administration thread).
+
+Invariants
+* A ``ControllerStore`` belongs to one session. What was begun under a session that is over is never done.
+* Every write is one transaction with a check of ``/controller_epoch``'s version: a controller that has been replaced
+  writes nothing.
+* A watch stands on whatever was read of brokers, topics and deletions: who reads again, leaves it anew.
+
+Source: Kafka's ``KafkaZkClient``, whose batches and verdicts on lost answers these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from millrace.config.broker import BrokerConfig
+from millrace.coordination import (
+    BadVersionError,
+    Check,
+    Coordination,
+    Create,
+    Delete,
+    NodeExistsError,
+    NodeStat,
+    NoNodeError,
+    Operation,
+    Watch,
+    Write,
+    paths,
+)
+from millrace.coordination.nodes import (
+    BrokerNode,
+    ConfigNode,
+    ControllerNode,
+    PartitionStateNode,
+    TopicNode,
+    decode_epoch,
+    encode_epoch,
+)
+from millrace.coordination.outcomes import settle
+from millrace_broker.controller import ControllerMovedError, Effect, Leadership, LiveBroker, TopicPartition
+from millrace_broker.controller.effects import (
+    BecomeController,
+    CreateLeadership,
+    DropDeletions,
+    ForgetTopic,
+    ReadBrokers,
+    ReadDeletions,
+    ReadLeadership,
+    ReadTopics,
+    ReadUncleanTopics,
+    TopicsFound,
+    WriteAssignment,
+    WriteLeadership,
+)
+from millrace_broker.controller.model import ReplicaAssignment
+from millrace_broker.metadata.topic_nodes import nodes_of_topic
+
+_OPERATIONS_MAX: Final = 300
+"""Operations in a transaction: ZooKeeper takes 1 MiB, and a topic's name may have 249 characters."""
+
+
+class ControllerStore:
+    """The controller's side of one session. ``on_change`` is told of what is watched, by the names below."""
+
+    CONTROLLER: Final = "controller"
+    BROKERS: Final = "brokers"
+    TOPICS: Final = "topics"
+    DELETIONS: Final = "deletions"
+
+    def __init__(
+        self,
+        session: Coordination,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+        watch: Callable[[str], Watch],
+    ) -> None:
+        """``watch`` gives the one watch of each of the names above; it must be the same one each time."""
+        self.session: Final = session
+        self.brokers: Mapping[int, BrokerNode] = {}
+        """Where brokers are reached, as last read."""
+        self._config: Final = config
+        self._now_ms: Final = now_ms
+        self._watch: Final = watch
+        self._epoch_version = -1
+        self._topics: dict[str, TopicNode] = {}
+        self._is_watched: set[str] = set()
+        self._effects: Final[dict[type[Any], Callable[[Any], Any]]] = {
+            BecomeController: lambda _: self._become_controller(),
+            ReadBrokers: lambda _: self._read_brokers(),
+            ReadTopics: lambda _: self._read_topics(),
+            ReadLeadership: lambda effect: self._read_leadership(effect.partitions),
+            CreateLeadership: lambda effect: self._create_leadership(effect.leadership),
+            WriteLeadership: lambda effect: self._write_leadership(effect.leadership),
+            WriteAssignment: self._write_assignment,
+            ReadDeletions: lambda _: set(self.session.children(paths.DELETE_TOPICS, self._watch(self.DELETIONS))),
+            DropDeletions: lambda effect: self._delete(paths.delete_topic_path(each) for each in effect.topics),
+            ForgetTopic: lambda effect: self._forget_topic(effect.topic),
+            ReadUncleanTopics: lambda effect: self._read_unclean_topics(effect.topics),
+        }
+
+    def carry_out(self, effect: Effect) -> Any:
+        """Do what an effect says, and return its result as ``controller.effects`` says.
+
+        Raises ``ControllerMovedError``, ``SessionExpiredError``, and ``ConnectionLossError`` when ZooKeeper is out of
+        reach: whoever cannot know what he has written is to begin anew.
+        """
+        return self._effects[type(effect)](effect)
+
+    def topic_changed(self, path: str) -> None:
+        """A watch has told that a topic's node changed: it is read again next time."""
+        topic = path.rpartition("/")[2]
+        self._is_watched.discard(topic)
+        self._topics.pop(topic, None)
+
+    # --- the chair -------------------------------------------------------------------------------------------
+
+    def _become_controller(self) -> int | None:
+        """Take the chair if it is free; in any case have it watched."""
+        while self.session.exists(paths.CONTROLLER, self._watch(self.CONTROLLER)) is None:
+            try:
+                data, stat = self.session.get(paths.CONTROLLER_EPOCH)
+            except NoNodeError:
+                self._make_epoch()
+                continue
+            epoch = decode_epoch(data) + 1
+            node = ControllerNode(broker_id=self._config.broker_id, timestamp_ms=self._now_ms())
+            try:
+                settle(
+                    self.session,
+                    [
+                        Create(paths.CONTROLLER, node.encode(), ephemeral=True),
+                        Write(paths.CONTROLLER_EPOCH, encode_epoch(epoch), stat.version),
+                    ],
+                )
+            except (NodeExistsError, BadVersionError):
+                continue  # another one was faster
+            self._epoch_version = stat.version + 1
+            return epoch
+        return None
+
+    def _make_epoch(self) -> None:
+        try:
+            self.session.create(paths.CONTROLLER_EPOCH, encode_epoch(0))
+        except NodeExistsError:
+            return
+
+    def holds_chair(self) -> bool:
+        """Whether this session's broker is the controller, as ZooKeeper has it; in any case have the chair watched."""
+        stat = self.session.exists(paths.CONTROLLER, self._watch(self.CONTROLLER))
+        return stat is not None and stat.ephemeral_owner == self.session.session_id
+
+    def resign(self) -> None:
+        """Leave the chair, if it is this session's, so that another broker takes it."""
+        try:
+            _, stat = self.session.get(paths.CONTROLLER)
+            if stat.ephemeral_owner == self.session.session_id:
+                self.session.delete(paths.CONTROLLER, stat.version)
+        except NoNodeError:
+            return
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    def _read_brokers(self) -> dict[int, LiveBroker]:
+        names = self.session.children(paths.BROKER_IDS, self._watch(self.BROKERS))
+        ids = sorted(int(name) for name in names)
+        found = self.session.get_many([paths.broker_path(each) for each in ids])
+        nodes = {each: (BrokerNode.decode(node[0]), node[1]) for each, node in zip(ids, found, strict=True) if node}
+        self.brokers = {each: node for each, (node, _) in nodes.items()}
+        return {each: LiveBroker(stat.created_id, node.rack or None) for each, (node, stat) in nodes.items()}
+
+    def _read_topics(self) -> TopicsFound:
+        names = self.session.children(paths.TOPICS, self._watch(self.TOPICS))
+        for gone in self._topics.keys() - set(names):
+            self.topic_changed(gone)
+        for name in names:
+            if name not in self._is_watched:
+                self._is_watched.add(name)
+                try:
+                    data, _ = self.session.get(paths.topic_path(name), self._watch(self.TOPICS))
+                except NoNodeError:
+                    self.topic_changed(name)
+                else:
+                    self._topics[name] = TopicNode.decode(data)
+        return TopicsFound(
+            {name: node.topic_id for name, node in self._topics.items()},
+            {
+                TopicPartition(name, partition): ReplicaAssignment(
+                    replicas, node.adding.get(partition, ()), node.removing.get(partition, ())
+                )
+                for name, node in self._topics.items()
+                for partition, replicas in node.assignment.items()
+            },
+        )
+
+    def _read_leadership(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Leadership]:
+        found = self.session.get_many([paths.partition_state_path(*each) for each in partitions])
+        return {each: _leadership(*node) for each, node in zip(partitions, found, strict=True) if node is not None}
+
+    def _read_unclean_topics(self, topics: Sequence[str]) -> set[str]:
+        default = self._config.topic_defaults.unclean_leader_election_enable
+        found = self.session.get_many([paths.topic_config_path(each) for each in topics])
+        return {topic for topic, node in zip(topics, found, strict=True) if _is_unclean(node, default=default)}
+
+    # --- writing ---------------------------------------------------------------------------------------------
+
+    def _create_leadership(self, leadership: Mapping[TopicPartition, Leadership]) -> dict[TopicPartition, int]:
+        self._make_parents(leadership)
+        return self._write_each(
+            {
+                each: [
+                    Create(paths.partition_path(*each)),
+                    Create(paths.partition_state_path(*each), _state_node(value).encode()),
+                ]
+                for each, value in leadership.items()
+            },
+            lambda _: 0,
+        )
+
+    def _make_parents(self, partitions: Iterable[TopicPartition]) -> None:
+        topics = sorted({each.topic for each in partitions})
+        found = self.session.get_many([paths.partitions_path(topic) for topic in topics])
+        for topic, node in zip(topics, found, strict=True):
+            if node is None:
+                try:
+                    self._write([Create(paths.partitions_path(topic))])
+                except NodeExistsError:
+                    continue
+
+    def _write_leadership(self, leadership: Mapping[TopicPartition, Leadership]) -> dict[TopicPartition, int]:
+        return self._write_each(
+            {
+                each: [Write(paths.partition_state_path(*each), _state_node(value).encode(), value.partition_epoch)]
+                for each, value in leadership.items()
+            },
+            lambda each: leadership[each].partition_epoch + 1,
+        )
+
+    def _write_each(
+        self, wanted: Mapping[TopicPartition, list[Operation]], version_of: Callable[[TopicPartition], int]
+    ) -> dict[TopicPartition, int]:
+        """Write nodes of partitions, as many in a transaction as go; returns the versions of those that were written.
+
+        Where a transaction fails, for one of its partitions has changed, each of them is tried by itself.
+        """
+        written: dict[TopicPartition, int] = {}
+        pending = list(_portions(list(wanted), _OPERATIONS_MAX))
+        while pending:
+            portion = pending.pop(0)
+            try:
+                self._write([operation for each in portion for operation in wanted[each]])
+            except (BadVersionError, NodeExistsError, NoNodeError):
+                if len(portion) > 1:
+                    half = len(portion) // 2
+                    pending[:0] = [portion[:half], portion[half:]]
+            else:
+                written.update((each, version_of(each)) for each in portion)
+        return written
+
+    def _write_assignment(self, effect: WriteAssignment) -> None:
+        path = paths.topic_path(effect.topic)
+        while True:
+            data, stat = self.session.get(path)
+            present = TopicNode.decode(data)
+            parts = [
+                {number: getattr(each, part) for number, each in effect.assignments.items() if getattr(each, part)}
+                for part in ("replicas", "adding", "removing")
+            ]
+            # Partitions that somebody has added meanwhile stay.
+            node = TopicNode(present.topic_id, present.assignment | parts[0], parts[1], parts[2])
+            try:
+                self._write([Write(path, node.encode(), stat.version)])
+            except BadVersionError:
+                continue
+            return
+
+    def _forget_topic(self, topic: str) -> None:
+        nodes = [*reversed(nodes_of_topic(self.session, topic)), paths.delete_topic_path(topic)]
+        self._delete(nodes)
+        self.topic_changed(paths.topic_path(topic))
+
+    def _delete(self, nodes: Iterable[str]) -> None:
+        for portion in _portions(list(nodes), _OPERATIONS_MAX):
+            try:
+                self._write([Delete(path) for path in portion])
+            except NoNodeError:  # a part was done by the last controller
+                for path in portion:
+                    if self.session.exists(path) is not None:
+                        self._write([Delete(path)])
+
+    def _write(self, operations: Sequence[Operation]) -> None:
+        """Apply a transaction if this is the controller still. Raises what its operations raise, and see the module."""
+        checked = [Check(paths.CONTROLLER_EPOCH, self._epoch_version), *operations]
+        try:
+            settle(self.session, checked)
+        except BadVersionError as error:
+            stat = self.session.exists(paths.CONTROLLER_EPOCH)
+            if stat is None or stat.version != self._epoch_version:
+                raise ControllerMovedError("another broker has become the controller") from error
+            raise
+
+
+def _leadership(data: bytes, stat: NodeStat) -> Leadership:
+    node = PartitionStateNode.decode(data)
+    return Leadership(
+        leader=node.leader,
+        leader_epoch=node.leader_epoch,
+        isr=node.isr,
+        partition_epoch=stat.version,
+        controller_epoch=node.controller_epoch,
+    )
+
+
+def _state_node(leadership: Leadership) -> PartitionStateNode:
+    return PartitionStateNode(
+        controller_epoch=leadership.controller_epoch,
+        leader=leadership.leader,
+        leader_epoch=leadership.leader_epoch,
+        isr=leadership.isr,
+    )
+
+
+def _is_unclean(node: tuple[bytes, NodeStat] | None, *, default: bool) -> bool:
+    own = ConfigNode.decode(node[0]).config.get(_UNCLEAN) if node is not None else None
+    return default if own is None else own == "true"
+
+
+_UNCLEAN: Final = "unclean.leader.election.enable"
+
+
+def _portions(items: list[Any], most: int) -> Iterable[list[Any]]:
+    return (items[start : start + most] for start in range(0, len(items), most))

@@ -1,0 +1,310 @@
+"""This broker's controller, run: events come in one after the other, each is carried out to its end.
+
+Handlers of ``Controller`` run on the event loop; what they want of ZooKeeper is done in the administration thread.
+
+Invariants
+* One event is handled at a time, and its session is the one that is open when it begins: events of an earlier session
+  are dropped.
+* Whatever cuts a handler short (another controller, the end of the session, ZooKeeper out of reach, a fault) ends the
+  controller: it resigns and knows nothing. If the chair is still this broker's, it leaves it, so that somebody sits
+  down anew, perhaps itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+from millrace.config.broker import BrokerConfig
+from millrace.coordination import (
+    ConnectionLossError,
+    Coordination,
+    CoordinationError,
+    OnLoop,
+    SessionExpiredError,
+    Watch,
+    WatchEvent,
+    paths,
+)
+from millrace.coordination.nodes import BrokerNode
+from millrace.errors import MillraceError, NotControllerError, StorageError
+from millrace_broker.cluster.controller_store import ControllerStore
+from millrace_broker.cluster.request_queues import Deliver, RequestQueues
+from millrace_broker.cluster.wire import Answers
+from millrace_broker.controller import Controller, ControllerMovedError, LiveBroker, Steps
+from millrace_broker.controller.effects import ReadBrokers, SendRequests
+from millrace_broker.controller.requests import BrokerRequest, LeaderAndIsrRequest, StopReplicaRequest
+
+_logger = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 0.5
+"""How long a controller that was cut short waits before it tries again."""
+_FIRST_BALANCE_S: Final = 5.0
+
+T = TypeVar("T")
+
+
+class Administer(Protocol):
+    """Runs a blocking function in the administration thread."""
+
+    async def __call__(self, function: Callable[..., T], /, *args: Any) -> T:
+        """Return or raise what the function does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Event:
+    name: str
+    steps: Callable[[Controller], Steps[Any]]
+    result: asyncio.Future[Any] | None = None
+    store: ControllerStore | None = None
+
+
+class Controlling:
+    """Runs the controller of one broker. For the event loop's thread.
+
+    ``on_brokers`` is told where brokers are reached, whenever the controller has read it.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+        administer: Administer,
+        deliver: Deliver,
+        on_brokers: Callable[[Mapping[int, BrokerNode]], None],
+    ) -> None:
+        self._config: Final = config
+        self._now_ms: Final = now_ms
+        self._administer: Final = administer
+        self._on_brokers: Final = on_brokers
+        self._controller: Final = Controller(config.broker_id)
+        self._queues: Final = RequestQueues(deliver, self._answered)
+        self._events: Final[asyncio.Queue[_Event]] = asyncio.Queue()
+        self._waiting: Final[set[str]] = set()
+        self._store: ControllerStore | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+        return self._controller.is_active
+
+    @property
+    def epoch(self) -> int:
+        """The controller epoch, if it is."""
+        return self._controller.context.epoch
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to take events."""
+        self._tasks.append(asyncio.create_task(self._run(), name="millrace-controller"))
+        if self._config.auto_leader_rebalance_enable:
+            self._tasks.append(asyncio.create_task(self._balance(), name="millrace-balance"))
+
+    def begin(self, session: Coordination) -> None:
+        """A session is open: try to become the controller under it."""
+        loop = asyncio.get_running_loop()
+        watches: dict[str, Watch] = {
+            ControllerStore.CONTROLLER: OnLoop(loop, partial(self._told, session, self._chair_changed)),
+            ControllerStore.BROKERS: OnLoop(loop, partial(self._told, session, self._brokers_changed)),
+            ControllerStore.TOPICS: OnLoop(loop, partial(self._told, session, self._topics_changed)),
+            ControllerStore.DELETIONS: OnLoop(loop, partial(self._told, session, self._deletions_changed)),
+        }
+        self._store = ControllerStore(session, self._config, self._now_ms, watches.__getitem__)
+        self._put("elect", lambda controller: controller.elect())
+
+    def session_over(self) -> None:
+        """The session is over: this is the controller no more."""
+        self._store = None
+        self._resign()
+
+    async def close(self) -> None:
+        """Resign, and let another broker become the controller."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        was_active, store = self.is_active, self._store
+        self._resign()
+        self._refuse_waiting()
+        if was_active and store is not None:
+            try:
+                await self._administer(store.resign)
+            except CoordinationError as error:
+                _logger.info("the controller's chair is left with the session: %s", error.message)
+
+    # --- events ----------------------------------------------------------------------------------------------
+
+    async def ask(self, name: str, steps: Callable[[Controller], Steps[T]]) -> T:
+        """Have the controller do something, in its turn, and return what comes of it.
+
+        Raises what the handler raises, ``NotControllerError`` when this is not the controller (any more).
+        """
+        if not self.is_active:
+            raise NotControllerError(f"broker {self._config.broker_id} is not the controller: fetch the metadata anew")
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._events.put_nowait(_Event(name, steps, result, self._store))
+        return await result
+
+    def _put(self, name: str, steps: Callable[[Controller], Steps[Any]]) -> None:
+        """Put an event in the queue; one that only says that something changed, once."""
+        if name not in self._waiting:
+            self._waiting.add(name)
+            self._events.put_nowait(_Event(name, steps, None, self._store))
+
+    def _told(self, session: Coordination, change: Callable[[WatchEvent], None], event: WatchEvent) -> None:
+        if self._store is not None and self._store.session is session:
+            change(event)
+
+    def _chair_changed(self, event: WatchEvent) -> None:
+        self._put("chair", self._look_at_chair)
+
+    def _brokers_changed(self, event: WatchEvent) -> None:
+        self._put("brokers", lambda controller: controller.brokers_changed())
+
+    def _topics_changed(self, event: WatchEvent) -> None:
+        if event.path != paths.TOPICS and self._store is not None:
+            self._store.topic_changed(event.path)
+        self._put("topics", lambda controller: controller.topics_changed())
+
+    def _deletions_changed(self, event: WatchEvent) -> None:
+        self._put("deletions", lambda controller: controller.deletions_changed())
+
+    def _answered(self, broker_id: int, request: BrokerRequest, answers: Answers) -> None:
+        if isinstance(request, StopReplicaRequest):
+            refused = [each for each, error in answers.items() if error is not None]
+            if any(state.is_deleted for state in request.partitions.values()):
+                self._put_answer("deleted", lambda each: each.replicas_deleted(broker_id, request, refused))
+        elif isinstance(request, LeaderAndIsrRequest):
+            failed = [each for each, error in answers.items() if isinstance(error, StorageError)]
+            if failed:
+                self._put_answer("failed", lambda each: each.replicas_failed(broker_id, failed))
+
+    def _put_answer(self, name: str, steps: Callable[[Controller], Steps[Any]]) -> None:
+        self._events.put_nowait(_Event(f"{name}-answer", steps, None, self._store))
+
+    async def _balance(self) -> None:
+        await asyncio.sleep(_FIRST_BALANCE_S)
+        percentage = self._config.leader_imbalance_per_broker_percentage
+        while True:
+            if self.is_active:
+                self._put("balance", lambda controller: controller.balance_leaders(percentage))
+            await asyncio.sleep(self._config.leader_imbalance_check_interval_seconds)
+
+    # --- carrying out ----------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            event = await self._events.get()
+            self._waiting.discard(event.name)
+            store = self._store
+            if store is None or event.store is not store:
+                self._refuse(event)
+                continue
+            try:
+                await self._handle(event, store)
+            except asyncio.CancelledError:
+                self._refuse(event)
+                raise
+
+    async def _handle(self, event: _Event, store: ControllerStore) -> None:
+        was_active = self.is_active
+        try:
+            result = await self._carry_out(event.steps(self._controller), store)
+        except (ControllerMovedError, SessionExpiredError) as error:
+            _logger.info("broker %d is the controller no more: %s", self._config.broker_id, error.message)
+            self._resign()
+            self._refuse(event)
+            if isinstance(error, SessionExpiredError):
+                self._store = None  # until the next session is open
+            else:
+                self._put("chair", self._look_at_chair)
+        except MillraceError as error:
+            if isinstance(error, CoordinationError):
+                await self._start_over(event, store, error)
+            elif event.result is not None:
+                _answer(event.result, error)
+            else:
+                _logger.error("the controller could not handle %r: %s", event.name, error.message)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the context is not to be relied on any more
+            await self._start_over(event, store, error)
+        else:
+            if event.result is not None:
+                _answer(event.result, result)
+            if self.is_active and not was_active:
+                _logger.info("broker %d is the controller, of epoch %d", self._config.broker_id, self.epoch)
+
+    async def _start_over(self, event: _Event, store: ControllerStore, error: Exception) -> None:
+        is_fault = not isinstance(error, ConnectionLossError)
+        _logger.error("the controller was cut short in %r and begins anew: %s", event.name, error, exc_info=is_fault)
+        self._resign()
+        self._refuse(event)
+        await asyncio.sleep(_PAUSE_S)
+        try:
+            await self._administer(store.resign)
+        except CoordinationError as problem:
+            _logger.info("the controller's chair could not be left: %s", problem.message)
+        self._put("chair", self._look_at_chair)
+
+    def _look_at_chair(self, controller: Controller) -> Steps[bool]:
+        """The chair may be free, or somebody else's: find out, and sit down if it is."""
+        if controller.is_active and (yield _HOLDS_CHAIR):
+            return False
+        self._resign()
+        return (yield from controller.elect())
+
+    async def _carry_out(self, steps: Steps[T], store: ControllerStore) -> T:
+        result: Any = None
+        try:
+            while True:
+                try:
+                    effect = steps.send(result)
+                except StopIteration as stop:
+                    value: T = stop.value
+                    return value
+                if isinstance(effect, SendRequests):
+                    self._queues.send(effect.requests)
+                    result = None
+                elif effect is _HOLDS_CHAIR:
+                    result = await self._administer(store.holds_chair)
+                else:
+                    result = await self._administer(store.carry_out, effect)
+                if isinstance(effect, ReadBrokers):
+                    self._take_brokers(store, result)
+        finally:
+            steps.close()
+
+    def _take_brokers(self, store: ControllerStore, brokers: Mapping[int, LiveBroker]) -> None:
+        self._on_brokers(store.brokers)
+        self._queues.keep(brokers)
+
+    def _resign(self) -> None:
+        self._queues.clear()
+        self._controller.resign()
+
+    def _refuse(self, event: _Event) -> None:
+        if event.result is not None:
+            error = NotControllerError(f"broker {self._config.broker_id} is the controller no more: try again")
+            _answer(event.result, error)
+
+    def _refuse_waiting(self) -> None:
+        while not self._events.empty():
+            self._refuse(self._events.get_nowait())
+
+
+_HOLDS_CHAIR: Final[Any] = object()
+"""Beside the controller's own effects: whether this session has the chair still."""
+
+
+def _answer(future: asyncio.Future[Any], value: Any) -> None:
+    if future.done():
+        return
+    if isinstance(value, MillraceError):
+        future.set_exception(value)
+    else:
+        future.set_result(value)

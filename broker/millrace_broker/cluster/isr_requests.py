@@ -1,0 +1,102 @@
+"""Asking the controller for other replicas to be in sync: what partitions ask for at a time goes in one request.
+
+Invariants
+* One request is under way at a time. It is repeated, to whoever is the controller then, until it is answered.
+* Of a partition the last thing asked for counts: its leader asks anew only when it has heard of the last, or when the
+  controller has decided meanwhile.
+
+Source: Kafka's ``AlterPartitionManager`` (KIP-497).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from millrace.errors import ClientClosedError, MillraceError, StaleBrokerEpochError, UnknownServerError
+from millrace_broker.controller import IsrChange, Leadership, TopicPartition
+
+_logger = logging.getLogger(__name__)
+
+_PAUSE_FIRST_S: Final = 0.05
+_PAUSE_MAX_S: Final = 1.0
+
+Changes = Mapping[TopicPartition, IsrChange]
+Send = Callable[[Changes], Awaitable[Mapping[TopicPartition, Leadership | MillraceError]]]
+"""Brings changes to the controller; raises ``MillraceError`` when there is no answer of it."""
+
+
+class IsrRequests:
+    """What this broker's leaders ask for. For the event loop's thread."""
+
+    def __init__(self, send: Send) -> None:
+        self._send: Final = send
+        self._pending: dict[TopicPartition, tuple[IsrChange, asyncio.Future[Leadership]]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def alter(self, partition: TopicPartition, change: IsrChange) -> Leadership:
+        """Ask for an ISR; returns what holds then.
+
+        Raises what the controller says of this partition, ``ClientClosedError`` when the broker stops or another change
+        of the partition is asked for before this one was sent.
+        """
+        if self._is_closed:
+            raise ClientClosedError("the broker stops")
+        future: asyncio.Future[Leadership] = asyncio.get_running_loop().create_future()
+        before = self._pending.pop(partition, None)
+        if before is not None:
+            _fail(before[1], ClientClosedError(f"{partition}: another change is asked for"))
+        self._pending[partition] = change, future
+        if self._task is None:
+            self._task = asyncio.create_task(self._send_all(), name="millrace-alter-partition")
+        return await future
+
+    async def close(self) -> None:
+        """Ask for nothing more."""
+        self._is_closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._fail_all(self._pending)
+
+    async def _send_all(self) -> None:
+        try:
+            while self._pending:
+                sent, self._pending = self._pending, {}
+                try:
+                    answers = await self._until_answered({each: change for each, (change, _) in sent.items()})
+                except asyncio.CancelledError:
+                    self._fail_all(sent)
+                    raise
+                for partition, (_, future) in sent.items():
+                    answer = answers.get(partition) or UnknownServerError(f"{partition}: the controller says nothing")
+                    if isinstance(answer, MillraceError):
+                        _fail(future, answer)
+                    elif not future.done():
+                        future.set_result(answer)
+        finally:
+            self._task = None
+
+    async def _until_answered(self, changes: Changes) -> Mapping[TopicPartition, Leadership | MillraceError]:
+        pause_s = _PAUSE_FIRST_S
+        while True:
+            try:
+                return await self._send(changes)
+            except StaleBrokerEpochError as error:
+                _logger.info("the controller does not know this broker's last registration yet: %s", error.message)
+            except MillraceError as error:
+                _logger.debug("changes of %d ISRs are asked for again: %s", len(changes), error.message)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    def _fail_all(self, waiting: Mapping[TopicPartition, tuple[IsrChange, asyncio.Future[Leadership]]]) -> None:
+        for _, future in waiting.values():
+            _fail(future, ClientClosedError("the broker stops"))
+
+
+def _fail(future: asyncio.Future[Leadership], error: MillraceError) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,426 @@
+"""This broker as one of a cluster on ZooKeeper: its session, its registration, what others tell it and it tells them.
+
+Life of a session: it is opened, the broker registers under it (which gives it a new broker epoch), watches for changed
+configurations and runs for controller. When ZooKeeper declares it over, the controller resigns, and all that is done
+again under the next one, for as long as it takes.
+
+Invariants
+* What a controller of an older epoch says is refused, and what was meant for an earlier life of this broker.
+* Calls that block run in the administration thread; only the opening and closing of sessions has threads of its own, so
+  that a ZooKeeper that is out of reach keeps nothing waiting that could end it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.config.broker import Listener
+from millrace.coordination import Coordination, CoordinationError, OnLoop, Operation, SessionState, WatchEvent, paths
+from millrace.coordination.nodes import BrokerNode
+from millrace.errors import BrokerUnavailableError, EnvironmentProblemError, MillraceError, StaleBrokerEpochError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.cluster import administration
+from millrace_broker.cluster.catalog import ClusterCatalog
+from millrace_broker.cluster.changed_configs import ChangedConfigs
+from millrace_broker.cluster.controlling import Controlling
+from millrace_broker.cluster.deployment import Told
+from millrace_broker.cluster.isr_requests import IsrRequests
+from millrace_broker.cluster.notifications import Notifications, notice
+from millrace_broker.cluster.session import RenewedCoordination
+from millrace_broker.cluster.waiting import TopicWaits
+from millrace_broker.cluster.wire import (
+    Answers,
+    alter_partition_message,
+    leader_and_isr_message,
+    read_errors,
+    read_isr_answers,
+    stop_replica_message,
+    update_metadata_message,
+)
+from millrace_broker.controller import IsrChange, Leadership, ReplicaAssignment, TopicPartition
+from millrace_broker.controller.requests import (
+    BrokerRequest,
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from millrace_broker.log import LogManager, read_meta_properties
+from millrace_broker.membership import Opened
+from millrace_broker.metadata import LiveBroker, TopicInfo, registration
+from millrace_broker.metadata.changes import Deployment
+from millrace_broker.replication import check_controller_epoch
+
+if TYPE_CHECKING:
+    from millrace.coordination.zookeeper import ZooKeeperStore
+    from millrace_broker.broker import Broker
+
+_logger = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 0.5
+"""Between attempts to open a session."""
+_SHUTDOWN_TIMEOUT_S: Final = 30.0
+
+
+class Member:
+    """One broker of a cluster."""
+
+    def __init__(self, broker: Broker, directories: Sequence[Path]) -> None:
+        self._broker: Final = broker
+        self._directories: Final = directories
+        self._id: Final = broker.config.broker_id
+        self._brokers: dict[int, LiveBroker] = {}
+        self._addresses: dict[int, LiveBroker] = {}
+        self._controller_id = -1
+        self._controller_epoch = 0
+        self.broker_epoch = -1
+        self._heard: Final = asyncio.Event()
+        self._is_closing = False
+        self._renewing: asyncio.Task[None] | None = None
+        self._waits: Final = TopicWaits(broker.timer)
+        self._isr_requests: Final = IsrRequests(self._send_isr_changes)
+        self.controlling: Final = Controlling(
+            broker.config, broker.clock.now_ms, broker.administer, self._deliver, self._take_brokers
+        )
+
+    # --- opening, in the administration thread -----------------------------------------------------------------
+
+    def open(self) -> Opened:
+        """Open a session and read the topics. Raises ``EnvironmentProblemError``."""
+        self._store = _zookeeper(self._broker)
+        session = self._store.connect()
+        try:
+            registration.ensure_roots(session)
+            cluster_id = self._cluster_id(session)
+            self._coordination = RenewedCoordination(session)
+            self._notifications = Notifications(self._config_changed, self._broker.clock.now_ms)
+            self._notifications.skip(session)
+            self._catalog = ClusterCatalog(self._coordination, self._broker.config.topic_defaults)
+            self._catalog.load()
+        except BaseException:
+            self._store.close()
+            raise
+        return Opened(self._coordination, cluster_id, self._catalog)
+
+    def _cluster_id(self, session: Coordination) -> str:
+        """The id that ZooKeeper has; a new one only if no data says that it is of another cluster."""
+        if session.exists(paths.CLUSTER_ID) is None:
+            for directory in self._directories:
+                owner = read_meta_properties(self._broker.files, directory) if directory.exists() else {}
+                if owner and "cluster.id" in owner:
+                    raise EnvironmentProblemError(
+                        f"{directory} belongs to cluster {owner['cluster.id']}, and ZooKeeper at "
+                        f"{self._broker.config.zookeeper.zookeeper_connect} has no cluster: correct zookeeper.connect"
+                        " (and its chroot), or use another data directory"
+                    )
+        return registration.cluster_id(session)
+
+    def deploy(self, logs: LogManager, on_gone: Callable[[TopicInfo], None]) -> Deployment:
+        """The controller says what follows."""
+        self._on_gone = on_gone
+        self._changed_configs = ChangedConfigs(self._broker)
+        return Told(self._changed_configs.take_topic)
+
+    def _config_changed(self, entity: str) -> None:
+        self._changed_configs.take(entity)
+
+    def disconnect(self) -> None:
+        """End the session."""
+        if hasattr(self, "_store"):
+            self._store.close()
+
+    def notices(self, entity: str) -> list[Operation]:
+        """All brokers read it anew."""
+        return [notice(entity)]
+
+    # --- sessions ----------------------------------------------------------------------------------------------
+
+    async def announce(self, address: Listener) -> None:
+        """Register, run for controller, and wait until one has told this broker of the cluster.
+
+        Raises ``BrokerIdTakenError``, and ``EnvironmentProblemError`` when no controller is heard of in time.
+        """
+        self._node = BrokerNode(
+            host=address.host,
+            port=address.port,
+            rack=self._broker.config.broker_rack,
+            timestamp_ms=self._broker.clock.now_ms(),
+        )
+        self._broker.replicas.alter_partition = self._isr_requests.alter
+        self._loop = asyncio.get_running_loop()
+        self._config_watch: OnLoop = OnLoop(self._loop, self._notice_left)
+        self.controlling.start()
+        patience_s = 2 * self._broker.config.zookeeper.zookeeper_session_timeout_ms / 1000
+        await self._begin(self._coordination.session, patience_s)
+        try:
+            await asyncio.wait_for(self._heard.wait(), patience_s + _SHUTDOWN_TIMEOUT_S)
+        except TimeoutError:
+            raise EnvironmentProblemError(
+                f"broker {self._id} has registered and no controller speaks to it: is "
+                f"{address.host}:{address.port} (advertised.listeners) where other brokers reach it?"
+            ) from None
+
+    async def _begin(self, session: Coordination, patience_s: float) -> None:
+        """Do what each session begins with."""
+        session.on_session_end(partial(self._tell_loop, session))
+        administer = self._broker.administer
+        self.broker_epoch = await administer(
+            registration.register, session, self._id, self._node, patience_s=patience_s
+        )
+        _logger.info("broker %d is registered, in broker epoch %d", self._id, self.broker_epoch)
+        await administer(self._notifications.take, session, self._config_watch)
+        self.controlling.begin(session)
+
+    def _tell_loop(self, session: Coordination) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._over, session)
+
+    def _over(self, session: Coordination) -> None:
+        if self._is_closing or session is not self._coordination.session:
+            return
+        _logger.warning("broker %d: its session with ZooKeeper is over; it registers again", self._id)
+        self.controlling.session_over()
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.create_task(self._renew(), name="millrace-zookeeper-session")
+
+    async def _renew(self) -> None:
+        """Open sessions until one has become this broker's."""
+        while True:
+            before = self._coordination.session
+            try:
+                await asyncio.to_thread(before.close)
+                session = await asyncio.to_thread(self._store.connect)
+                self._coordination.renew(session)
+                patience_s = 2 * self._broker.config.zookeeper.zookeeper_session_timeout_ms / 1000
+                await self._begin(session, patience_s)
+                # While it was away, topics may have been deleted of which nobody tells it any more.
+                await self._broker.administer(self._catalog.load)
+            except registration.BrokerIdTakenError as error:
+                self._broker.fail(error)
+                return
+            except (EnvironmentProblemError, CoordinationError) as error:
+                _logger.warning("broker %d cannot register again yet: %s", self._id, error.message)
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if session.state is not SessionState.EXPIRED:
+                return
+
+    def _notice_left(self, event: WatchEvent) -> None:
+        session = self._coordination.session
+        task = asyncio.ensure_future(self._broker.administer(self._notifications.take, session, self._config_watch))
+        task.add_done_callback(_log_failure)
+
+    async def leave(self) -> None:
+        """Have others lead what this broker leads, as Kafka's controlled shutdown does."""
+        config = self._broker.config
+        self._is_closing = True
+        if config.controlled_shutdown_enable and self._heard.is_set() and len(self._brokers) > 1:
+            for attempt in range(config.controlled_shutdown_max_retries):
+                if attempt:
+                    await asyncio.sleep(config.controlled_shutdown_retry_backoff_ms / 1000)
+                if await self._shut_down():
+                    break
+        await self._isr_requests.close()
+
+    async def _shut_down(self) -> bool:
+        try:
+            remaining = await administration.shut_down(self, self._id, self.broker_epoch)
+        except MillraceError as error:
+            _logger.warning("the controller could not be told that broker %d stops: %s", self._id, error.message)
+            return False
+        if remaining:
+            names = ", ".join(map(str, remaining[:10]))
+            _logger.warning("nobody else can lead %d partitions of broker %d: %s", len(remaining), self._id, names)
+        return not remaining
+
+    async def close(self) -> None:
+        """Resign as the controller if it is that, and end the session: the others see at once that it is gone."""
+        self._is_closing = True
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        await self._isr_requests.close()
+        await self.controlling.close()
+        self._waits.close()
+        await asyncio.to_thread(self.disconnect)
+
+    # --- what the controller says --------------------------------------------------------------------------------
+
+    async def leader_and_isr(self, request: LeaderAndIsrRequest, leaders: Sequence[LiveBroker]) -> Answers:
+        """Lead and follow partitions. Raises ``StaleControllerEpochError``, ``StaleBrokerEpochError``."""
+        self._check(request)
+        for leader in leaders:
+            self._broker.peers.know(leader.broker_id, leader.host, leader.port)
+        await self._broker.administer(self._catalog.know, request.topic_ids)
+        return await self._broker.replicas.become(request)
+
+    async def stop_replica(self, request: StopReplicaRequest) -> Answers:
+        """Stop replicas. Raises ``StaleControllerEpochError``, ``StaleBrokerEpochError``."""
+        self._check(request)
+        return await self._broker.replicas.stop(request)
+
+    async def update_metadata(self, request: UpdateMetadataRequest, brokers: Sequence[LiveBroker]) -> None:
+        """Take over who is alive and who leads what. Raises as the others do."""
+        self._check(request)
+        self._controller_id = request.controller_id
+        self._take_live({each.broker_id: each for each in brokers})
+        before = self._catalog.topics
+        topics = await self._broker.administer(self._catalog.tell, request)
+        after = self._catalog.topics
+        for name in topics:
+            gone = before.get(name)
+            if gone is not None and (name not in after or after[name].topic_id != gone.topic_id):
+                self._on_gone(gone)
+            self._waits.check(name)
+        self._heard.set()
+
+    def _check(self, request: BrokerRequest) -> None:
+        check_controller_epoch(self._controller_epoch, request.controller_epoch)
+        if request.broker_epoch < self.broker_epoch:
+            raise StaleBrokerEpochError(
+                f"broker {self._id} has registered again: its epoch is {self.broker_epoch}, not {request.broker_epoch}"
+            )
+        self._controller_epoch = request.controller_epoch
+
+    def _take_live(self, brokers: dict[int, LiveBroker]) -> None:
+        for broker_id in self._brokers.keys() - brokers.keys():
+            self._broker.peers.forget(broker_id)
+        for broker in brokers.values():
+            self._broker.peers.know(broker.broker_id, broker.host, broker.port)
+        self._brokers = dict(sorted(brokers.items()))
+        self._broker.replicas.brokers_alive(frozenset(brokers))
+
+    # --- what this broker says -----------------------------------------------------------------------------------
+
+    def _take_brokers(self, nodes: Mapping[int, BrokerNode]) -> None:
+        """The controller here has read where brokers are."""
+        self._addresses = {each: registration.live_broker(each, node) for each, node in nodes.items()}
+        for broker in self._addresses.values():
+            self._broker.peers.know(broker.broker_id, broker.host, broker.port)
+
+    async def _deliver(self, broker_id: int, request: BrokerRequest) -> Answers:
+        """Bring a request of the controller here to a broker."""
+        if broker_id == self._id:
+            return await self._deliver_here(request)
+        timeout_s = self._broker.config.controller_socket_timeout_ms / 1000
+        call = partial(self._broker.peers.call, broker_id, timeout_s=timeout_s)
+        match request:
+            case LeaderAndIsrRequest():
+                answer: Any = await call("LeaderAndIsr", leader_and_isr_message(request, self._addresses))
+            case StopReplicaRequest():
+                answer = await call("StopReplica", stop_replica_message(request))
+            case UpdateMetadataRequest():
+                await call("UpdateMetadata", update_metadata_message(request, self._addresses))
+                return {}
+        return read_errors(answer.topics)
+
+    async def _deliver_here(self, request: BrokerRequest) -> Answers:
+        known = self._addresses
+        match request:
+            case LeaderAndIsrRequest():
+                return await self.leader_and_isr(
+                    request, [known[each] for each in request.live_leaders if each in known]
+                )
+            case StopReplicaRequest():
+                return await self.stop_replica(request)
+            case UpdateMetadataRequest():
+                await self.update_metadata(request, [known[each] for each in request.live_brokers if each in known])
+                return {}
+
+    async def _send_isr_changes(
+        self, changes: Mapping[TopicPartition, IsrChange]
+    ) -> Mapping[TopicPartition, Leadership | MillraceError]:
+        epoch = self.broker_epoch
+        if self.controlling.is_active:
+            return await self.controlling.ask("ask for ISRs", lambda each: each.alter_isrs(self._id, epoch, changes))
+        answer = await self.at_controller("AlterPartition", alter_partition_message(self._id, epoch, changes))
+        return read_isr_answers(answer)
+
+    async def at_controller(self, name: str, message: Any, *, timeout_s: float = _SHUTDOWN_TIMEOUT_S) -> Any:
+        """Make a call to the controller, which is another broker. Raises its error, ``BrokerUnavailableError``."""
+        if self._controller_id in (-1, self._id):
+            raise BrokerUnavailableError("no controller is known at the moment: try again")
+        return await self._broker.peers.call(self._controller_id, name, message, timeout_s=timeout_s)
+
+    # --- what others ask -----------------------------------------------------------------------------------------
+
+    @property
+    def controller_id(self) -> int:
+        """The broker that is the controller, as it has said itself."""
+        return self._controller_id
+
+    def live_brokers(self) -> Sequence[LiveBroker]:
+        """The brokers that are up, as the controller has said. Raises ``BrokerUnavailableError`` before it has."""
+        if not self._heard.is_set():
+            raise BrokerUnavailableError(f"broker {self._id} starts, and has not heard of the others yet: try again")
+        return tuple(self._brokers.values())
+
+    async def led(self, topics: Sequence[str], timeout_ms: int) -> Sequence[str]:
+        """Wait until all partitions of topics have leaders; returns the topics for which the time was too short."""
+        waited = await asyncio.gather(
+            *(self._waits.until(name, partial(self._is_led, name), timeout_ms) for name in topics)
+        )
+        return [name for name, is_led in zip(topics, waited, strict=True) if not is_led]
+
+    def _is_led(self, name: str) -> bool:
+        topic = self._catalog.topics.get(name)
+        return topic is not None and all(each.leader >= 0 for each in topic.partitions.values())
+
+    async def gone(self, topic: TopicInfo, timeout_ms: int) -> bool:
+        """Wait until nothing is left of a deleted topic; False after the time."""
+        mark = paths.delete_topic_path(topic.name)
+        is_over = False
+
+        def look(*_: object) -> None:
+            looking = asyncio.ensure_future(self._broker.administer(self._coordination.exists, mark, watch))
+            looking.add_done_callback(found)
+
+        def found(looking: asyncio.Future[Any]) -> None:
+            nonlocal is_over
+            if looking.cancelled() or looking.exception() is not None:
+                return
+            is_over = looking.result() is None
+            self._waits.check(topic.name)
+
+        watch = OnLoop(self._loop, look)
+        look()
+        return await self._waits.until(topic.name, lambda: is_over, timeout_ms)
+
+    def alter_broker_config(
+        self, name: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False
+    ) -> None:
+        """Set and remove options of a broker ("": of all). Raises ``InvalidConfigError``; then nothing has changed."""
+        self._changed_configs.alter_broker(name, values, removals, validate_only=validate_only)
+
+    async def elect_leaders(self, request: pb.ElectLeadersRequest) -> Answers:
+        """Have the controller elect leaders."""
+        return await administration.elect_leaders(self, request)
+
+    async def reassign(self, request: pb.AlterPartitionReassignmentsRequest) -> Answers:
+        """Have the controller move partitions."""
+        return await administration.reassign(self, request)
+
+    async def reassignments(
+        self, request: pb.ListPartitionReassignmentsRequest
+    ) -> Mapping[TopicPartition, ReplicaAssignment]:
+        """Ask the controller what is being moved."""
+        return await administration.reassignments(self, request)
+
+
+def _zookeeper(broker: Broker) -> ZooKeeperStore:
+    try:
+        from millrace.coordination.zookeeper import ZooKeeperStore  # a broker by itself needs no kazoo
+    except ImportError as error:
+        raise EnvironmentProblemError("zookeeper.connect needs kazoo: pip install 'millrace[cluster]'") from error
+    config = broker.config.zookeeper_config
+    assert config is not None
+    return ZooKeeperStore(config)
+
+
+def _log_failure(task: asyncio.Future[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _logger.warning("changed configurations were not read, the next session does it: %s", error)

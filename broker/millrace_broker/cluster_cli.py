@@ -1,0 +1,204 @@
+"""Run a cluster on this machine, and look at one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_value
+from millrace.errors import EnvironmentProblemError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millrace.clients import TopicDescription
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Run and describe clusters."
+)
+
+_STOP_S = 60.0
+
+
+@app.command()
+def up(
+    brokers: Annotated[int, typer.Option(help="How many brokers.")] = 3,
+    data_dir: Annotated[Path, typer.Option(help="Directory of all that the cluster keeps.")] = Path("millrace-cluster"),
+    port: Annotated[int, typer.Option(help="Port of the first broker; the others have those that follow.")] = 9092,
+    zookeeper: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT/CHROOT", help="A ZooKeeper that runs already, instead of our own.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of all brokers.")
+    ] = None,
+) -> None:
+    """Run ZooKeeper and brokers on this machine, for development, until SIGTERM or Ctrl-C. The data stays.
+
+    Examples:
+
+      millrace cluster up --brokers 3
+
+      millrace topics create orders --partitions 6 --replication-factor 3 -b localhost:9092
+    """
+    from millrace_broker.local_zookeeper import LocalZooKeeper
+
+    if brokers < 1:
+        raise UsageError(f"--brokers {brokers}: a cluster has at least one")
+    options = dict(name_value(text, "-o") for text in option or ())
+    factor = str(min(3, brokers))
+    defaults = {
+        "default.replication.factor": factor,
+        "offsets.topic.replication.factor": factor,
+        "transaction.state.log.replication.factor": factor,
+        "transaction.state.log.min.isr": str(min(2, brokers)),
+        "share.coordinator.state.topic.replication.factor": factor,
+        "share.coordinator.state.topic.min.isr": str(min(2, brokers)),
+    }
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: whatever runs by then is ended
+    with contextlib.ExitStack() as stack:
+        if zookeeper is None:
+            server = stack.enter_context(LocalZooKeeper(data_dir.absolute() / "zookeeper"))
+            zookeeper = server.address
+            typer.echo(f"ZooKeeper listening on {zookeeper}")
+        running = _Brokers(data_dir, port, {**defaults, "zookeeper.connect": zookeeper, **options})
+        stack.callback(running.stop)
+        for number in range(1, brokers + 1):
+            typer.echo(running.start(number))
+        typer.echo(f"the cluster is up: --bootstrap-server {running.addresses}", err=True)
+        running.wait()
+
+
+class _Brokers:
+    """Broker processes of this machine."""
+
+    def __init__(self, data_dir: Path, first_port: int, options: dict[str, str]) -> None:
+        self._data_dir = data_dir
+        self._first_port = first_port
+        self._options = options
+        self._processes: dict[int, subprocess.Popen[str]] = {}
+        self._listening: list[str] = []
+        self._ended = threading.Event()
+
+    def start(self, number: int) -> str:
+        """Start a broker; returns what it says once it listens. Raises ``EnvironmentProblemError``."""
+        directory = self._data_dir / f"broker-{number}"
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        port = self._first_port + number - 1 if self._first_port else 0
+        command = [sys.executable, "-m", "millrace.cli.main", "broker", "--data-dir", str(directory)]
+        command += ["--listen", f"127.0.0.1:{port}"]
+        for name, value in {**self._options, "broker.id": str(number)}.items():
+            command += ["-o", f"{name}={value}"]
+        log = directory.with_suffix(".log")
+        with log.open("a") as errors:
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, env=os.environ
+            )
+        self._processes[number] = process
+        assert process.stdout is not None
+        line = process.stdout.readline().strip()
+        if not line:
+            process.wait()
+            reason = log.read_text().strip().splitlines()[-1:]
+            raise EnvironmentProblemError(f"broker {number} does not start ({log}): {' '.join(reason)}")
+        threading.Thread(target=self._await_end, args=(process,), daemon=True).start()
+        self._listening.append(line.rpartition(" ")[2])
+        return line
+
+    @property
+    def addresses(self) -> str:
+        """What clients are given."""
+        return ",".join(self._listening)
+
+    def _await_end(self, process: subprocess.Popen[str]) -> None:
+        process.wait()
+        if all(each.poll() is not None for each in self._processes.values()):
+            self._ended.set()
+
+    def wait(self) -> None:
+        """Wait for a signal, or until all brokers have ended by themselves."""
+        with contextlib.suppress(KeyboardInterrupt):
+            self._ended.wait()
+
+    def stop(self) -> None:
+        """Let the brokers end cleanly, all at a time."""
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self._processes.values():
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@app.command()
+def describe(
+    as_json: AsJson = False, bootstrap_server: BootstrapServer = None, client_config: ClientConfigFile = None
+) -> None:
+    """Show the brokers, which is the controller, what each leads, and partitions that are not as they should be.
+
+    Examples:
+
+      millrace cluster describe
+    """
+    from millrace.cli.output import print_json, print_table
+
+    with admin_client(bootstrap_server, client_config) as admin:
+        cluster = admin.describe_cluster()
+        topics = admin.list_topics(include_internal=True)
+    brokers = [_broker_row(each, cluster.controller_id, topics) for each in cluster.brokers]
+    troubled = [row for topic in topics for row in _troubles(topic, {each.node_id for each in cluster.brokers})]
+    columns = ["BROKER", "ADDRESS", "RACK", "CONTROLLER", "LEADS", "REPLICAS"]
+    if as_json:
+        print_json(
+            {
+                "cluster_id": cluster.cluster_id,
+                "brokers": [dict(zip(map(str.lower, columns), row, strict=True)) for row in brokers],
+                "partitions": [
+                    dict(zip(("partition", "problem", "isr", "replicas"), row, strict=True)) for row in troubled
+                ],
+            }
+        )
+        return
+    typer.echo(f"cluster {cluster.cluster_id}: {len(brokers)} brokers, {len(topics)} topics")
+    print_table(columns, brokers)
+    if troubled:
+        typer.echo("")
+        print_table(["PARTITION", "PROBLEM", "ISR", "REPLICAS"], troubled)
+
+
+def _broker_row(broker: Any, controller_id: int, topics: Sequence[TopicDescription]) -> tuple[Any, ...]:
+    partitions = [partition for topic in topics for partition in topic.partitions]
+    return (
+        broker.node_id,
+        f"{broker.host}:{broker.port}",
+        broker.rack,
+        "yes" if broker.node_id == controller_id else "",
+        sum(each.leader == broker.node_id for each in partitions),
+        sum(broker.node_id in each.replicas for each in partitions),
+    )
+
+
+def _troubles(topic: TopicDescription, alive: set[int]) -> list[tuple[str, str, str, str]]:
+    found = []
+    for each in topic.partitions:
+        if each.leader not in alive:
+            problem = "no leader"
+        elif len(each.isr) < len(each.replicas):
+            problem = "not all in sync"
+        elif each.leader != each.replicas[0]:
+            problem = "not the preferred leader"
+        else:
+            continue
+        isr, replicas = (",".join(map(str, ids)) for ids in (each.isr, each.replicas))
+        found.append((f"{topic.name}-{each.partition}", problem, isr, replicas))
+    return found

@@ -1,0 +1,66 @@
+"""``millrace elect-leaders``: give partitions back to the brokers that are to lead them, or have any lead them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client
+from millrace.errors import ElectionNotNeededError, UsageError
+
+
+def elect_leaders(
+    topic: Annotated[str | None, typer.Option(help="Topic; with --partition, one partition of it.")] = None,
+    partition: Annotated[int | None, typer.Option(help="Partition of the topic; all of them if not given.")] = None,
+    all_partitions: Annotated[bool, typer.Option("--all", help="All partitions of all topics.")] = False,
+    election: Annotated[str, typer.Option("--type", help="preferred, or unclean: who was not in sync leads.")] = (
+        "preferred"
+    ),
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """Elect leaders of partitions.
+
+    An unclean election loses records: those that the new leader does not have. It is only done where a partition has no
+    leader, because nobody in sync is alive.
+
+    Examples:
+
+      millrace elect-leaders --all
+
+      millrace elect-leaders --type unclean --topic orders --partition 3
+    """
+    from millrace.cli.output import print_json, print_table
+    from millrace.clients import TopicPartition
+
+    if (topic is None) == (not all_partitions):
+        raise UsageError("say of which partitions: --topic (and --partition), or --all")
+    if partition is not None and topic is None:
+        raise UsageError("--partition without --topic")
+    with admin_client(bootstrap_server, client_config) as admin:
+        wanted = None
+        if topic is not None:
+            numbers = range(admin.describe_topic(topic).num_partitions) if partition is None else [partition]
+            wanted = [TopicPartition(topic, number) for number in numbers]
+        answers = admin.elect_leaders(wanted, election=election)
+    rows = [
+        (
+            f"{each.topic}-{each.partition}",
+            "elected"
+            if error is None
+            else "not needed"
+            if isinstance(error, ElectionNotNeededError)
+            else error.message,
+        )
+        for each, error in sorted(answers.items(), key=lambda item: item[0])
+    ]
+    if as_json:
+        print_json([{"partition": name, "outcome": outcome} for name, outcome in rows])
+    elif rows:
+        print_table(["PARTITION", "OUTCOME"], rows)
+    else:
+        typer.echo("every partition is led by the broker that is to lead it")
+    if any(error is not None and not isinstance(error, ElectionNotNeededError) for error in answers.values()):
+        raise typer.Exit(1)

@@ -1,0 +1,247 @@
+"""Move partitions to other brokers: propose a plan, carry it out, see how far it is, give it up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client
+from millrace.errors import MillraceError, ReassignmentInProgressError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from millrace.clients import Admin, TopicPartition
+    from millrace_broker.reassignment_plans import Plan
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Move partitions to other brokers."
+)
+
+_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="File with the plan, as generate prints it.")]
+Throttle = Annotated[
+    int | None, typer.Option(metavar="BYTES", help="Most bytes a second that the move may take on each broker.")
+]
+
+
+@app.command()
+def generate(
+    brokers: Annotated[str, typer.Option(help="Ids of the brokers that are to have the topics: 1,2,3.")],
+    topics: Annotated[str, typer.Option(help="Topics, separated by commas.")] = "",
+    topics_file: Annotated[
+        Path | None, typer.Option(help='JSON file that names them: {"topics": [{"topic": "orders"}]}.')
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """Propose a plan that spreads topics over brokers. The present one goes to standard error: keep it to go back.
+
+    Examples:
+
+      millrace reassign generate --topics orders,clicks --brokers 1,2,3 > plan.json
+    """
+    from millrace_broker.controller.assignment import BrokerRack
+    from millrace_broker.reassignment_plans import plan_json, propose, read_topics
+
+    names = [name for name in topics.split(",") if name]
+    if topics_file is not None:
+        names += read_topics(_text(topics_file))
+    if not names:
+        raise UsageError("say which topics are to move: --topics or --topics-file")
+    ids = _broker_ids(brokers)
+    with admin_client(bootstrap_server, client_config) as admin:
+        present = _present(admin, names)
+        racks = {each.node_id: each.rack for each in admin.describe_cluster().brokers}
+        if unknown := sorted(set(ids) - racks.keys()):
+            raise UsageError(f"brokers {unknown} are unknown or not alive; alive are {sorted(racks)}")
+        proposed = propose(present, [BrokerRack(each, racks[each] or None) for each in ids])
+    typer.echo(f"present plan:\n{plan_json(present)}\nproposed plan:", err=True)
+    typer.echo(plan_json(proposed))
+
+
+@app.command()
+def execute(
+    plan_file: PlanFile,
+    throttle: Throttle = None,
+    additional: Annotated[bool, typer.Option("--additional", help="Also while other partitions are moving.")] = False,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """Begin to move partitions. It goes on by itself; run again, it changes the limit, or the plan of what moves.
+
+    Examples:
+
+      millrace reassign execute plan.json --throttle 50000000
+    """
+    from millrace_broker.reassignment_plans import plan_json, read_plan
+
+    plan = read_plan(_text(plan_file))
+    with admin_client(bootstrap_server, client_config) as admin:
+        present = _present(admin, {each.topic for each in plan})
+        if unknown := sorted(plan.keys() - present.keys()):
+            raise UsageError(f"there is no partition {', '.join(map(_name, unknown))}")
+        others = admin.list_partition_reassignments().keys() - plan.keys()
+        if others and not additional:
+            raise ReassignmentInProgressError(
+                f"{', '.join(map(_name, sorted(others)))} are moving already: wait, cancel that, or add --additional"
+            )
+        typer.echo(f"present plan, to go back:\n{plan_json({each: present[each] for each in plan})}", err=True)
+        if throttle is not None:
+            _limit(admin, plan, present, throttle)
+        _check(admin.alter_partition_reassignments(plan))
+    typer.echo(f"{len(plan)} partitions are on their way: millrace reassign verify {plan_file}")
+
+
+@app.command()
+def verify(
+    plan_file: PlanFile,
+    as_json: AsJson = False,
+    keep_throttle: Annotated[bool, typer.Option("--preserve-throttles", help="Leave limits as they are.")] = False,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """Say how far a plan is; when nothing of it moves any more, its limits are removed. Exit code 1 if it is not done.
+
+    Examples:
+
+      millrace reassign verify plan.json
+    """
+    from millrace.cli.output import print_json, print_table
+    from millrace_broker.reassignment_plans import read_plan, standing
+
+    plan = read_plan(_text(plan_file))
+    with admin_client(bootstrap_server, client_config) as admin:
+        moving = admin.list_partition_reassignments()
+        found = standing(plan, _present(admin, {each.topic for each in plan}, may_lack=True), moving)
+        is_over = not any(each.state == "in progress" for each in found)
+        if is_over and not keep_throttle:
+            _unlimit(admin, {each.topic for each in plan}, is_last=not moving)
+    rows = [(_name(each.partition), each.state, ",".join(map(str, each.replicas))) for each in found]
+    if as_json:
+        print_json([dict(zip(("partition", "state", "replicas"), row, strict=True)) for row in rows])
+    else:
+        print_table(["PARTITION", "STATE", "REPLICAS"], rows)
+    if any(each.state != "complete" for each in found):
+        raise typer.Exit(1)
+
+
+@app.command()
+def cancel(
+    plan_file: PlanFile,
+    keep_throttle: Annotated[bool, typer.Option("--preserve-throttles", help="Leave limits as they are.")] = False,
+    bootstrap_server: BootstrapServer = None,
+    client_config: ClientConfigFile = None,
+) -> None:
+    """Give up what still moves of a plan: those partitions stay with the brokers that had them.
+
+    Examples:
+
+      millrace reassign cancel plan.json
+    """
+    from millrace_broker.reassignment_plans import read_plan
+
+    plan = read_plan(_text(plan_file))
+    with admin_client(bootstrap_server, client_config) as admin:
+        moving = admin.list_partition_reassignments()
+        given_up = [each for each in plan if each in moving]
+        if given_up:
+            _check(admin.alter_partition_reassignments(dict.fromkeys(given_up)))
+        if not keep_throttle:
+            _unlimit(admin, {each.topic for each in plan}, is_last=not moving.keys() - plan.keys())
+    typer.echo(f"gave up {len(given_up)} of {len(plan)} partitions; the others were not moving")
+
+
+@app.command("list")
+def list_reassignments(
+    as_json: AsJson = False, bootstrap_server: BootstrapServer = None, client_config: ClientConfigFile = None
+) -> None:
+    """List the partitions that are moving.
+
+    Examples:
+
+      millrace reassign list
+    """
+    from millrace.cli.output import print_json, print_table
+
+    with admin_client(bootstrap_server, client_config) as admin:
+        moving = admin.list_partition_reassignments()
+    rows = [
+        (_name(partition), *(",".join(map(str, ids)) for ids in (each.replicas, each.adding, each.removing)))
+        for partition, each in sorted(moving.items())
+    ]
+    if as_json:
+        print_json([dict(zip(("partition", "replicas", "adding", "removing"), row, strict=True)) for row in rows])
+    else:
+        print_table(["PARTITION", "REPLICAS", "ADDING", "REMOVING"], rows)
+
+
+def _present(admin: Admin, topics: Iterable[str], *, may_lack: bool = False) -> dict[TopicPartition, tuple[int, ...]]:
+    from millrace.clients import TopicPartition
+    from millrace.errors import UnknownTopicOrPartitionError
+
+    found = {}
+    for name in sorted(set(topics)):
+        try:
+            partitions = admin.describe_topic(name).partitions
+        except UnknownTopicOrPartitionError:
+            if not may_lack:
+                raise
+            continue
+        found.update({TopicPartition(name, each.partition): each.replicas for each in partitions})
+    return found
+
+
+def _limit(admin: Admin, plan: Plan, present: Mapping[TopicPartition, tuple[int, ...]], rate: int) -> None:
+    """Limit what the plan's moves take; before they begin."""
+    from millrace_broker.reassignment_plans import throttled_replicas
+
+    brokers = {each for partition, wanted in plan.items() for each in (*wanted, *present[partition])}
+    for broker in sorted(brokers):
+        admin.alter_configs(str(broker), dict.fromkeys(_RATES, rate), resource="broker")
+    for topic, options in throttled_replicas(plan, present).items():
+        admin.alter_configs(topic, options)
+
+
+def _unlimit(admin: Admin, topics: Iterable[str], *, is_last: bool) -> None:
+    """Remove the limits of topics, and of brokers if nothing else moves."""
+    from millrace.errors import UnknownTopicOrPartitionError
+    from millrace_broker.reassignment_plans import FOLLOWER_THROTTLED, LEADER_THROTTLED
+
+    for topic in sorted(topics):
+        try:
+            admin.alter_configs(topic, delete=[LEADER_THROTTLED, FOLLOWER_THROTTLED])
+        except UnknownTopicOrPartitionError:
+            continue
+    if is_last:
+        for broker in admin.describe_cluster().brokers:
+            admin.alter_configs(str(broker.node_id), delete=_RATES, resource="broker")
+
+
+def _check(answers: Mapping[TopicPartition, MillraceError | None]) -> None:
+    failed = {partition: error for partition, error in answers.items() if error is not None}
+    for partition, error in sorted(failed.items(), key=lambda each: each[0]):
+        typer.echo(f"{_name(partition)}: {error.message}", err=True)
+    if failed:
+        raise next(iter(failed.values()))
+
+
+def _name(partition: TopicPartition) -> str:
+    return f"{partition.topic}-{partition.partition}"
+
+
+def _broker_ids(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() for part in parts) or len(set(parts)) < len(parts):
+        raise UsageError(f"--brokers {text}: expected different ids, separated by commas")
+    return [int(part) for part in parts]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,136 @@
+"""Plans for moving partitions: proposed, written and read as Kafka's tool does, and compared with what is there. Pure.
+
+Source: Kafka's ``ReassignPartitionsCommand``, whose JSON this is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from millrace.clients import TopicPartition
+from millrace.errors import UsageError
+from millrace_broker.controller.assignment import BrokerRack, assign_replicas
+
+Plan = dict[TopicPartition, tuple[int, ...]]
+"""Who is to have each partition, the preferred leader first."""
+
+LEADER_THROTTLED: Final = "leader.replication.throttled.replicas"
+FOLLOWER_THROTTLED: Final = "follower.replication.throttled.replicas"
+
+
+def read_plan(text: str) -> Plan:
+    """Read a plan's JSON. Raises ``UsageError`` that says what is wrong with it."""
+    value = _json(text)
+    try:
+        entries = [(TopicPartition(str(e["topic"]), int(e["partition"])), e["replicas"]) for e in value["partitions"]]
+        plan = {partition: tuple(int(each) for each in replicas) for partition, replicas in entries}
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f'this is no plan ({error!r}): expected {{"version": 1, "partitions": '
+            '[{"topic": ..., "partition": ..., "replicas": [...]}]}'
+        ) from None
+    if not plan:
+        raise UsageError("the plan has no partitions")
+    if len(plan) < len(entries):
+        raise UsageError("the plan names a partition twice")
+    for partition, replicas in plan.items():
+        if not replicas or len(set(replicas)) < len(replicas):
+            raise UsageError(f"{partition.topic}-{partition.partition} on {list(replicas)}: name each broker once")
+    return plan
+
+
+def read_topics(text: str) -> list[str]:
+    """Read which topics are to move, as Kafka's tool has it in JSON. Raises ``UsageError``."""
+    try:
+        return [str(each["topic"]) for each in _json(text)["topics"]]
+    except (KeyError, TypeError) as error:
+        raise UsageError(f'this names no topics ({error!r}): expected {{"topics": [{{"topic": ...}}]}}') from None
+
+
+def _json(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"this is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UsageError("this is no JSON object")
+    if value.get("version", 1) != 1:
+        raise UsageError(f"version {value['version']} is not known, the only one is 1")
+    return value
+
+
+def plan_json(plan: Mapping[TopicPartition, Sequence[int]]) -> str:
+    """A plan as JSON on one line."""
+    partitions = [
+        {"topic": topic, "partition": number, "replicas": list(replicas), "log_dirs": ["any"] * len(replicas)}
+        for (topic, number), replicas in sorted(plan.items())
+    ]
+    return json.dumps({"version": 1, "partitions": partitions}, separators=(",", ":"))
+
+
+def propose(
+    present: Mapping[TopicPartition, Sequence[int]], brokers: Sequence[BrokerRack], *, start_index: int | None = None
+) -> Plan:
+    """Spread topics over ``brokers``, each partition with as many replicas as it has.
+
+    Raises ``InvalidReplicationFactorError`` when there are too few brokers, and what ``assign_replicas`` raises.
+    """
+    by_topic: dict[str, dict[int, Sequence[int]]] = defaultdict(dict)
+    for (topic, number), replicas in present.items():
+        by_topic[topic][number] = replicas
+    proposed: Plan = {}
+    for topic, partitions in sorted(by_topic.items()):
+        factor = len(partitions[min(partitions)])
+        assigned = assign_replicas(brokers, len(partitions), factor, start_index=start_index)
+        proposed |= {TopicPartition(topic, number): replicas for number, replicas in assigned.items()}
+    return proposed
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a partition of a plan is: ``complete``, ``in progress``, or ``elsewhere``: neither there nor on its way.
+
+    ``gone`` is a partition that does not exist.
+    """
+
+    partition: TopicPartition
+    state: str
+    replicas: tuple[int, ...]
+
+
+def standing(
+    plan: Plan, present: Mapping[TopicPartition, Sequence[int]], moving: Iterable[TopicPartition]
+) -> list[Standing]:
+    """How far each partition of a plan is."""
+    on_the_way = set(moving)
+    found = []
+    for partition, wanted in sorted(plan.items()):
+        replicas = tuple(present.get(partition, ()))
+        if partition in on_the_way:
+            state = "in progress"
+        elif not replicas:
+            state = "gone"
+        else:
+            state = "complete" if replicas == wanted else "elsewhere"
+        found.append(Standing(partition, state, replicas))
+    return found
+
+
+def throttled_replicas(plan: Plan, present: Mapping[TopicPartition, Sequence[int]]) -> dict[str, dict[str, str]]:
+    """Options of each topic that limit what its move sends (who has it) and fetches (who gets it)."""
+    senders: dict[str, list[str]] = defaultdict(list)
+    receivers: dict[str, list[str]] = defaultdict(list)
+    for (topic, number), wanted in sorted(plan.items()):
+        has = present.get(TopicPartition(topic, number), ())
+        coming = [each for each in wanted if each not in has]
+        if coming:
+            senders[topic] += [f"{number}:{each}" for each in has]
+            receivers[topic] += [f"{number}:{each}" for each in coming]
+    return {
+        topic: {LEADER_THROTTLED: ",".join(senders[topic]), FOLLOWER_THROTTLED: ",".join(receivers[topic])}
+        for topic in senders
+    }

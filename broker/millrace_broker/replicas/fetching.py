@@ -1,0 +1,291 @@
+"""The tasks that fetch what this broker follows: ``num.replica.fetchers`` for each source, each with its own session.
+
+Invariant: a partition is followed by at most one of them, and only while its machine is a follower. An answer is
+applied while the partitions' locks are held, and only to machines that still have the role in which they asked.
+
+Source: Kafka's ``ReplicaFetcherManager`` and ``AbstractFetcherThread``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.errors import (
+    BrokerUnavailableError,
+    FetchSessionIdNotFoundError,
+    InvalidFetchSessionEpochError,
+    MillraceError,
+    RequestTimedOutError,
+)
+from millrace_broker.purgatory import PartitionKey
+from millrace_broker.replicas import wire
+from millrace_broker.replicas.applying import Fetched, apply_fetched, carry_out_all
+from millrace_broker.replicas.hosted import HostedReplica
+from millrace_broker.replication import EpochEnd, FetchFrom, FetchSession
+from millrace_broker.replication.follower import AskEpochEnd, AskLogBounds, Effect, Follower, Question
+
+if TYPE_CHECKING:
+    from millrace_broker.broker import Broker
+    from millrace_broker.replicas.manager import ReplicaManager
+
+_logger: Final = logging.getLogger(__name__)
+
+_SESSION_LOST: Final = (FetchSessionIdNotFoundError, InvalidFetchSessionEpochError)
+_IDLE_S: Final = 1.0
+"""How long a fetcher without a question waits before it asks its machines again; whatever is new wakes it."""
+_THROTTLED_S: Final = 0.2
+
+Asked = dict[PartitionKey, tuple[HostedReplica, Follower, Question]]
+
+
+class Fetchers:
+    """All fetchers of this broker. For the event loop's thread."""
+
+    def __init__(self, broker: Broker, replicas: ReplicaManager) -> None:
+        self._broker: Final = broker
+        self._replicas: Final = replicas
+        self._fetchers: Final[dict[tuple[int, int], SourceFetcher]] = {}
+        self._followed: Final[dict[PartitionKey, SourceFetcher]] = {}
+
+    def follow(self, replicas: Iterable[HostedReplica]) -> None:
+        """Fetch for these, which follow, from their leaders."""
+        touched: dict[SourceFetcher, None] = {}
+        for replica in replicas:
+            follower = replica.follower
+            if follower is None or follower.leader < 0:
+                continue
+            fetcher = self._followed[replica.key] = self._fetcher(follower.leader, replica.key)
+            fetcher.followed[replica.key] = replica
+            touched[fetcher] = None
+        for fetcher in touched:
+            fetcher.wake()
+
+    def unfollow(self, key: PartitionKey) -> None:
+        """Fetch for this one no more; an answer that is under way changes nothing."""
+        fetcher = self._followed.pop(key, None)
+        if fetcher is not None:
+            fetcher.followed.pop(key, None)
+
+    def _fetcher(self, source: int, key: PartitionKey) -> SourceFetcher:
+        number = zlib.crc32(f"{key[0]}-{key[1]}".encode()) % self._broker.config.num_replica_fetchers
+        fetcher = self._fetchers.get((source, number))
+        if fetcher is None:
+            fetcher = self._fetchers[source, number] = SourceFetcher(self._broker, self._replicas, source, number)
+        return fetcher
+
+    async def close(self) -> None:
+        """End them."""
+        await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))
+
+
+class SourceFetcher:
+    """Fetches from one broker. ``followed`` are the partitions that it is to fetch."""
+
+    def __init__(self, broker: Broker, replicas: ReplicaManager, source: int, number: int) -> None:
+        self.followed: Final[dict[PartitionKey, HostedReplica]] = {}
+        self._broker: Final = broker
+        self._replicas: Final = replicas
+        self._source: Final = source
+        self._session: Final[FetchSession[PartitionKey]] = FetchSession()
+        self._woken: Final = asyncio.Event()
+        self._call: asyncio.Task[Any] | None = None
+        self._has_failed = False
+        self._task: Final = asyncio.create_task(self._run(), name=f"millrace-fetch-from-{source}-{number}")
+
+    def wake(self) -> None:
+        """There is more to ask than the question that is under way: it is broken off, for its answer may wait."""
+        self._woken.set()
+        if self._call is not None:
+            self._call.cancel()
+
+    async def close(self) -> None:
+        """End it; what is being applied is finished."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            self._woken.clear()
+            try:
+                has_asked = await self._ask()
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                _logger.exception("fetching from broker %d failed, and is tried again", self._source)
+                has_asked = False
+            if not has_asked:
+                wait_s = min(_IDLE_S, max(self._broker.config.replica_fetch_backoff_ms / 1000, 0.01))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), wait_s)
+
+    async def _ask(self) -> bool:
+        """Ask what there is to ask, and take the answers; false if there is nothing now."""
+        asked = self._questions()
+        if not asked:
+            return False
+        ends = {key: each[2] for key, each in asked.items() if isinstance(each[2], AskEpochEnd)}
+        bounds = {key: each[2] for key, each in asked.items() if isinstance(each[2], AskLogBounds)}
+        if ends:
+            await self._ask_ends(asked, ends)
+        if bounds:
+            await self._ask_bounds(asked, bounds)
+        fetches = {key: each[2] for key, each in asked.items() if isinstance(each[2], FetchFrom)}
+        is_throttled = self._replicas.follower_quota.is_exceeded
+        if is_throttled:
+            fetches = {key: each for key, each in fetches.items() if not self._is_throttled(asked[key][0])}
+        if fetches:
+            await self._fetch(asked, fetches)
+        elif is_throttled:
+            await asyncio.sleep(_THROTTLED_S)
+        return True
+
+    def _questions(self) -> Asked:
+        now_ms = self._replicas.now_ms()
+        asked: Asked = {}
+        for key, replica in self.followed.items():
+            follower = replica.follower
+            question = None if follower is None else follower.question(now_ms)
+            if follower is not None and question is not None:
+                asked[key] = (replica, follower, question)
+        return asked
+
+    def _is_throttled(self, replica: HostedReplica) -> bool:
+        return self._replicas.is_follower_throttled(replica)
+
+    # --- asking ----------------------------------------------------------------------------------------------
+
+    async def _fetch(self, asked: Asked, fetches: Mapping[PartitionKey, FetchFrom]) -> None:
+        config = self._broker.config
+        topic_ids = {key[0]: asked[key][0].topic_id.bytes for key in fetches}
+        request = wire.fetch_request(self._session.request(fetches), config, topic_ids)
+        try:
+            data = await self._answer("Fetch", request, decode=bytes)
+            if data is None:
+                self._session.failed(is_session_lost=False)
+                return
+            session_id, answers = wire.read_answer(data)
+        except MillraceError as error:
+            is_lost = isinstance(error, _SESSION_LOST)
+            self._session.failed(is_session_lost=is_lost)
+            if not is_lost:
+                self._all_failed(asked, fetches, error)
+            return
+        self._reached()
+        self._session.answered(session_id)
+        await self._apply(asked, [each for each in answers if each.key in fetches])
+
+    async def _answer(self, name: str, request: Any, *, decode: Any = None) -> Any:
+        """The source's answer; None if there is more to ask since. Raises its error."""
+        timeout_s = self._broker.config.replica_socket_timeout_ms / 1000
+        if self._woken.is_set():
+            return None
+        call = asyncio.create_task(
+            self._broker.peers.call(self._source, name, request, timeout_s=timeout_s, decode=decode)
+        )
+        self._call = call
+        try:
+            await asyncio.wait([call])
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        finally:
+            self._call = None
+        return None if call.cancelled() else call.result()
+
+    async def _ask_ends(self, asked: Asked, questions: Mapping[PartitionKey, AskEpochEnd]) -> None:
+        request = wire.epochs_request(questions, self._broker.config.broker_id)
+        try:
+            response = await self._answer("OffsetForLeaderEpoch", request)
+        except MillraceError as error:
+            self._all_failed(asked, questions, error)
+            return
+        if response is not None:
+            await self._take(asked, wire.read_epochs(response))
+
+    async def _ask_bounds(self, asked: Asked, questions: Mapping[PartitionKey, AskLogBounds]) -> None:
+        request = wire.bounds_request(questions, self._broker.config.broker_id)
+        try:
+            response = await self._answer("ListOffsets", request)
+        except MillraceError as error:
+            self._all_failed(asked, questions, error)
+            return
+        if response is not None:
+            await self._take(asked, wire.read_bounds(response))
+
+    def _all_failed(self, asked: Asked, questions: Iterable[PartitionKey], error: MillraceError) -> None:
+        if not self._has_failed:  # once, not every second
+            self._has_failed = True
+            log = _logger.info if isinstance(error, BrokerUnavailableError | RequestTimedOutError) else _logger.warning
+            log("broker %d does not answer what is fetched from it: %s", self._source, error.message)
+        now_ms = self._replicas.now_ms()
+        for key in questions:
+            replica, follower, question = asked[key]
+            if replica.machine.role is follower:
+                follower.failed(question, error, now_ms)
+
+    def _reached(self) -> None:
+        if self._has_failed:
+            self._has_failed = False
+            _logger.info("broker %d answers again", self._source)
+
+    # --- taking answers --------------------------------------------------------------------------------------
+
+    async def _apply(self, asked: Asked, answers: list[wire.ReplicaRecords]) -> None:
+        if not answers:
+            return
+        async with self._replicas.alone(answer.key for answer in answers):
+            fetched = []
+            for answer in answers:
+                replica, follower, question = asked[answer.key]
+                assert isinstance(question, FetchFrom)
+                if replica.machine.role is follower and self._replicas.find(*answer.key) is replica:
+                    fetched.append(Fetched(replica=replica, follower=follower, question=question, answer=answer))
+            size_bytes = sum(len(each.answer.records) for each in fetched)
+            logs = self._broker.logs
+            # To its end also when the broker stops: the log is closed after it.
+            await self._broker.to_the_end(self._broker.run_sized(size_bytes, apply_fetched, logs, fetched))
+            self._applied(fetched)
+
+    def _applied(self, fetched: list[Fetched]) -> None:
+        now_ms = self._replicas.now_ms()
+        for each in fetched:
+            if each.error is not None:
+                self._failed(each.replica, each.follower, each.question, each.error, now_ms)
+                continue
+            size_bytes = len(each.answer.records)
+            if size_bytes and self._is_throttled(each.replica):
+                self._replicas.follower_quota.used(size_bytes)
+            self._replicas.fetched(each.replica, size_bytes)
+
+    async def _take(self, asked: Asked, answers: Iterator[tuple[PartitionKey, Any]]) -> None:
+        """Take answers that are about where logs end, and go back to there."""
+        known = {key: answer for key, answer in answers if key in asked}
+        now_ms = self._replicas.now_ms()
+        async with self._replicas.alone(known):
+            wanted: list[tuple[HostedReplica, tuple[Effect, ...]]] = []
+            for key, answer in known.items():
+                replica, follower, question = asked[key]
+                if replica.machine.role is not follower:
+                    continue
+                if isinstance(answer, MillraceError):
+                    self._failed(replica, follower, question, answer, now_ms)
+                elif isinstance(question, AskEpochEnd):
+                    assert answer is None or isinstance(answer, EpochEnd)
+                    wanted.append((replica, follower.compared(question, answer)))
+                elif isinstance(question, AskLogBounds):
+                    wanted.append((replica, follower.bounded(question, *answer)))
+            failed = await self._broker.to_the_end(self._broker.run_io(carry_out_all, self._broker.logs, wanted))
+            for key, error in failed.items():
+                replica, follower, question = asked[key]
+                self._failed(replica, follower, question, error, now_ms)
+
+    def _failed(
+        self, replica: HostedReplica, follower: Follower, question: Question, error: MillraceError, now_ms: int
+    ) -> None:
+        _logger.info("%s: broker %d answered, or its answer led to: %s", replica.name, self._source, error.message)
+        follower.failed(question, error, now_ms)

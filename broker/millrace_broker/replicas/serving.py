@@ -1,0 +1,234 @@
+"""Answers to followers that fetch: what they have is noted, then they get what follows, up to the end of the log.
+
+A request waits, as a consumer's does, until enough was appended; whatever else happens to a partition that it names (it
+is led by another broker, its topic is gone) it is answered at once.
+
+Source: Kafka's ``ReplicaManager.fetchMessages`` and ``Partition.fetchRecords`` for followers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from millrace.errors import InconsistentTopicIdError, MillraceError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.fetch_response import FetchAnswer, PartitionAnswer, TopicAnswer
+from millrace_broker.limits import Lease
+from millrace_broker.purgatory import PartitionKey
+from millrace_broker.replicas.hosted import HostedReplica
+from millrace_broker.replicas.sessions import FetchSessions, FollowerFetch, FollowerSession
+from millrace_broker.replicas.wire import changed_fetches, forgotten_fetches
+from millrace_broker.replication import EpochEnd
+from millrace_broker.replication.truncation import find_divergence
+
+if TYPE_CHECKING:
+    from millrace_broker.broker import Broker
+    from millrace_broker.replicas.manager import ReplicaManager
+
+Problem = MillraceError | EpochEnd
+
+
+class _Read(NamedTuple):
+    """What is to be read of a partition."""
+
+    key: PartitionKey
+    replica: HostedReplica
+    offset: int
+    max_bytes: int
+    is_throttled: bool
+
+
+class FollowerService:
+    """Answers the followers of what this broker leads. For the event loop's thread."""
+
+    def __init__(self, broker: Broker, replicas: ReplicaManager) -> None:
+        self._broker: Final = broker
+        self._replicas: Final = replicas
+        self._sessions: Final = FetchSessions()
+        self._parked: Final[defaultdict[int, set[asyncio.Future[None]]]] = defaultdict(set)
+        self._is_closed = False
+
+    def wake(self, followers: tuple[int, ...]) -> None:
+        """There is something new for these followers."""
+        for follower in followers:
+            for parked in self._parked.get(follower, ()):
+                if not parked.done():
+                    parked.set_result(None)
+
+    def wake_all(self) -> None:
+        """Have all who wait look again."""
+        self.wake(tuple(self._parked))
+
+    def close(self) -> None:
+        """Let nobody wait any more: the broker stops."""
+        self._is_closed = True
+        self.wake_all()
+
+    async def fetch(self, request: pb.FetchRequest, lease: Lease) -> FetchAnswer:
+        """Answer a follower. Raises ``FetchSessionIdNotFoundError``, ``InvalidFetchSessionEpochError``."""
+        session = self._sessions.of_request(request.session_id, request.session_epoch, request.replica_id)
+        session.take(changed_fetches(request), forgotten_fetches(request))
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + request.max_wait_ms / 1000
+        parked: asyncio.Future[None] = loop.create_future()
+        waiting = self._parked[session.follower]
+        waiting.add(parked)
+        try:
+            problems = self._note(session)
+            while True:
+                records = await self._read(session, request, problems, lease)
+                size_bytes, left_s = sum(map(len, records.values())), deadline - loop.time()
+                if size_bytes >= request.min_bytes or problems or left_s <= 0 or self._is_closed:
+                    return self._answer(session, records, problems)
+                del records
+                lease.release()
+                if not parked.done():
+                    await asyncio.wait([parked], timeout=left_s)
+                waiting.discard(parked)
+                parked = loop.create_future()
+                waiting.add(parked)
+                problems = self._problems(session)
+        finally:
+            waiting.discard(parked)
+
+    # --- what the follower has -------------------------------------------------------------------------------
+
+    def _note(self, session: FollowerSession) -> dict[PartitionKey, Problem]:
+        """Tell the machines how far the follower is; returns where it cannot simply fetch on."""
+        problems: dict[PartitionKey, Problem] = {}
+        for key, fetch in session.fetches.items():
+            try:
+                replica = self._led(key, fetch)
+                leader = replica.leader
+                diverging = _compare(replica, fetch)
+                if diverging is not None:
+                    problems[key] = diverging
+                    continue
+                outcome = leader.fetched(
+                    session.follower, fetch.offset, fetch.log_start_offset, self._replicas.now_ms()
+                )
+                self._replicas.follow(replica, outcome)
+            except MillraceError as error:
+                problems[key] = error
+        return problems
+
+    def _problems(self, session: FollowerSession) -> dict[PartitionKey, Problem]:
+        """What has become of the partitions while the request waited."""
+        problems: dict[PartitionKey, Problem] = {}
+        for key, fetch in session.fetches.items():
+            try:
+                self._led(key, fetch)
+            except MillraceError as error:
+                problems[key] = error
+        return problems
+
+    def _led(self, key: PartitionKey, fetch: FollowerFetch) -> HostedReplica:
+        replica = self._replicas.find(*key)
+        if replica is None:
+            raise UnknownTopicOrPartitionError(f"{key[0]}-{key[1]} is not on this broker")
+        if fetch.topic_id and fetch.topic_id != replica.topic_id.bytes:
+            raise InconsistentTopicIdError(f"{replica.name} is of another topic than the follower's")
+        replica.machine.leading(fetch.leader_epoch)
+        self._broker.logs.get(*key)  # says that it is offline
+        return replica
+
+    # --- what it gets ----------------------------------------------------------------------------------------
+
+    async def _read(
+        self, session: FollowerSession, request: pb.FetchRequest, problems: dict[PartitionKey, Problem], lease: Lease
+    ) -> dict[PartitionKey, bytes]:
+        reads = self._choose(session, request.max_bytes, problems)
+        await lease.take(sum(read.max_bytes for read in reads))
+        records: dict[PartitionKey, bytes] = {}
+        if reads:
+            is_recent = all(read.replica.log.is_recent(read.offset) for read in reads)
+            if is_recent and self._broker.small_work.includes(0):
+                records = self._broker.small_work.do(_read_all, reads, request.max_bytes, problems)
+            else:
+                records = await self._broker.run_io(_read_all, reads, request.max_bytes, problems)
+        lease.settle(sum(map(len, records.values())))
+        throttled = sum(len(records.get(read.key, b"")) for read in reads if read.is_throttled)
+        if throttled:
+            self._replicas.leader_quota.used(throttled)
+        return records
+
+    def _choose(self, session: FollowerSession, max_bytes: int, problems: dict[PartitionKey, Problem]) -> list[_Read]:
+        """The partitions to read, in the order of the session, until the answer is full."""
+        reads: list[_Read] = []
+        for key, fetch in session.fetches.items():
+            replica = self._replicas.find(*key)
+            if key in problems or replica is None or fetch.offset >= replica.log.log_end_offset:
+                continue
+            is_throttled = self._replicas.is_leader_throttled(replica, session.follower)
+            if is_throttled and self._replicas.leader_quota.is_exceeded:
+                continue
+            reads.append(_Read(key, replica, fetch.offset, max(0, min(fetch.max_bytes, max_bytes)), is_throttled))
+            max_bytes -= reads[-1].max_bytes
+            if max_bytes <= 0:
+                break
+        return reads
+
+    def _answer(
+        self, session: FollowerSession, records: dict[PartitionKey, bytes], problems: dict[PartitionKey, Problem]
+    ) -> FetchAnswer:
+        """Put together what there is news of, and note that it is told: for the answer that is sent."""
+        answer = FetchAnswer(session_id=session.id)
+        topics: dict[str, TopicAnswer] = {}
+        for key, fetch in list(session.fetches.items()):
+            replica = self._replicas.find(*key)
+            part = PartitionAnswer(pb.FetchResponse.PartitionRecords(partition=key[1]), records.get(key, b""))
+            problem = problems.get(key)
+            if isinstance(problem, MillraceError):
+                part.result.error.code, part.result.error.message = problem.code, problem.message
+            elif problem is not None:
+                part.result.diverging_epoch.leader_epoch = problem.epoch
+                part.result.diverging_epoch.end_offset = problem.end_offset
+            elif replica is None or not _has_news(fetch, replica, part.records):
+                continue
+            if replica is not None:
+                log = replica.log
+                fetch.told_watermark, fetch.told_log_start = log.high_watermark, log.log_start_offset
+                part.result.high_watermark, part.result.log_start_offset = fetch.told_watermark, fetch.told_log_start
+                part.result.last_stable_offset = log.last_stable_offset
+            topic = topics.get(key[0])
+            if topic is None:
+                topic = topics[key[0]] = answer.add_topic(key[0], fetch.topic_id)
+            topic.partitions.append(part)
+            if part.records:
+                session.to_the_end(key)
+        return answer
+
+
+def _has_news(fetch: FollowerFetch, replica: HostedReplica, records: bytes) -> bool:
+    log = replica.log
+    return bool(records) or (fetch.told_watermark, fetch.told_log_start) != (log.high_watermark, log.log_start_offset)
+
+
+def _compare(replica: HostedReplica, fetch: FollowerFetch) -> EpochEnd | None:
+    """Where the logs part, if they do. Raises ``OffsetOutOfRangeError`` where that cannot be told."""
+    log = replica.log
+    if fetch.last_epoch is not None:
+        return find_divergence(replica.name, log, fetch.offset, fetch.last_epoch)
+    if not log.log_start_offset <= fetch.offset <= log.log_end_offset:
+        raise OffsetOutOfRangeError(
+            f"offset {fetch.offset} of {replica.name} is not in the leader's log, which has "
+            f"{log.log_start_offset}..{log.log_end_offset - 1}"
+        )
+    return None
+
+
+def _read_all(reads: list[_Read], max_bytes: int, problems: dict[PartitionKey, Problem]) -> dict[PartitionKey, bytes]:
+    """Read one after the other; the first batch of the first partition is read whatever its size."""
+    records: dict[PartitionKey, bytes] = {}
+    for read in reads:
+        try:
+            found = read.replica.log.read_to_end(read.offset, min(read.max_bytes, max_bytes), min_one_batch=not records)
+        except MillraceError as error:
+            problems[read.key] = error
+            continue
+        if found:
+            records[read.key] = found
+            max_bytes = max(0, max_bytes - len(found))
+    return records

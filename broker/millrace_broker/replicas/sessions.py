@@ -1,0 +1,99 @@
+"""What followers fetch, kept by the leader's broker, so that their requests name only what has changed (KIP-227).
+
+Invariants: a session belongs to one follower; its requests are numbered, and one that is not the next is refused, so
+that both sides always mean the same partitions. The order of partitions is that in which answers are filled: what a
+request names, and what was answered with records, goes to its end.
+
+Source: Kafka's ``FetchSession`` and ``FetchManager``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.errors import FetchSessionIdNotFoundError, InvalidFetchSessionEpochError
+from millrace_broker.purgatory import PartitionKey
+from millrace_broker.replication.fetcher import EPOCH_MAX, FIRST_EPOCH, NO_SESSION
+
+SESSIONS_MAX: Final = 1000
+"""``max.incremental.fetch.session.cache.slots``: the one that was used last longest ago goes first."""
+
+
+@dataclass(slots=True)
+class FollowerFetch:
+    """What a follower wants of a partition, and what it was told last (-1: nothing)."""
+
+    topic_id: bytes
+    offset: int
+    leader_epoch: int
+    last_epoch: int | None
+    log_start_offset: int
+    max_bytes: int
+    told_watermark: int = -1
+    told_log_start: int = -1
+
+
+class FollowerSession:
+    """A session. ``epoch`` is the number of its next request."""
+
+    def __init__(self, session_id: int, follower: int) -> None:
+        self.id: Final = session_id
+        self.follower: Final = follower
+        self.epoch = 1
+        self.fetches: Final[dict[PartitionKey, FollowerFetch]] = {}
+
+    def take(self, changed: Mapping[PartitionKey, FollowerFetch], forgotten: list[PartitionKey]) -> None:
+        """Take over what a request names."""
+        for key in forgotten:
+            self.fetches.pop(key, None)
+        for key, fetch in changed.items():
+            known = self.fetches.pop(key, None)
+            if known is not None and (known.topic_id, known.leader_epoch) == (fetch.topic_id, fetch.leader_epoch):
+                fetch.told_watermark, fetch.told_log_start = known.told_watermark, known.told_log_start
+            self.fetches[key] = fetch
+
+    def to_the_end(self, key: PartitionKey) -> None:
+        """A partition has had its turn."""
+        self.fetches[key] = self.fetches.pop(key)
+
+
+class FetchSessions:
+    """The sessions of all followers of this broker."""
+
+    def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
+        self._max: Final = sessions_max
+        self._sessions: Final[OrderedDict[int, FollowerSession]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def of_request(self, session_id: int, epoch: int, follower: int) -> FollowerSession:
+        """The session that a request belongs to; a new one for the first epoch, which ends the one named.
+
+        Raises ``FetchSessionIdNotFoundError``, ``InvalidFetchSessionEpochError``.
+        """
+        if epoch == FIRST_EPOCH:
+            self._sessions.pop(session_id, None)
+            return self._new(follower)
+        session = self._sessions.get(session_id)
+        if session is None or session.follower != follower:
+            raise FetchSessionIdNotFoundError(f"no fetch session {session_id} of broker {follower}: begin a new one")
+        if epoch != session.epoch:
+            raise InvalidFetchSessionEpochError(
+                f"request {epoch} of fetch session {session_id}, the next one is {session.epoch}: begin a new session"
+            )
+        session.epoch = epoch + 1 if epoch < EPOCH_MAX else 1
+        self._sessions.move_to_end(session_id)
+        return session
+
+    def _new(self, follower: int) -> FollowerSession:
+        while len(self._sessions) >= self._max:
+            self._sessions.popitem(last=False)
+        while (session_id := random.randrange(1, 2**31)) in self._sessions or session_id == NO_SESSION:
+            pass
+        session = self._sessions[session_id] = FollowerSession(session_id, follower)
+        return session

@@ -1,0 +1,111 @@
+"""What ``Admin`` does with a cluster: who leads, who has which partition, and what brokers are configured with."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.clients.connections import Connections
+from millrace.clients.metadata import MetadataCache
+from millrace.clients.model import TopicPartition
+from millrace.errors import ElectionNotNeededError, MillraceError, UsageError, error_of
+from millrace.protocol import millrace_pb2 as pb
+
+_ELECTIONS: Final = {"preferred": pb.PREFERRED, "unclean": pb.UNCLEAN}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reassignment:
+    """A partition on its way: ``replicas`` are all that have it meanwhile, ``adding`` come, ``removing`` go."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """Who is to have it in the end."""
+        return tuple(each for each in self.replicas if each not in self.removing)
+
+
+class ClusterOperations:
+    """The part of ``Admin`` that is about where partitions are."""
+
+    _connections: Connections
+    _metadata: MetadataCache
+
+    def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None = None, *, election: str = "preferred"
+    ) -> dict[TopicPartition, MillraceError | None]:
+        """Elect leaders of partitions, of all if none are named: the ``preferred`` ones, or ``unclean`` ones.
+
+        An unclean election makes somebody lead who was not in sync, where nobody else is left: records are lost.
+        Returns of each partition why there was none; of all partitions, only those for which one was needed.
+        """
+        if election not in _ELECTIONS:
+            raise UsageError(f"election {election!r}: it is {' or '.join(_ELECTIONS)}")
+        request = pb.ElectLeadersRequest(
+            election_type=_ELECTIONS[election],
+            topics=_topics(partitions or ()),
+            all_partitions=partitions is None,
+            timeout_ms=self._connections.config.request_timeout_ms,
+        )
+        # Repeating it has the same result, so it may be sent again.
+        response = self._connections.call(lambda stub: stub.ElectLeaders, request)
+        answers = _errors(response.topics)
+        self._metadata.forget({each.topic for each in answers})
+        if partitions is not None:
+            return answers
+        return {each: error for each, error in answers.items() if not isinstance(error, ElectionNotNeededError)}
+
+    def alter_partition_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, MillraceError | None]:
+        """Move partitions to brokers, the preferred leader first; None gives up what is under way (KIP-455).
+
+        Returns of each partition why not. It goes on by itself: ``list_partition_reassignments`` says how far it is.
+        """
+        request = pb.AlterPartitionReassignmentsRequest(timeout_ms=self._connections.config.request_timeout_ms)
+        by_topic: dict[str, pb.AlterPartitionReassignmentsRequest.TopicTargets] = {}
+        for partition, replicas in targets.items():
+            name, number = partition
+            topic = by_topic.get(name)
+            if topic is None:
+                topic = by_topic[name] = request.topics.add(name=name)
+            topic.partitions.add(partition=number, replicas=replicas or (), is_cancelled=replicas is None)
+        response = self._connections.call(lambda stub: stub.AlterPartitionReassignments, request)
+        self._metadata.forget(by_topic)
+        return _errors(response.topics)
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """Which partitions are on their way to other brokers, of all or of some."""
+        request = pb.ListPartitionReassignmentsRequest(topics=_topics(partitions or ()), all_topics=partitions is None)
+        response = self._connections.call(lambda stub: stub.ListPartitionReassignments, request)
+        return {
+            TopicPartition(topic.name, each.partition): Reassignment(
+                replicas=tuple(each.replicas), adding=tuple(each.adding), removing=tuple(each.removing)
+            )
+            for topic in response.topics
+            for each in topic.partitions
+        }
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for topic, number in partitions:
+        by_topic[topic].append(number)
+    return [pb.TopicPartitions(name=name, partitions=numbers) for name, numbers in by_topic.items()]
+
+
+def _errors(topics: Iterable[pb.TopicErrors]) -> dict[TopicPartition, MillraceError | None]:
+    return {
+        TopicPartition(topic.name, each.partition): (
+            error_of(each.error.code, each.error.message) if each.error.code else None
+        )
+        for topic in topics
+        for each in topic.partitions
+    }

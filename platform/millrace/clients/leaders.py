@@ -1,0 +1,88 @@
+"""Asking the leaders of partitions, wherever they are by then: each broker once, and again where a leader has moved."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeVar
+
+from millrace.clients.connections import Connections, backoff_s
+from millrace.clients.metadata import MetadataCache
+from millrace.clients.model import TopicPartition
+from millrace.errors import (
+    BrokerUnavailableError,
+    FencedLeaderEpochError,
+    LeaderNotAvailableError,
+    MillraceError,
+    NotLeaderError,
+    ReplicaNotAvailableError,
+    RequestTimedOutError,
+    ThrottledError,
+    UnknownLeaderEpochError,
+)
+
+Answer = TypeVar("Answer")
+
+MOVED: Final = (
+    NotLeaderError,
+    LeaderNotAvailableError,
+    FencedLeaderEpochError,
+    UnknownLeaderEpochError,
+    ReplicaNotAvailableError,
+    BrokerUnavailableError,
+)
+"""Errors that say that somebody else leads the partition by now, or soon will."""
+
+
+def ask_leaders(
+    connections: Connections,
+    metadata: MetadataCache,
+    partitions: Iterable[TopicPartition],
+    ask: Callable[[str, list[TopicPartition]], Mapping[TopicPartition, Answer | MillraceError]],
+) -> dict[TopicPartition, Answer | MillraceError]:
+    """Have ``ask`` called with the address of each leader and its partitions; returns what it said of each.
+
+    Errors that pass are waited for, up to ``default.api.timeout.ms``; what ``ask`` asks for may so be asked twice.
+    Raises what ``ask`` raises and does not pass, and what finding a leader raises.
+    """
+    deadline = time.monotonic() + connections.config.default_api_timeout_ms / 1000
+    answers: dict[TopicPartition, Answer | MillraceError] = {}
+    pending, attempt = list(partitions), 0
+    while pending:
+        found = _ask_once(metadata, pending, ask)
+        wait_s = backoff_s(connections.config, attempt)
+        is_late = time.monotonic() + wait_s > deadline
+        again = [] if is_late else [each for each, answer in found.items() if _passes(answer)]
+        answers.update((each, answer) for each, answer in found.items() if each not in set(again))
+        if again:
+            metadata.forget({each.topic for each in again})
+            connections.wait(wait_s)
+        pending, attempt = again, attempt + 1
+    return answers
+
+
+def _ask_once(
+    metadata: MetadataCache,
+    partitions: list[TopicPartition],
+    ask: Callable[[str, list[TopicPartition]], Mapping[TopicPartition, Answer | MillraceError]],
+) -> dict[TopicPartition, Answer | MillraceError]:
+    found: dict[TopicPartition, Answer | MillraceError] = {}
+    by_address: dict[str, list[TopicPartition]] = defaultdict(list)
+    for partition in partitions:
+        try:
+            by_address[metadata.leader_address(partition)].append(partition)
+        except LeaderNotAvailableError as error:
+            found[partition] = error
+    for address, its in by_address.items():
+        try:
+            found.update(ask(address, its))
+        except MillraceError as error:
+            if not _passes(error):
+                raise
+            found.update(dict.fromkeys(its, error))
+    return found
+
+
+def _passes(answer: object) -> bool:
+    return isinstance(answer, (*MOVED, ThrottledError, RequestTimedOutError))

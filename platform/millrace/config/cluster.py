@@ -1,0 +1,135 @@
+"""What can be configured for a broker as one of a cluster: replication, the controller, ZooKeeper.
+
+As in ``broker``: Kafka 3.9's names, meanings and defaults.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import Field, field_validator
+
+from millrace.config.base import Config
+
+if TYPE_CHECKING:
+    from millrace.coordination.zookeeper_config import ZooKeeperConfig
+
+_INT_MAX: Final = 2**31 - 1
+_SIZE_MIN_BYTES: Final = 1024
+_PositiveInt = Annotated[int, Field(ge=1, le=_INT_MAX)]
+
+ZOOKEEPER_PREFIX: Final = "zookeeper."
+_UNSET_IF_EMPTY: Final = frozenset(("zookeeper.connect", "zookeeper.connection.timeout.ms"))
+_SELECTORS: Final = frozenset({"RackAwareReplicaSelector", "LeaderSelector"})
+
+
+class ClusterOptions(Config):
+    """The part of a broker's configuration that is about the others."""
+
+    zookeeper: Any = Field(None, exclude=True)
+    """``ZooKeeperConfig``, or None: a broker by itself, which keeps its metadata beside its data."""
+    inter_broker_listener_name: str = Field(
+        "", description="Listener by which brokers talk to each other; the only one, PLAINTEXT, if not set."
+    )
+    broker_rack: str = Field("", description="Rack of this broker.")
+    default_replication_factor: _PositiveInt = Field(1, description="Replicas of a topic created without a number.")
+    delete_topic_enable: bool = Field(True, description="Whether topics may be deleted.")
+    controller_socket_timeout_ms: _PositiveInt = Field(
+        30_000, description="How long the controller waits for a broker's answer before it asks again."
+    )
+    controlled_shutdown_enable: bool = Field(
+        True, description="Whether a broker has others lead what it leads before it stops."
+    )
+    controlled_shutdown_max_retries: _PositiveInt = Field(3, description="How often it tries that.")
+    controlled_shutdown_retry_backoff_ms: _PositiveInt = Field(5_000, description="How long it waits in between.")
+    auto_leader_rebalance_enable: bool = Field(
+        True, description="Whether the controller gives partitions back to the replicas that are to lead them."
+    )
+    leader_imbalance_check_interval_seconds: _PositiveInt = Field(300, description="How often it looks for that.")
+    leader_imbalance_per_broker_percentage: Annotated[int, Field(ge=0, le=100)] = Field(
+        10, description="It acts where more than this part of what a broker is to lead is led by others."
+    )
+    num_replica_fetchers: Annotated[int, Field(ge=1, le=64)] = Field(
+        1, description="Fetchers of this broker towards each other one."
+    )
+    replica_lag_time_max_ms: _PositiveInt = Field(
+        30_000, description="A follower that has not caught up for so long is not in sync."
+    )
+    replica_fetch_max_bytes: int = Field(
+        2**20, ge=0, le=_INT_MAX, description="Bytes of a partition in an answer to a follower, a first batch aside."
+    )
+    replica_fetch_response_max_bytes: int = Field(
+        10 * 2**20, ge=0, le=_INT_MAX, description="Bytes in an answer to a follower, a first batch aside."
+    )
+    replica_fetch_min_bytes: int = Field(1, ge=0, le=_INT_MAX, description="Bytes that such an answer waits for.")
+    replica_fetch_wait_max_ms: _PositiveInt = Field(500, description="The longest that it waits for them.")
+    replica_fetch_backoff_ms: int = Field(
+        1_000, ge=0, le=_INT_MAX, description="How long a follower waits after an error of a partition."
+    )
+    replica_socket_timeout_ms: _PositiveInt = Field(
+        30_000, description="How long a follower waits for an answer; not below replica.fetch.wait.max.ms."
+    )
+    replica_high_watermark_checkpoint_interval_ms: _PositiveInt = Field(
+        5_000, description="How often high watermarks are written to replication-offset-checkpoint."
+    )
+    replica_selector_class: str = Field(
+        "",
+        description="Where consumers with client.rack read: empty, from the leader; RackAwareReplicaSelector (with or "
+        "without Kafka's package), from the closest replica.",
+    )
+    offsets_topic_replication_factor: _PositiveInt = Field(
+        3, description="Replicas of __consumer_offsets; 1 without zookeeper.connect."
+    )
+    transaction_state_log_replication_factor: _PositiveInt = Field(
+        3, description="Replicas of __transaction_state; 1 without zookeeper.connect."
+    )
+    transaction_state_log_min_isr: _PositiveInt = Field(
+        2, description="min.insync.replicas of __transaction_state; 1 without zookeeper.connect."
+    )
+    share_coordinator_state_topic_replication_factor: _PositiveInt = Field(
+        3, description="Replicas of __share_group_state; 1 without zookeeper.connect."
+    )
+    share_coordinator_state_topic_min_isr: _PositiveInt = Field(
+        2, description="min.insync.replicas of __share_group_state; 1 without zookeeper.connect."
+    )
+
+    @property
+    def zookeeper_config(self) -> ZooKeeperConfig | None:
+        """How ZooKeeper is reached; None for a broker by itself."""
+        config: ZooKeeperConfig | None = self.zookeeper
+        return config
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether this broker is one of a cluster on ZooKeeper."""
+        return self.zookeeper is not None
+
+    @field_validator("replica_selector_class")
+    @classmethod
+    def _check_selector(cls, value: str) -> str:
+        if value and value.rpartition(".")[2] not in _SELECTORS:
+            raise ValueError(f"expected one of {', '.join(sorted(_SELECTORS))}, or nothing")
+        return value
+
+    @field_validator("inter_broker_listener_name")
+    @classmethod
+    def _check_listener_name(cls, value: str) -> str:
+        if value.upper() not in ("", "PLAINTEXT"):
+            raise ValueError("no listener has that name, the only one is PLAINTEXT")
+        return value.upper()
+
+
+def take_zookeeper(values: dict[str, Any]) -> ZooKeeperConfig | None:
+    """Take ZooKeeper's options out of a broker's; without ``zookeeper.connect`` they are checked and not used.
+
+    Raises ``InvalidConfigError``.
+    """
+    names = [name for name in values if name.replace("_", ".").startswith(ZOOKEEPER_PREFIX)]
+    given = {name.replace("_", "."): values.pop(name) for name in names}
+    given = {name: value for name, value in given.items() if value != "" or name not in _UNSET_IF_EMPTY}
+    if not given:
+        return None
+    from millrace.coordination.zookeeper_config import ZooKeeperConfig  # not for a broker by itself
+
+    config = ZooKeeperConfig.load({"zookeeper.connect": "localhost", **given})
+    return config if "zookeeper.connect" in given else None

@@ -1,0 +1,222 @@
+"""Three real brokers on a real ZooKeeper: the controller, and what it does with topics and brokers."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace import errors
+from millrace.clients import Admin, Producer, TopicPartition
+from millrace.coordination import paths
+from millrace_broker.embedded import EmbeddedBroker
+
+from .broker_cluster import Cluster
+from .frame_calls import eventually
+from .zookeeper_server import ZooKeeperServer
+
+
+@pytest.fixture(scope="module")
+def cluster(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Brokers 1, 2 and 3, which tests leave as they were."""
+    with Cluster(zookeeper_server, tmp_path_factory.mktemp("cluster")) as cluster:
+        cluster.start(1, 2, 3)
+        yield cluster
+
+
+def produce(cluster: Cluster, topic: str, count: int) -> None:
+    with Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"}) as producer:
+        for number in range(count):
+            producer.send(topic, f"record {number}".encode(), partition=0)
+        producer.flush()
+
+
+def test_a_topic_has_leaders_on_all_brokers_when_its_creation_is_answered(cluster: Cluster, topic: str) -> None:
+    created = cluster.admin.create_topic(topic, partitions=6, replication_factor=3)
+    assert created is not None
+    assert sorted(each.leader for each in created.partitions) == [1, 1, 2, 2, 3, 3]
+    assert all(sorted(each.replicas) == [1, 2, 3] and set(each.isr) == {1, 2, 3} for each in created.partitions)
+    for broker in cluster.brokers.values():
+        with Admin(broker.bootstrap_servers) as admin:
+            eventually(lambda admin=admin: topic in {each.name for each in admin.list_topics()})
+            assert admin.describe_topic(topic) == created
+            assert [each.node_id for each in admin.describe_cluster().brokers] == [1, 2, 3]
+    produce(cluster, topic, 10)
+    assert cluster.end_offset(topic) == 10
+
+
+def test_a_chosen_assignment_more_partitions_and_a_deletion(cluster: Cluster, topic: str) -> None:
+    cluster.admin.create_topic(topic, assignment={0: [3, 1], 1: [2, 3]})
+    cluster.admin.create_partitions(topic, 3, assignment={2: [1, 2]})
+    described = cluster.admin.describe_topic(topic)
+    assert [(each.leader, each.replicas) for each in described.partitions] == [(3, (3, 1)), (2, (2, 3)), (1, (1, 2))]
+    cluster.admin.create_partitions(topic, 5)
+    assert len(cluster.admin.describe_topic(topic).partitions) == 5
+    cluster.admin.delete_topic(topic)
+    with pytest.raises(errors.UnknownTopicOrPartitionError):
+        cluster.admin.describe_topic(topic)
+    for broker_id in (1, 2, 3):
+        directory = cluster._directory / f"broker-{broker_id}"
+        eventually(lambda directory=directory: not list(directory.glob(f"{topic}-?")))
+    assert cluster.admin.create_topic(topic, replication_factor=2) is not None
+
+
+def test_all_brokers_take_over_a_changed_configuration(cluster: Cluster, topic: str) -> None:
+    cluster.admin.create_topic(topic, replication_factor=3)
+    cluster.admin.alter_configs(topic, {"retention.ms": "12345"})
+    for broker in cluster.brokers.values():
+        inner = broker.server.broker
+        eventually(lambda inner=inner: inner.catalog.topic(topic).config.retention_ms == 12345)
+        eventually(lambda inner=inner: inner.logs.get(topic, 0).config.retention_ms == 12345)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"replication_factor": 4}, errors.InvalidReplicationFactorError, "between 1 and 3"),
+        ({"assignment": {0: [1, 9]}}, errors.InvalidReplicaAssignmentError, "unknown or not alive"),
+        ({"assignment": {0: [1, 1]}}, errors.InvalidReplicaAssignmentError, "each broker once"),
+        ({"assignment": {0: [1], 1: [1, 2]}}, errors.InvalidReplicaAssignmentError, "as many"),
+        ({"assignment": {1: [1]}}, errors.InvalidReplicaAssignmentError, "have to be"),
+        ({"configs": {"min.insync.replicas": "none"}}, errors.InvalidConfigError, r"min\.insync"),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused_and_leaves_nothing(
+    cluster: Cluster, topic: str, fields: dict[str, Any], error: type[errors.MillraceError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        cluster.admin.create_topic(topic, **fields)
+    coordination = cluster.member(1)._coordination
+    assert coordination.exists(paths.topic_path(topic)) is None
+    assert coordination.exists(paths.topic_config_path(topic)) is None
+
+
+def test_impossible_reassignments_and_elections_are_refused(cluster: Cluster, topic: str) -> None:
+    cluster.admin.create_topic(topic, assignment={0: [1, 2]})
+    one, none = TopicPartition(topic, 0), TopicPartition(topic, 7)
+    answers = cluster.admin.alter_partition_reassignments({one: [1, 9], none: [1]})
+    assert isinstance(answers[one], errors.InvalidReplicaAssignmentError)
+    assert isinstance(answers[none], errors.UnknownTopicOrPartitionError)
+    assert isinstance(
+        cluster.admin.alter_partition_reassignments({one: None})[one], errors.NoReassignmentInProgressError
+    )
+    elected = cluster.admin.elect_leaders([one, none])
+    assert isinstance(elected[one], errors.ElectionNotNeededError)
+    assert isinstance(elected[none], errors.UnknownTopicOrPartitionError)
+    assert cluster.replicas(topic) == (1, 2)
+
+
+def test_a_broker_id_that_is_taken_and_data_of_another_cluster_are_refused(
+    cluster: Cluster, zookeeper_server: ZooKeeperServer, tmp_path: Path
+) -> None:
+    with pytest.raises(errors.EnvironmentProblemError, match=r"broker id 2 is taken.*broker\.id"):
+        EmbeddedBroker(tmp_path / "other", options=cluster.options(2)).start()
+    with Cluster(zookeeper_server, tmp_path) as other:
+        other.start(1)
+        data = tmp_path / "broker-1"
+        other.stop(1)
+        with pytest.raises(errors.EnvironmentProblemError, match="belongs to cluster"):
+            EmbeddedBroker(data, options=cluster.options(1)).start()
+    elsewhere = cluster.options(1) | {"zookeeper.connect": f"{zookeeper_server.address}/nothing-here"}
+    with pytest.raises(errors.EnvironmentProblemError, match=r"has no cluster.*zookeeper\.connect"):
+        EmbeddedBroker(data, options=elsewhere).start()
+    assert [each.node_id for each in cluster.admin.describe_cluster().brokers] == [1, 2, 3]
+
+
+def test_partitions_move_to_other_brokers_and_their_preferred_leaders_lead_them(cluster: Cluster, topic: str) -> None:
+    cluster.admin.create_topic(topic, assignment={0: [1, 2]})
+    produce(cluster, topic, 100)
+    partition = TopicPartition(topic, 0)
+    assert cluster.admin.alter_partition_reassignments({partition: [3, 2]}) == {partition: None}
+    eventually(lambda: not cluster.admin.list_partition_reassignments())
+    eventually(lambda: cluster.replicas(topic) == (3, 2) and set(cluster.isr(topic)) == {2, 3})
+    cluster.admin.elect_leaders([partition])
+    eventually(lambda: cluster.leader(topic) == 3)
+    assert cluster.end_offset(topic) == 100
+    eventually(lambda: not list((cluster._directory / "broker-1").glob(f"{topic}-0")))
+
+
+def test_a_broker_that_stops_has_others_lead_first_and_comes_back(cluster: Cluster, topic: str) -> None:
+    cluster.admin.create_topic(topic, assignment={0: [2, 3], 1: [3, 2], 2: [2, 1]})
+    produce(cluster, topic, 10)
+    epochs = {each.partition: each.leader_epoch for each in cluster.admin.describe_topic(topic).partitions}
+    cluster.stop(2)
+    described = cluster.admin.describe_topic(topic)
+    assert [each.leader for each in described.partitions] == [3, 3, 1]
+    assert all(2 not in each.isr for each in described.partitions)
+    assert described.partitions[0].leader_epoch > epochs[0]
+    produce(cluster, topic, 10)
+    cluster.start(2)
+    eventually(lambda: set(cluster.isr(topic)) == {2, 3})
+    cluster.admin.elect_leaders()
+    eventually(lambda: cluster.leader(topic) == 2)
+    assert cluster.end_offset(topic) == 20
+
+
+def test_when_the_controllers_session_ends_another_one_takes_over(cluster: Cluster, topic: str) -> None:
+    before = cluster.controller
+    epoch = cluster.member(before).controlling.epoch
+    broker_epoch = cluster.member(before).broker_epoch
+    cluster.expire(before)
+    eventually(lambda: cluster.member(cluster.controller).controlling.epoch > epoch)
+    created = cluster.admin.create_topic(topic, partitions=3, replication_factor=2)
+    assert created is not None
+    eventually(lambda: cluster.member(before).broker_epoch > broker_epoch)
+    eventually(lambda: len(cluster.admin.describe_cluster().brokers) == 3)
+    eventually(lambda: all(len(each.isr) == 2 for each in cluster.admin.describe_topic(topic).partitions))
+
+
+def test_every_broker_survives_the_end_of_its_session(cluster: Cluster, topic: str) -> None:
+    cluster.admin.create_topic(topic, partitions=3, replication_factor=3)
+    for broker_id in (1, 2, 3):
+        epoch = cluster.member(broker_id).broker_epoch
+        cluster.expire(broker_id)
+        eventually(lambda each=broker_id, epoch=epoch: cluster.member(each).broker_epoch > epoch)
+    eventually(lambda: all(len(each.isr) == 3 for each in cluster.admin.describe_topic(topic).partitions))
+    produce(cluster, topic, 10)
+
+
+def test_a_deletion_is_finished_by_the_next_controller_once_all_brokers_are_there(cluster: Cluster, topic: str) -> None:
+    cluster.admin.create_topic(topic, partitions=3, replication_factor=3)
+    other = next(each for each in (1, 2, 3) if each != cluster.controller)
+    cluster.stop(other)
+    with (
+        Admin({"bootstrap.servers": cluster.bootstrap_servers, "request.timeout.ms": "1000"}) as admin,
+        pytest.raises(errors.MillraceError),
+    ):
+        admin.delete_topic(topic)
+    with pytest.raises(errors.UnknownTopicOrPartitionError):
+        cluster.admin.describe_topic(topic)
+    with pytest.raises(errors.TopicExistsError, match="being deleted"):
+        cluster.admin.create_topic(topic)
+    epoch = cluster.member(cluster.controller).controlling.epoch
+    cluster.expire(cluster.controller)
+    eventually(lambda: cluster.member(cluster.controller).controlling.epoch > epoch)
+    cluster.start(other)
+    coordination = cluster.member(other)._coordination
+    eventually(lambda: coordination.exists(paths.topic_path(topic)) is None)
+    eventually(lambda: coordination.exists(paths.delete_topic_path(topic)) is None)
+    assert not list((cluster._directory / f"broker-{other}").glob(f"{topic}-?"))
+    assert cluster.admin.create_topic(topic) is not None
+
+
+def test_a_controller_and_leaders_that_are_killed_are_replaced_and_return(
+    zookeeper_server: ZooKeeperServer, tmp_path: Path, topic: str
+) -> None:
+    with Cluster(zookeeper_server, tmp_path) as cluster:
+        first = cluster.start_process(1)
+        cluster.start(2, 3)
+        assert cluster.admin.describe_cluster().controller_id == 1
+        cluster.admin.create_topic(topic, assignment={0: [1, 2, 3]}, configs={"min.insync.replicas": "2"})
+        produce(cluster, topic, 100)
+        first.end(signal.SIGKILL)
+        eventually(lambda: cluster.leader(topic) == 2)
+        assert cluster.admin.describe_cluster().controller_id in (2, 3)
+        produce(cluster, topic, 100)
+        eventually(lambda: set(cluster.isr(topic)) == {2, 3})
+        cluster.start_process(1)
+        eventually(lambda: set(cluster.isr(topic)) == {1, 2, 3})
+        assert cluster.end_offset(topic) == 200

@@ -1,0 +1,94 @@
+"""Changes of ISRs: together, repeated until the controller answers, the last one of each partition."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from millrace.errors import ClientClosedError, FencedLeaderEpochError, MillraceError, NotControllerError
+from millrace_broker.cluster.isr_requests import IsrRequests
+from millrace_broker.controller import IsrChange, Leadership, TopicPartition
+
+ONE, TWO = TopicPartition("t", 1), TopicPartition("t", 2)
+
+
+def change(*isr: int) -> IsrChange:
+    return IsrChange(isr=isr, leader_epoch=3, partition_epoch=7)
+
+
+class Controller:
+    def __init__(self) -> None:
+        self.asked: list[dict[TopicPartition, tuple[int, ...]]] = []
+        self.failures: list[MillraceError] = []
+        self.refused: set[TopicPartition] = set()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def send(
+        self, changes: Mapping[TopicPartition, IsrChange]
+    ) -> dict[TopicPartition, Leadership | MillraceError]:
+        self.asked.append({each: value.isr for each, value in changes.items()})
+        await self.gate.wait()
+        if self.failures:
+            raise self.failures.pop()
+        return {
+            each: FencedLeaderEpochError("old")
+            if each in self.refused
+            else Leadership(leader=1, leader_epoch=3, isr=value.isr, partition_epoch=8, controller_epoch=1)
+            for each, value in changes.items()
+        }
+
+
+def test_what_is_asked_for_meanwhile_goes_in_the_next_request() -> None:
+    async def scenario() -> None:
+        controller = Controller()
+        requests = IsrRequests(controller.send)
+        controller.gate.clear()
+        first = asyncio.create_task(requests.alter(ONE, change(1)))
+        while not controller.asked:
+            await asyncio.sleep(0)
+        others = [asyncio.create_task(requests.alter(each, change(1, 2))) for each in (ONE, TWO)]
+        await asyncio.sleep(0)
+        controller.gate.set()
+        assert (await first).isr == (1,)
+        assert [(await each).isr for each in others] == [(1, 2), (1, 2)]
+        assert controller.asked == [{ONE: (1,)}, {ONE: (1, 2), TWO: (1, 2)}]
+        await requests.close()
+
+    asyncio.run(scenario())
+
+
+def test_it_is_repeated_until_a_controller_answers_and_each_gets_its_own_answer() -> None:
+    async def scenario() -> None:
+        controller = Controller()
+        controller.failures = [NotControllerError("moved"), NotControllerError("moved")]
+        controller.refused = {TWO}
+        requests = IsrRequests(controller.send)
+        good, bad = await asyncio.gather(
+            requests.alter(ONE, change(1)), requests.alter(TWO, change(1)), return_exceptions=True
+        )
+        assert isinstance(good, Leadership)
+        assert isinstance(bad, FencedLeaderEpochError)
+        assert len(controller.asked) == 3
+        await requests.close()
+
+    asyncio.run(scenario())
+
+
+def test_who_waits_hears_of_the_end() -> None:
+    async def scenario() -> None:
+        controller = Controller()
+        controller.gate.clear()
+        requests = IsrRequests(controller.send)
+        waiting = asyncio.create_task(requests.alter(ONE, change(1)))
+        while not controller.asked:
+            await asyncio.sleep(0)
+        await requests.close()
+        with pytest.raises(ClientClosedError):
+            await waiting
+        with pytest.raises(ClientClosedError):
+            await requests.alter(ONE, change(1))
+
+    asyncio.run(scenario())

@@ -1,0 +1,68 @@
+"""Notices of changed configurations: each is handled once, in order, by every broker, whatever its sessions."""
+
+from __future__ import annotations
+
+from millrace.coordination import EmbeddedStore, WatchEvent, ensure_path, paths
+from millrace.errors import StorageError
+from millrace_broker.cluster.notifications import Notifications, notice
+
+MINUTE_MS = 60_000
+
+
+class Broker:
+    def __init__(self, store: EmbeddedStore, now_ms: int = 0) -> None:
+        self.session = store.connect()
+        ensure_path(self.session, paths.CONFIG_CHANGES)
+        self.heard: list[str] = []
+        self.events: list[WatchEvent] = []
+        self.now_ms = now_ms
+        self.notifications = Notifications(self.hear, lambda: self.now_ms)
+        self.notifications.skip(self.session)
+
+    def hear(self, entity: str) -> None:
+        self.heard.append(entity)
+        if entity == "topics/bad":
+            raise StorageError("unreadable")
+
+    def take(self) -> None:
+        self.notifications.take(self.session, self.events.append)
+
+
+def test_every_broker_hears_what_comes_after_its_start_once_and_in_order() -> None:
+    store = EmbeddedStore(now_ms=lambda: 0)
+    first = Broker(store)
+    first.session.multi([notice("topics/before")])
+    second = Broker(store)
+    first.session.multi([notice("topics/bad")])
+    second.session.multi([notice("groups/61")])
+    for _ in range(2):
+        first.take()
+        second.take()
+    assert first.heard == ["topics/before", "topics/bad", "groups/61"]
+    assert second.heard == ["topics/bad", "groups/61"]
+
+
+def test_a_watch_tells_of_the_next_one_and_the_next_session_of_those_missed() -> None:
+    store = EmbeddedStore(now_ms=lambda: 0)
+    broker, other = Broker(store), Broker(store)
+    broker.take()
+    other.session.multi([notice("topics/a")])
+    assert len(broker.events) == 1
+    store.expire(broker.session.session_id)
+    other.session.multi([notice("topics/b")])
+    broker.session = store.connect()
+    broker.take()
+    assert broker.heard == ["topics/a", "topics/b"]
+
+
+def test_old_notices_are_removed() -> None:
+    now = [0]
+    store = EmbeddedStore(now_ms=lambda: now[0])
+    broker = Broker(store)
+    broker.session.multi([notice("topics/a")])
+    now[0] = 14 * MINUTE_MS
+    broker.session.multi([notice("topics/b")])
+    broker.now_ms = 16 * MINUTE_MS
+    broker.take()
+    assert broker.heard == ["topics/a", "topics/b"]
+    assert len(broker.session.children(paths.CONFIG_CHANGES)) == 1
