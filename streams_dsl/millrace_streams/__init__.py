@@ -44,6 +44,7 @@ from millrace_streams.language import (
     TimeWindowedKStream,
 )
 from millrace_streams.layout import TopicShape
+from millrace_streams.payload_rows import avro, json_rows, protobuf
 from millrace_streams.processors import (
     ProcessorContext,
     Record,
@@ -128,6 +129,7 @@ __all__ = [
     "UnsupportedTopologyError",
     "UserFunctionError",
     "Windowed",
+    "avro",
     "batchwise",
     "coalesce",
     "col",
@@ -135,11 +137,13 @@ __all__ = [
     "count",
     "explain",
     "hopping",
+    "json_rows",
     "key_value_store",
     "lit",
     "max",
     "mean",
     "min",
+    "protobuf",
     "row",
     "run_batch",
     "run_stream",

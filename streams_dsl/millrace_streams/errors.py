@@ -27,9 +27,28 @@ class UnsupportedTopologyError(TopologyError):
 
 
 class UserFunctionError(MillraceError):
-    """A function of the user's raised, or gave what it may not give; names the node and the record's place."""
+    """A function of the user's raised, or gave what it may not give; names the node and the record's place.
+
+    ``node``, ``topic``, ``partition`` and ``offset`` say the same as data; None where no single record is to blame.
+    """
 
     code = 1103
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        node: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        """Fail with a message that names all of these."""
+        super().__init__(message)
+        self.node = node
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
 
 
 class IncompatibleStateError(MillraceError):

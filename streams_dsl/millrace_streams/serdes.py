@@ -26,7 +26,10 @@ _METADATA: Final = b"millrace.serde"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serde:
-    """A type of keys or values. ``to_column`` and ``from_column`` go between Python's value and the column's cell."""
+    """A type of keys or values. ``to_column`` and ``from_column`` go between Python's value and the column's cell.
+
+    ``big_endian``: its bytes are those of the column's cells, the most significant one first.
+    """
 
     name: str
     data_type: pa.DataType
@@ -34,6 +37,7 @@ class Serde:
     deserialize: Callable[[bytes], Any] = field(repr=False)
     to_column: Callable[[Any], Any] | None = field(default=None, repr=False)
     from_column: Callable[[Any], Any] | None = field(default=None, repr=False)
+    big_endian: bool = field(default=False, repr=False)
 
     def field(self, name: str) -> pa.Field:
         """A column of this type; what its cells stand for is said in the field's metadata where Arrow cannot."""
@@ -47,7 +51,10 @@ class Serde:
 
 @dataclass(frozen=True, slots=True)
 class RowSerde:
-    """Values that are rows of ``schema``: dicts in Python, columns inside."""
+    """Values that are rows of ``schema``: dicts in Python, columns inside.
+
+    Of a topic of bytes they are payloads of some kind: see ``millrace_streams.payload_rows``.
+    """
 
     schema: pa.Schema
 
@@ -63,7 +70,7 @@ def _from_struct(form: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], A
 
 def _number(name: str, data_type: pa.DataType, form: str) -> Serde:
     pack, unpack = _from_struct(form)
-    return Serde(name=name, data_type=data_type, serialize=pack, deserialize=unpack)
+    return Serde(name=name, data_type=data_type, serialize=pack, deserialize=unpack, big_endian=True)
 
 
 def _json_text(value: Any) -> str:

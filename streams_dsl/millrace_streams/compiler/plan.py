@@ -29,7 +29,8 @@ from millrace_streams.graph import (
     TableTableJoinNode,
     Topology,
 )
-from millrace_streams.layout import Layout, TopicShape
+from millrace_streams.layout import KEY, VALUE, Layout, TopicShape
+from millrace_streams.payload_rows import PayloadRows
 from millrace_streams.steps import STATELESS, Operator
 
 Edge = tuple[str, str, int]
@@ -59,8 +60,9 @@ class SourceReader:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are read from the topic."""
-        return tuple(self.layout.names)
+        """The columns that are read from the topic: of one whose values are payloads of rows, key and value."""
+        serdes = self.source.serdes
+        return (KEY, VALUE) if serdes is not None and isinstance(serdes[1], PayloadRows) else tuple(self.layout.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,12 @@ class Handle:
         return self._node.name
 
     def _then(self, kind: type[NodeT], name: str | None, /, *others: Handle, **fields: Any) -> NodeT:
+        for other in others:
+            if other._builder is not self._builder:
+                raise TopologyError(
+                    f"{name or kind.prefix}: {self.name} and {other.name} are of two builders: build both with one "
+                    "StreamsBuilder"
+                )
         parents = (self._node.name, *(other._node.name for other in others))
         return self._builder._add(kind, name, parents, **fields)
 

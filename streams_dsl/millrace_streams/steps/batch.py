@@ -24,7 +24,7 @@ import numpy.typing as npt
 import polars as pl
 
 from millrace_streams.layout import Layout
-from millrace_streams.steps.codec import columns_of, keys_of, values_of
+from millrace_streams.steps.codec import key_columns_of, keys_of, value_columns_of, values_of
 
 TIMESTAMP: Final = "__timestamp"
 OFFSET: Final = "__offset"
@@ -42,7 +42,7 @@ Rows = npt.NDArray[np.int64]
 class Batch:
     """Records or changes in order; immutable. Made by ``of_frame`` or ``of_lists``."""
 
-    __slots__ = ("_frame", "_keys", "_olds", "_times", "_values", "height", "latest", "layout")
+    __slots__ = ("_frame", "_keys", "_like", "_olds", "_taken", "_times", "_values", "height", "latest", "layout")
 
     def __init__(self, layout: Layout, height: int) -> None:
         """An empty shell: use ``of_frame`` or ``of_lists``."""
@@ -54,6 +54,9 @@ class Batch:
         self._values: list[Any] | None = None
         self._times: list[int] | None = None
         self._olds: list[Any] | None = None
+        # Where to find what is not there yet: all of it in rows of another batch, or keys and times in a like one.
+        self._taken: tuple[Batch, Rows] | None = None
+        self._like: Batch | None = None
 
     @classmethod
     def of_frame(cls, layout: Layout, frame: pl.DataFrame, *, olds: list[Any] | None = None) -> Batch:
@@ -81,61 +84,113 @@ class Batch:
         return batch
 
     @property
+    def in_columns(self) -> bool:
+        """Whether it has columns already, or takes them from a batch that has."""
+        return self._frame is not None or (self._taken is not None and self._taken[0].in_columns)
+
+    @property
     def frame(self) -> pl.DataFrame:
         """The batch as columns. Raises polars' errors or ``TypeError`` when a value is not of its column's type."""
         if self._frame is None:
-            assert self._keys is not None
-            assert self._values is not None
-            columns = columns_of(self.layout, self._keys, self._values)
-            columns.append(pl.Series(TIMESTAMP, self._times, dtype=pl.Int64))
-            if not self.layout.scalar and None in self._values:
-                gone = [value is None for value in self._values]
-                columns.append(pl.Series(TOMBSTONE, gone, dtype=pl.Boolean))
-            self._frame = pl.DataFrame(columns)
+            if self._taken is not None and self._taken[0].in_columns:
+                source, rows = self._taken
+                self._frame = source.frame[rows]
+            else:
+                self._frame = self._made_of_lists()
         return self._frame
 
     @property
     def keys(self) -> list[Any]:
         """The keys, None where a record has none."""
         if self._keys is None:
-            self._keys = keys_of(self.layout, self.frame)
+            found = self._found("keys")
+            self._keys = found if found is not None else keys_of(self.layout, self.frame)
         return self._keys
 
     @property
     def values(self) -> list[Any]:
         """The values (of a table: the new ones), None where there is none."""
         if self._values is None:
-            values = values_of(self.layout, self.frame)
-            if TOMBSTONE in self.frame.columns:
-                gone = self.frame[TOMBSTONE].to_list()
-                values = [None if none else value for value, none in zip(values, gone, strict=True)]
-            self._values = values
+            found = self._found("values")
+            self._values = found if found is not None else self._values_of_columns()
         return self._values
 
     @property
     def times(self) -> list[int]:
         """Event times in ms."""
         if self._times is None:
-            self._times = self.frame[TIMESTAMP].to_list()
+            found = self._found("times")
+            self._times = found if found is not None else self.frame[TIMESTAMP].to_list()
         return self._times
 
     @property
     def olds(self) -> list[Any]:
         """The values that a table's new ones replace; all None where they were not asked for."""
-        if self._olds is None:
-            self._olds = [None] * self.height
-        return self._olds
+        return self._olds if self._olds is not None else [None] * self.height
+
+    def _made_of_lists(self) -> pl.DataFrame:
+        if self._like is not None and self._like.in_columns:
+            kept = self._like.frame.select(*self.layout.key_columns, TIMESTAMP)
+        else:
+            times = pl.Series(TIMESTAMP, self.times, dtype=pl.Int64)
+            kept = pl.DataFrame([*key_columns_of(self.layout, self.keys), times])
+        computed = value_columns_of(self.layout, self.values)
+        frame = kept.with_columns(computed).select(*self.layout.names, TIMESTAMP)
+        if self.layout.scalar or None not in self.values:
+            return frame
+        gone = [value is None for value in self.values]
+        return frame.with_columns(pl.Series(TOMBSTONE, gone, dtype=pl.Boolean))
+
+    def _values_of_columns(self) -> list[Any]:
+        values = values_of(self.layout, self.frame)
+        if TOMBSTONE not in self.frame.columns:
+            return values
+        gone = self.frame[TOMBSTONE].to_list()
+        return [None if none else value for value, none in zip(values, gone, strict=True)]
+
+    def _found(self, name: str) -> list[Any] | None:
+        """A list out of the batch that has it; None if there is none, or columns to make it of."""
+        if self._like is not None:
+            found: list[Any] = getattr(self._like, name)
+            return found
+        if self._taken is None:
+            return None
+        source, rows = self._taken
+        if source.in_columns and getattr(source, f"_{name}") is None:
+            return None
+        return list(map(getattr(source, name).__getitem__, rows.tolist()))
 
     def with_layout(self, layout: Layout) -> Batch:
         """The same rows, seen as of another layout with the same columns."""
         batch = Batch(layout, self.height)
-        batch._frame = self._frame
+        batch._frame, batch._taken, batch._like = self._frame, self._taken, self._like
         batch._keys, batch._values, batch._times = self._keys, self._values, self._times
         return batch
 
-    def with_values(self, values: list[Any]) -> Batch:
-        """The same keys and times with other values of the same layout."""
-        return Batch.of_lists(self.layout, self.keys, values, self.times)
+    def with_values(self, values: list[Any], layout: Layout | None = None) -> Batch:
+        """The same keys and times with other values, of the same layout or of one with the same key."""
+        batch = Batch(layout if layout is not None else self.layout, self.height)
+        batch._values, batch._like = values, self
+        return batch
+
+    def with_times(self, times: pl.Series) -> Batch:
+        """The same records at other times, a series of ms named ``__timestamp``."""
+        batch = Batch.of_frame(self.layout, self.frame.with_columns(times))
+        batch._keys, batch._values = self._keys, self._values
+        return batch
+
+    def with_changes(self, layout: Layout, olds: list[Any] | None, latest: list[bool] | None) -> Batch:
+        """The same rows as changes of a table."""
+        batch = self.with_layout(layout)
+        batch._olds, batch.latest = olds, latest
+        return batch
+
+    def rows_with_key(self) -> Rows:
+        """The numbers of the rows that have a key."""
+        if self._keys is None and self.in_columns:
+            there = pl.any_horizontal([pl.col(name).is_not_null() for name in self.layout.key])
+            return self.frame.select(there).to_series().arg_true().to_numpy().astype(np.int64)
+        return np.asarray([row for row, key in enumerate(self.keys) if key is not None], dtype=np.int64)
 
     def canonical(self) -> Batch:
         """The same rows, each a dict of all the layout's columns, whatever a function gave more or in another order."""
@@ -147,20 +202,17 @@ class Batch:
         return batch
 
     def take(self, rows: Sequence[int] | Rows) -> Batch:
-        """The rows of these numbers, in their order."""
+        """The rows of these numbers, in their order; columns and lists are taken when they are asked for."""
         batch = Batch(self.layout, len(rows))
-        numbers = rows.tolist() if isinstance(rows, np.ndarray) else rows
-        if self._keys is not None or self._frame is None:
-            keys, values, times = self.keys, self.values, self.times
-            batch._keys = [keys[row] for row in numbers]
-            batch._values = [values[row] for row in numbers]
-            batch._times = [times[row] for row in numbers]
-        else:
-            batch._frame = self._frame[rows]
+        numbers = np.asarray(rows, dtype=np.int64)
+        batch._taken = (self, numbers)
+        if self._taken is not None and not any((self._frame is not None, self._keys, self._values, self._times)):
+            source, rows_before = self._taken
+            batch._taken = (source, rows_before[numbers])
         if self._olds is not None:
-            batch._olds = [self._olds[row] for row in numbers]
+            batch._olds = list(map(self._olds.__getitem__, numbers.tolist()))
         if self.latest is not None:
-            batch.latest = [self.latest[row] for row in numbers]
+            batch.latest = list(map(self.latest.__getitem__, numbers.tolist()))
         return batch
 
 
@@ -171,7 +223,7 @@ def empty_batch(layout: Layout) -> Batch:
 
 def concatenate(layout: Layout, batches: Sequence[Batch]) -> Batch:
     """All rows of batches of the same columns, one batch after the other."""
-    if all(batch._keys is None for batch in batches) and not any(batch._olds for batch in batches):
+    if all(batch.in_columns and batch._keys is None and batch._olds is None for batch in batches):
         return Batch.of_frame(layout, pl.concat([batch.frame for batch in batches], how="diagonal"))
     changes = any(batch._olds is not None for batch in batches)
     versions = any(batch.latest is not None for batch in batches)

@@ -49,14 +49,26 @@ def values_of(layout: Layout, frame: pl.DataFrame) -> list[Any]:
 
 def columns_of(layout: Layout, keys: Sequence[Any], values: Sequence[Any]) -> list[pl.Series]:
     """The layout's columns of keys and values. Raises ``TypeError`` or polars' errors for what does not fit."""
-    columns = _key_columns(layout, keys)
+    columns = {column.name: column for column in (*key_columns_of(layout, keys), *value_columns_of(layout, values))}
+    return [columns[name] for name in layout.names]
+
+
+def key_columns_of(layout: Layout, keys: Sequence[Any]) -> list[pl.Series]:
+    """The columns of keys. Raises as ``columns_of`` does."""
+    return _typed(layout, _key_columns(layout, keys))
+
+
+def value_columns_of(layout: Layout, values: Sequence[Any]) -> list[pl.Series]:
+    """The columns of values, none where the layout is of keys alone. Raises as ``columns_of`` does."""
     if layout.value is not None:
-        columns[layout.value] = values
-    else:
-        for name in layout.value_columns:
-            columns[name] = [None if value is None else value[name] for value in values]
+        return _typed(layout, {layout.value: values}) if layout.value else []
+    names = layout.value_columns
+    return _typed(layout, {name: [None if value is None else value[name] for value in values] for name in names})
+
+
+def _typed(layout: Layout, columns: dict[str, Any]) -> list[pl.Series]:
     types = polars_schema(layout.schema)
-    return [_series(layout.schema.field(name), columns[name], types[name]) for name in layout.names]
+    return [_series(layout.schema.field(name), cells, types[name]) for name, cells in columns.items()]
 
 
 def _key_columns(layout: Layout, keys: Sequence[Any]) -> dict[str, Any]:

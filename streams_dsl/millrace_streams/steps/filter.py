@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from millrace_streams.graph import BranchNode, FilterNode
 from millrace_streams.steps.flow import Inputs, Output
 from millrace_streams.steps.operator import State, StatelessStep
@@ -32,12 +34,12 @@ class BranchStep(StatelessStep):
         node = self.operator.node
         assert isinstance(node, BranchNode)
         batch = inputs.batch
-        taken: set[int] = set()
+        left = np.ones(batch.height, dtype=np.bool_)
         for predicate in node.earlier:
-            taken.update(rows_passing(predicate, batch, inputs, node.name))
-        if node.predicate is None:
-            own = list(range(batch.height))
-        else:
-            own = rows_passing(node.predicate, batch, inputs, node.name)
-        rows = [row for row in own if row not in taken]
+            left[rows_passing(predicate, batch, inputs, node.name)] = False
+        if node.predicate is not None:
+            own = np.zeros_like(left)
+            own[rows_passing(node.predicate, batch, inputs, node.name)] = True
+            left &= own
+        rows = np.flatnonzero(left)
         return Output(batch.take(rows), rows)

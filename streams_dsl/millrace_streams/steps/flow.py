@@ -23,7 +23,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from millrace_streams.errors import UserFunctionError
+from millrace_streams.errors import TopologyError, UserFunctionError
+from millrace_streams.functions import PythonFunction
 from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import Batch, Rows
 
@@ -95,9 +96,58 @@ class Inputs:
         """Turn, side and row, in order."""
         return zip(range(len(self.rows)), self.sides, self.rows, strict=True)
 
+    def by_turn(self) -> tuple[list[Any], list[Any], list[int]]:
+        """Keys, values and times of all parents' rows, in order."""
+        if len(self.batches) == 1:
+            return self.batch.keys, self.batch.values, self.batch.times
+        columns = [(batch.keys, batch.values, batch.times) for batch in self.batches]
+        places = list(zip(self.sides, self.rows, strict=True))
+        keys, values, times = ([columns[side][part][row] for side, row in places] for part in range(3))
+        return keys, values, times
+
     def origin_of(self, turn: int) -> Origin:
         """Where the record came from that a turn goes back to."""
         return self.origin(int(self.marks[turn, ROOT]))
+
+    def call(self, node: str, function: PythonFunction, turns: Sequence[int], *columns: Sequence[Any]) -> list[Any]:
+        """What a user's function gives for each record; ``columns`` are the keys and the values, by record.
+
+        Raises ``UserFunctionError`` naming the node and the place of the record, whose turn is in ``turns``.
+        """
+        results: list[Any] = []
+        with self.blaming(node, function) as place:
+            try:
+                # As far as it got, what was given is in the list: so nothing has to be noted per record.
+                results.extend(map(function.call, *(columns if function.takes_key else columns[1:])))
+            except Exception:
+                place.turn = turns[len(results)]
+                raise
+        return results
+
+    def call_rows(self, node: str, function: PythonFunction) -> list[Any]:
+        """The same for all rows of the only parent."""
+        batch = self.batch
+        keys = batch.keys if function.takes_key else ()
+        return self.call(node, function, range(batch.height), keys, batch.values)
+
+    def call_present(
+        self,
+        node: str,
+        function: PythonFunction,
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        turns: Sequence[int] | None = None,
+    ) -> list[Any]:
+        """The same, None where there is no value; ``turns`` are those of the values, by default all in order."""
+        turns = turns if turns is not None else range(len(values))
+        rows = [row for row, value in enumerate(values) if value is not None]
+        if len(rows) == len(values):
+            return self.call(node, function, turns, keys, values)
+        present = [[column[row] for row in rows] for column in (keys, values)]
+        results: list[Any] = [None] * len(values)
+        for row, result in zip(rows, self.call(node, function, [turns[row] for row in rows], *present), strict=True):
+            results[row] = result
+        return results
 
     @contextmanager
     def blaming(self, node: str, what: object) -> Iterator[Place]:
@@ -108,15 +158,22 @@ class Inputs:
         place = Place()
         try:
             yield place
-        except UserFunctionError:
+        except (UserFunctionError, TopologyError):
             raise
         except Exception as error:
-            where = "no record"
-            if place.turn < len(self.rows):
-                topic, partition, offset = self.origin_of(place.turn)
-                time_ms = self.batches[self.sides[place.turn]].times[self.rows[place.turn]]
-                where = f"record of topic {topic}, partition {partition}, offset {offset}, timestamp {time_ms}"
-            raise UserFunctionError(f"{node}: {what} raised {type(error).__name__}: {error} ({where})") from error
+            text = f"{what} raised {type(error).__name__}: {error}"
+            raise self.failure(node, text, place.turn) from error
+
+    def failure(self, node: str, text: str, turn: int | None) -> UserFunctionError:
+        """The error of the record that a turn goes back to; of none, if there is no such turn."""
+        if turn is None or turn >= len(self.rows):
+            return UserFunctionError(f"{node}: {text} (no record)", node=node)
+        topic, partition, offset = self.origin_of(turn)
+        time_ms = self.batches[self.sides[turn]].times[self.rows[turn]]
+        where = f"record of topic {topic}, partition {partition}, offset {offset}, timestamp {time_ms}"
+        return UserFunctionError(
+            f"{node}: {text} ({where})", node=node, topic=topic, partition=partition, offset=offset
+        )
 
 
 @dataclass(slots=True)
@@ -138,6 +195,18 @@ class Output:
     dropped: int = 0
     marks: Marks | None = None
 
+    def turn_of(self, row: int) -> int | None:
+        """The turn that caused a row, if one did."""
+        if self.marks is not None:
+            return None
+        return row if self.causes is None else int(self.causes[row])
+
+    def in_order(self) -> Output:
+        """The same, its rows in the order of what caused them; rows of one cause stay as they are."""
+        causes = np.asarray(self.causes, dtype=np.int64)
+        order = np.argsort(causes, kind="stable")
+        return Output(self.batch.take(order), causes[order], self.dropped)
+
     def flow(self, inputs: Inputs) -> Flow:
         """The batch with the marks that its rows inherit."""
         if self.marks is not None:
@@ -149,31 +218,50 @@ class Output:
 
 @dataclass(slots=True)
 class Emitted:
-    """An output in the making, row by row; as lists, since a tuple for each would keep the garbage collector busy."""
+    """An output in the making, row by row; as lists, since a tuple for each would keep the garbage collector busy.
+
+    ``outdated`` are the numbers of rows that are changes of a versioned table which are not the newest of their key.
+    """
 
     causes: list[int] = field(default_factory=list)
     keys: list[Any] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     olds: list[Any] = field(default_factory=list)
-    latest: list[bool] = field(default_factory=list)
+    outdated: list[int] = field(default_factory=list)
     dropped: int = 0
 
-    def add(self, cause: int, key: Any, value: Any, time_ms: int, old: Any = None, latest: bool = True) -> None:
+    def add(self, cause: int, key: Any, value: Any, time_ms: int, old: Any = None) -> None:
         """One row, caused by turn ``cause``."""
         self.causes.append(cause)
         self.keys.append(key)
         self.values.append(value)
         self.times.append(time_ms)
         self.olds.append(old)
-        self.latest.append(latest)
+
+    def extend(
+        self, causes: Sequence[int], key: Any, values: list[Any], times: list[int], olds: list[Any] | None
+    ) -> None:
+        """Rows of one key."""
+        self.causes.extend(causes)
+        self.keys.extend([key] * len(causes))
+        self.values.extend(values)
+        self.times.extend(times)
+        self.olds.extend(olds if olds is not None else [None] * len(causes))
 
     def output(self, layout: Layout) -> Output:
         """The finished output."""
-        changes = self.olds if layout.table else None
-        versions = self.latest if layout.table else None
-        batch = Batch.of_lists(layout, self.keys, self.values, self.times, olds=changes, latest=versions)
+        olds = self.olds if layout.table else None
+        batch = Batch.of_lists(layout, self.keys, self.values, self.times, olds=olds, latest=self._latest())
         return Output(batch, self.causes, self.dropped)
+
+    def _latest(self) -> list[bool] | None:
+        if not self.outdated:
+            return None
+        latest = [True] * len(self.causes)
+        for row in self.outdated:
+            latest[row] = False
+        return latest
 
 
 def interleave(flows: Sequence[Flow]) -> tuple[Marks, list[int], list[int]]:

@@ -7,82 +7,54 @@ records that fit into a window there is one. Windows that would begin before the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from millrace_streams.graph import Fold
-from millrace_streams.steps.flow import Emitted, Inputs, Place
-from millrace_streams.steps.fold import FoldStep, begin, go_on
-from millrace_streams.steps.fold_time_windows import advance, emit_closed
-from millrace_streams.steps.operator import AnyStoreSpec, State
-from millrace_streams.stores import StoreSpec, WindowStore
-from millrace_streams.stores.base import Stored
+from millrace_streams.steps.fold import Folding, FoldStep
+from millrace_streams.steps.fold_time_windows import emit_closed
+from millrace_streams.stores.base import Stored, StoreKind
 from millrace_streams.windows import SlidingWindows, Windowed
 
 
 @dataclass(frozen=True)
 class SlidingWindowsStep(FoldStep):
-    """The step of a ``FoldNode`` with sliding windows.
+    """The step of a ``FoldNode`` with sliding windows. One is closed when ``end + grace < stream time``."""
 
-    Records without a key or a value are dropped. A window is closed when ``end + grace < stream time``.
-    """
+    kind: ClassVar[StoreKind] = "window"
 
-    @property
-    def stores(self) -> tuple[AnyStoreSpec, ...]:
-        """The aggregates by window."""
-        node = self.node
-        assert node.window is not None
-        layout = self.operator.result
-        return (StoreSpec(name=node.store, kind="window", layout=layout, retention_ms=node.window.retention_ms),)
-
-    def fold(self, inputs: Inputs, state: State, place: Place, out: Emitted) -> None:
-        """Handle the records in turn."""
-        node, store = self.node, state.stores[self.node.store]
-        window = node.window
-        assert isinstance(store, WindowStore)
+    def fold(self, work: Folding) -> None:
+        """Fold record by record: each makes windows by which others expire."""
+        node, store, window = work.node, work.store, work.node.window
         assert isinstance(window, SlidingWindows)
-        for place.turn, side, row in inputs.turns():
-            batch = inputs.batches[side]
-            key, value, time_ms = batch.keys[row], batch.values[row], batch.times[row]
-            if key is None or value is None:
-                out.dropped += 1
+        length_ms = window.difference_ms
+        closed = [time_ms - window.grace_ms for time_ms in work.stream_times()]
+        for turn, closed_ms in zip(work.turns, closed, strict=True):
+            key, time_ms = work.keys[turn], work.times[turn]
+            if time_ms + 1 + length_ms <= closed_ms:
+                work.out.dropped += 1
                 continue
-            closed_ms = advance(store, side, time_ms) - window.grace_ms
-            if time_ms + 1 + window.difference_ms <= closed_ms:
-                out.dropped += 1
-            else:
-                one = _Record(self, store, node.folds[side], place.turn, key, value, time_ms, closed_ms, out)
-                one.early() if time_ms < window.difference_ms else one.usual()
-            if node.on_close:
-                emit_closed(store, place.turn, closed_ms, window.difference_ms, 1, out)
-        until_ms = max(0, store.number("closed") - window.difference_ms) if node.on_close else None
-        store.expire(until_ms=until_ms)
+            one = _Record(work, turn, key, time_ms, length_ms, closed_ms)
+            one.early() if time_ms < length_ms else one.usual()
+        if node.on_close:
+            emit_closed(work, closed, length_ms, 1)
+        store.expire(until_ms=max(0, store.number("closed") - length_ms) if node.on_close else None)
 
 
 @dataclass(slots=True)
 class _Record:
     """One record on its way into its windows."""
 
-    step: SlidingWindowsStep
-    store: WindowStore
-    fold: Fold
+    work: Folding
     turn: int
     key: Any
-    value: Any
     time_ms: int
+    length_ms: int
     closed_ms: int
-    out: Emitted
-    length_ms: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        window = self.step.node.window
-        assert isinstance(window, SlidingWindows)
-        self.length_ms = window.difference_ms
 
     def usual(self) -> None:
         """Update the windows that hold the record, the later ones first, then make those that it brings."""
         time_ms, length_ms = self.time_ms, self.length_ms
-        windows = self.store.fetch_range(self.key, max(0, time_ms - 2 * length_ms), time_ms + 1)
+        windows = self.work.store.fetch_range(self.key, max(0, time_ms - 2 * length_ms), time_ms + 1)
         starts = {start for start, _ in windows}
         after: Stored | None = None
         left: Stored | None = None
@@ -111,7 +83,7 @@ class _Record:
     def early(self) -> None:
         """A record whose left window would begin before the epoch goes into the window from 0 on."""
         time_ms = self.time_ms
-        windows = self.store.fetch_range(self.key, 0, time_ms + 1)
+        windows = self.work.store.fetch_range(self.key, 0, time_ms + 1)
         starts = {start for start, _ in windows}
         combined: Stored | None = None
         after: Stored | None = None
@@ -142,21 +114,15 @@ class _Record:
         start = self.time_ms + 1
         if start in starts or after is None or after.timestamp <= self.time_ms:
             return
-        self.store.put(self.key, start, after.value, after.timestamp)
-        if not self.step.node.on_close:
+        self.work.store.put(self.key, start, after.value, after.timestamp)
+        if not self.work.node.on_close:
             key = Windowed(self.key, start, start + self.length_ms)
-            self.out.add(self.turn, key, after.value, after.timestamp)
+            self.work.out.add(self.turn, key, after.value, after.timestamp)
 
     def _update(self, start: int, stored: Stored | None) -> None:
         end = start + self.length_ms
         if end < self.closed_ms:
-            self.out.dropped += 1
+            self.work.out.dropped += 1
             return
-        before = stored.value if stored is not None else begin(self.fold)
-        time_ms = self.time_ms if stored is None else max(self.time_ms, stored.timestamp)
-        result = go_on(self.fold, self.key, self.value, before)
-        self.store.put(self.key, start, result, time_ms)
-        node = self.step.node
-        if not node.on_close:
-            old = before if node.sends_old else None
-            self.out.add(self.turn, Windowed(self.key, start, end), result, time_ms, old)
+        key = Windowed(self.key, start, end)
+        self.work.store.put(self.key, start, *self.work.grow(self.key, (self.turn,), stored, key))

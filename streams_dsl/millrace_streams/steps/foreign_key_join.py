@@ -219,7 +219,7 @@ class ResponseJoinStep:
                     before = stored.value if stored is not None else None
                     store.put(key, result, time_ms)
                 out.add(place.turn, key, result, time_ms, before if node.sends_old else None)
-        return typed(node, out.output(self.operator.result))
+        return typed(node, out.output(self.operator.result), inputs)
 
     @property
     def _node(self) -> ResponseJoinNode:

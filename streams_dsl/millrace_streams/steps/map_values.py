@@ -45,19 +45,9 @@ class MapFunctionStep(StatelessStep):
         if node.function.batchwise:
             return self._whole(inputs, node)
         if node.flat:
-            return typed(node, self._flat(inputs, node))
-        batch = inputs.batch
-        values = []
-        call = node.function.call
-        with inputs.blaming(node.name, node.function) as place:
-            if node.function.takes_key:
-                for place.turn, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
-                    values.append(call(key, value))
-            else:
-                for place.turn, value in enumerate(batch.values):
-                    values.append(call(value))
-        result = Batch.of_lists(self.operator.result, batch.keys, values, batch.times)
-        return typed(node, Output(result))
+            return typed(node, self._flat(inputs, node), inputs)
+        values = inputs.call_rows(node.name, node.function)
+        return typed(node, Output(inputs.batch.with_values(values, self.operator.result)), inputs)
 
     def _flat(self, inputs: Inputs, node: MapFunctionNode) -> Output:
         batch, out, call = inputs.batch, Emitted(), node.function.keyed
@@ -69,7 +59,7 @@ class MapFunctionStep(StatelessStep):
 
     def _whole(self, inputs: Inputs, node: MapFunctionNode) -> Output:
         frame, result = inputs.batch.frame, self.operator.result
-        computed = call_batchwise(node.function, frame.select(self.operator.given.names), node.name)
+        computed = call_batchwise(node.function, inputs.batch.with_layout(self.operator.given), inputs, node.name)
         if not isinstance(computed, pl.DataFrame) or computed.height != frame.height:
             raise UserFunctionError(
                 f"{node.name}: {node.function} must give a polars frame of {frame.height} rows, one per record"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
+from millrace_streams.errors import UserFunctionError
 from millrace_streams.graph import Node
 from millrace_streams.layout import Layout
 from millrace_streams.steps.flow import Inputs, Output
@@ -105,10 +106,17 @@ class StatelessStep:
         return ()
 
 
-def typed(node: Node, output: Output) -> Output:
+def typed(node: Node, output: Output, inputs: Inputs) -> Output:
     """Make sure that what a user's function gave is of the layout's types, and rows have just the layout's columns.
 
-    Raises ``UserFunctionError`` naming the node when it is not.
+    Raises ``UserFunctionError`` naming the node, and the record's place, when it is not.
     """
-    check_types(node.name, output.batch)
+
+    def failure(text: str, row: int | None) -> UserFunctionError:
+        turn = None if row is None else output.turn_of(row)
+        if turn is None:
+            return UserFunctionError(f"{node.name}: {text}", node=node.name)
+        return inputs.failure(node.name, text, turn)
+
+    check_types(node.name, output.batch, failure=failure)
     return output if output.batch.layout.scalar else replace(output, batch=output.batch.canonical())

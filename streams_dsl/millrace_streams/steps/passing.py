@@ -20,11 +20,8 @@ class PeekStep(StatelessStep):
         """Show each record to the function."""
         node = self.operator.node
         assert isinstance(node, PeekNode | ForEachNode)
-        batch, call = inputs.batch, node.function.keyed
-        with inputs.blaming(node.name, node.function) as place:
-            for place.turn, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
-                call(key, value)
-        return Output(batch)
+        inputs.call_rows(node.name, node.function)
+        return Output(inputs.batch)
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class RepartitionStep(StatelessStep):
         node = self.operator.node
         assert isinstance(node, RepartitionNode)
         batch = inputs.batch
-        rows = [row for row, key in enumerate(batch.keys) if node.keep_null_keys or key is not None]
+        rows = batch.rows_with_key() if not node.keep_null_keys else np.arange(batch.height)
         if len(rows) < batch.height:
             batch = batch.take(rows)
         return Output(batch, marks=self._marks(inputs.marks[rows]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -9,56 +10,48 @@ import polars as pl
 from millrace_streams.errors import UserFunctionError
 from millrace_streams.expressions import Expression
 from millrace_streams.functions import PythonFunction
-from millrace_streams.steps.batch import Batch
+from millrace_streams.steps.batch import Batch, Rows
 from millrace_streams.steps.evaluation import to_polars
 from millrace_streams.steps.flow import Inputs
 
 
-def passing(
-    predicate: Expression | PythonFunction, batch: Batch, inputs: Inputs, node: str, *, negate: bool = False
-) -> pl.Series:
-    """Which rows a predicate lets through; null counts as false. Raises ``UserFunctionError``."""
+def rows_passing(
+    predicate: Expression | PythonFunction,
+    batch: Batch,
+    inputs: Inputs,
+    node: str,
+    *,
+    negate: bool = False,
+    turns: Sequence[int] | None = None,
+) -> list[int] | Rows:
+    """The numbers of the rows that a predicate lets through; null counts as false. Raises ``UserFunctionError``.
+
+    ``turns`` are those of the batch's rows, if it is not the step's input itself.
+    """
     if isinstance(predicate, Expression):
         passed = batch.frame.select(to_polars(predicate).fill_null(False)).to_series()
     elif predicate.batchwise:
-        passed = _batchwise(predicate, batch, node)
+        passed = _batchwise(predicate, batch, inputs, node)
     else:
-        passed = pl.Series(_called(predicate, batch, inputs, node), dtype=pl.Boolean)
-    return ~passed if negate else passed
+        turns = turns if turns is not None else range(batch.height)
+        results = inputs.call(node, predicate, turns, batch.keys, batch.values)
+        return [row for row, result in enumerate(results) if bool(result) != negate]
+    return (~passed if negate else passed).arg_true().to_numpy()
 
 
-def rows_passing(
-    predicate: Expression | PythonFunction, batch: Batch, inputs: Inputs, node: str, *, negate: bool = False
-) -> list[int]:
-    """The numbers of the rows that a predicate lets through. Raises ``UserFunctionError``."""
-    if isinstance(predicate, PythonFunction) and not predicate.batchwise:
-        results = _called(predicate, batch, inputs, node)
-        return [row for row, result in enumerate(results) if result != negate]
-    return passing(predicate, batch, inputs, node, negate=negate).arg_true().to_list()
-
-
-def call_batchwise(function: PythonFunction, frame: pl.DataFrame, node: str) -> Any:
+def call_batchwise(function: PythonFunction, batch: Batch, inputs: Inputs, node: str) -> Any:
     """Call a function with a whole frame. Raises ``UserFunctionError``."""
     try:
-        return function.call(frame)
+        return function.call(batch.frame.select(batch.layout.names))
     except Exception as error:
-        raise UserFunctionError(f"{node}: the function raised {type(error).__name__}: {error}") from error
+        text = (
+            f"{function} raised {type(error).__name__}: {error}, for {batch.height} records of which this is the first"
+        )
+        raise inputs.failure(node, text, 0) from error
 
 
-def _called(function: PythonFunction, batch: Batch, inputs: Inputs, node: str) -> list[bool]:
-    results = []
-    with inputs.blaming(node, function) as place:
-        if function.takes_key:
-            for place.turn, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
-                results.append(bool(function.call(key, value)))
-        else:
-            for place.turn, value in enumerate(batch.values):
-                results.append(bool(function.call(value)))
-    return results
-
-
-def _batchwise(function: PythonFunction, batch: Batch, node: str) -> pl.Series:
-    passed = call_batchwise(function, batch.frame.select(batch.layout.names), node)
+def _batchwise(function: PythonFunction, batch: Batch, inputs: Inputs, node: str) -> pl.Series:
+    passed = call_batchwise(function, batch, inputs, node)
     if not isinstance(passed, pl.Series) or passed.dtype != pl.Boolean or len(passed) != batch.height:
         raise UserFunctionError(f"{node}: {function} must give a boolean polars series of {batch.height} rows")
     return passed.fill_null(False)

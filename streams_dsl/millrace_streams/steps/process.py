@@ -151,7 +151,9 @@ class ProcessStep:
     def run(self, inputs: Inputs, state: State) -> Output:
         """Process the records in turn, and punctuate."""
         node, batch = self._node, inputs.batch
-        context, processor = self._running(inputs, state)
+        with inputs.blaming(node.name, "the processor's beginning") as place:
+            place.turn = batch.height
+            context, processor = self._running(inputs, state)
         context.out, context.wall_clock_ms = Emitted(), inputs.wall_clock_ms
         context.origin = inputs.origin_of
         ticks = inputs.ticks
@@ -202,7 +204,7 @@ class ProcessStep:
 
     def _output(self, inputs: Inputs, node: ProcessNode, out: Emitted, marks: Marks) -> Output:
         output = out.output(self.operator.result)
-        return typed(node, Output(output.batch, marks=marks[np.asarray(output.causes, dtype=np.int64)]))
+        return typed(node, Output(output.batch, marks=marks[np.asarray(output.causes, dtype=np.int64)]), inputs)
 
     @property
     def _node(self) -> ProcessNode:

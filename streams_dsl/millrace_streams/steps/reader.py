@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 from millrace_streams.errors import UserFunctionError
 from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import SourceNode
-from millrace_streams.layout import KEY, VALUE, Layout
-from millrace_streams.serdes import STRING, Serde
+from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import OFFSET, SEQUENCE, TIMESTAMP, TOMBSTONE, Batch, Rows
-from millrace_streams.steps.evaluation import polars_schema
+from millrace_streams.steps.deserialization import Deserializer
 from millrace_streams.steps.flow import FIXED, ROOT, Inputs, Origin
 from millrace_streams.steps.operator import Operator, State
 from millrace_streams.steps.registry import make_step
@@ -43,7 +40,7 @@ class Reader:
         user's function fails.
         """
         offsets = decoded[OFFSET].to_numpy()
-        typed = self._deserialized(decoded, partition)
+        typed = Deserializer(self.source, self.layout, partition).columns(decoded)
         batch, rows = self.run_batch(Batch.of_frame(self.layout, typed), offsets, partition)
         frame = batch.frame
         reserved = [TIMESTAMP, TOMBSTONE] if TOMBSTONE in frame.columns else [TIMESTAMP]
@@ -61,33 +58,6 @@ class Reader:
                 rows = rows[np.asarray(output.causes, dtype=np.int64)]
         return batch, rows
 
-    def _deserialized(self, decoded: pl.DataFrame, partition: int) -> pl.DataFrame:
-        """Bytes as what the source's serdes say that they are."""
-        if self.source.serdes is None:
-            return decoded
-        types = polars_schema(self.layout.schema)
-        columns = []
-        for name, serde in zip((KEY, VALUE), self.source.serdes, strict=True):
-            if isinstance(serde, Serde) and decoded.schema[name] == pl.Binary and types[name] != pl.Binary:
-                columns.append(self._typed_column(decoded, name, serde, types[name], partition))
-        return decoded.with_columns(columns)
-
-    def _typed_column(
-        self, decoded: pl.DataFrame, name: str, serde: Serde, data_type: pl.DataType, partition: int
-    ) -> pl.Series:
-        # Texts, and JSON, which stays a text in columns, are decoded; others are what their serde makes of them.
-        read = STRING.deserialize if serde.data_type == pa.string() else serde.deserialize
-        cells: list[Any] = []
-        for data in decoded[name].to_list():
-            try:
-                cells.append(None if data is None else read(data))
-            except Exception as error:
-                raise UserFunctionError(
-                    f"{self.source.name}: the {name} of the record at offset {decoded[OFFSET][len(cells)]} of "
-                    f"{self.source.topic}-{partition} is no {serde}: {error}"
-                ) from error
-        return pl.Series(name, cells, dtype=data_type)
-
     def _inputs(self, batch: Batch, offsets: Rows, partition: int) -> Inputs:
         marks = np.zeros((batch.height, FIXED), dtype=np.int64)
         marks[:, ROOT] = offsets
@@ -101,23 +71,25 @@ class Reader:
 
     def _with_event_time(self, batch: Batch, offsets: Rows, partition: int) -> Batch:
         if self.source.extractor is not None:
-            times = self._extracted(self.source.extractor, batch, offsets, partition)
-            batch = Batch.of_lists(self.layout, batch.keys, batch.values, times)
+            batch = batch.with_times(self._extracted(self.source.extractor, batch, offsets, partition))
         elif self.source.timestamp is not None:
             time = pl.col(self.source.timestamp)
             if batch.frame.schema[self.source.timestamp].is_temporal():
                 time = time.dt.timestamp("ms")
-            batch = Batch.of_frame(self.layout, batch.frame.with_columns(time.cast(pl.Int64).alias(TIMESTAMP)))
+            batch = batch.with_times(batch.frame.select(time.cast(pl.Int64).alias(TIMESTAMP)).to_series())
         self._check_times(batch, offsets, partition)
         return batch
 
-    def _extracted(self, extractor: PythonFunction, batch: Batch, offsets: Rows, partition: int) -> list[int]:
-        inputs, call, times = self._inputs(batch, offsets, partition), extractor.keyed, []
-        with inputs.blaming(self.source.name, extractor) as place:
-            rows = zip(batch.keys, batch.values, batch.times, strict=True)
-            for place.turn, (key, value, time_ms) in enumerate(rows):
-                times.append(call(key, value, time_ms))
-        return times
+    def _extracted(self, extractor: PythonFunction, batch: Batch, offsets: Rows, partition: int) -> pl.Series:
+        inputs = self._inputs(batch, offsets, partition)
+        keys = batch.keys if extractor.takes_key else ()
+        times = inputs.call(self.source.name, extractor, range(batch.height), keys, batch.values, batch.times)
+        try:
+            return pl.Series(TIMESTAMP, times, dtype=pl.Int64)
+        except (TypeError, pl.exceptions.PolarsError) as error:
+            raise UserFunctionError(
+                f"{self.source.name}: {extractor} must give the event time in whole ms since 1970: {error}"
+            ) from error
 
     def _check_times(self, batch: Batch, offsets: Rows, partition: int) -> None:
         times = batch.frame[TIMESTAMP]

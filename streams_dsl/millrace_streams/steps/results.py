@@ -2,32 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 import polars as pl
 
 from millrace_streams.errors import UserFunctionError
 from millrace_streams.steps.batch import Batch
-from millrace_streams.steps.codec import columns_of
+from millrace_streams.steps.codec import columns_of, key_columns_of
+
+_MISFITS: Final = (pl.exceptions.PolarsError, TypeError, ValueError, KeyError, OverflowError, AttributeError)
 
 
-def check_types(node: str, batch: Batch, what: str = "the function's result") -> None:
-    """Make the batch's columns, and so see whether its values fit. Raises ``UserFunctionError`` naming ``node``."""
+def check_types(
+    node: str,
+    batch: Batch,
+    what: str = "the function's result",
+    failure: Callable[[str, int | None], UserFunctionError] | None = None,
+) -> None:
+    """Make the batch's columns, and so see whether its values fit. Raises ``UserFunctionError`` naming ``node``.
+
+    ``failure`` makes the error of a text and the row in the batch.
+    """
     try:
         batch.frame  # noqa: B018 - making it is the check
-    except (pl.exceptions.PolarsError, TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
-        raise UserFunctionError(f"{node}: {_culprit(batch, error, what)}") from error
+    except _MISFITS as error:
+        text, row = _culprit(batch, error, what)
+        raise (failure(text, row) if failure is not None else UserFunctionError(f"{node}: {text}")) from error
 
 
-def _culprit(batch: Batch, error: Exception, what: str) -> str:
+def _culprit(batch: Batch, error: Exception, what: str) -> tuple[str, int | None]:
     """Say which value it is, by trying them one by one."""
     layout = batch.layout
-    for key, value in zip(batch.keys, batch.values, strict=True):
+    for row, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
         try:
             columns_of(layout, [key], [value])
-        except (pl.exceptions.PolarsError, TypeError, ValueError, KeyError, OverflowError, AttributeError) as reason:
-            if not layout.scalar and not isinstance(value, dict):
-                return f"the function must give a dict of {', '.join(layout.value_columns)}, not {value!r}"
+        except _MISFITS as reason:
+            if not layout.scalar and value is not None and not isinstance(value, dict):
+                return f"the function must give a dict of {', '.join(layout.value_columns)}, not {value!r}", row
             if isinstance(reason, KeyError):
-                return f"the function gave no column {reason.args[0]}; it gave {', '.join(map(str, value))}"
+                return f"the function gave no column {reason.args[0]}; it gave {', '.join(map(str, value))}", row
             wanted = layout.schema.field(layout.value).type if layout.value is not None else "the row's types"
-            return f"{what} {value!r} under key {key!r} does not fit {wanted}: {reason}"
-    return f"the function's results do not fit their columns: {error}"
+            remedy = "key=..." if _is_key(batch, key) else "value=..."
+            why = str(reason).partition("\n")[0]
+            return f"{what} {value!r} under key {key!r} does not fit {wanted}: {why}: say its type, {remedy}", row
+    return f"the function's results do not fit their columns: {error}", None
+
+
+def _is_key(batch: Batch, key: object) -> bool:
+    """Whether it is the key that does not fit."""
+    try:
+        key_columns_of(batch.layout, [key])
+    except _MISFITS:
+        return True
+    return False

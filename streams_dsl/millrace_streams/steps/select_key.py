@@ -33,9 +33,6 @@ class SelectKeyFunctionStep(StatelessStep):
         """Call the function."""
         node = self.operator.node
         assert isinstance(node, SelectKeyFunctionNode)
-        batch, call, keys = inputs.batch, node.function.keyed, []
-        with inputs.blaming(node.name, node.function) as place:
-            for place.turn, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
-                keys.append(call(key, value))
+        keys, batch = inputs.call_rows(node.name, node.function), inputs.batch
         result = Batch.of_lists(self.operator.result, keys, batch.values, batch.times)
-        return typed(node, Output(result))
+        return typed(node, Output(result), inputs)

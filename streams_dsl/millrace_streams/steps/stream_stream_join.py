@@ -57,7 +57,7 @@ class StreamStreamJoinStep:
                 batch = inputs.batches[side]
                 one = _Arrival(self._node, sides, waiting, place.turn, side, out)
                 one.handle(batch.keys[row], batch.values[row], batch.times[row])
-        return typed(node, out.output(self.operator.result))
+        return typed(node, out.output(self.operator.result), inputs)
 
     @property
     def _node(self) -> StreamStreamJoinNode:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import StreamTableJoinNode
-from millrace_streams.steps.flow import Emitted, Inputs, Output
+from millrace_streams.steps.batch import Batch
+from millrace_streams.steps.flow import Inputs, Output
 from millrace_streams.steps.joins import TableView, VersionsView, keys_of_side
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
-from millrace_streams.stores import StoreSpec, TimeBuffer, VersionedStore
+from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer, VersionedStore
 from millrace_streams.stores.entries import WaitingForTable
 
 _STREAM: Final = 0
@@ -38,73 +39,96 @@ class StreamTableJoinStep:
         return (StoreSpec(name=node.buffer, kind="buffer", layout=stream, form="waiting_for_table", other=table),)
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Join in turn."""
-        node, out = self._node, Emitted()
-        stream, table = inputs.batches
+        """Find the table's row of each record in turn, then join all."""
+        node, stream = self._node, inputs.batches[_STREAM]
         mapped = self._table_keys(inputs)
-        buffer = state.stores[node.buffer] if node.buffer is not None else None
-        assert buffer is None or isinstance(buffer, TimeBuffer)
-        view = self._view(state, {*mapped, *keys_of_side(inputs, 1), *_waiting_keys(buffer)} - {None})
-        with inputs.blaming(node.name, node.joiner) as place:
-            for place.turn, side, row in inputs.turns():
-                if side != _STREAM:
-                    view.roll(table.keys[row], table.values[row], table.times[row])
-                    continue
-                record = (stream.keys[row], stream.values[row], stream.times[row])
-                table_key = mapped[row]
-                if buffer is not None:
-                    _advance(buffer, record[2])
-                if record[1] is None or (table_key is None and not self._joins_without_key(record[0])):
-                    out.dropped += 1
-                elif buffer is None or record[2] + (node.grace_ms or 0) < buffer.number("stream_time"):
-                    self._join(place.turn, record, table_key, view, out)
-                else:
-                    self._hold(buffer, record, table_key)
-                    self._release(buffer, place.turn, view, out)
-        return typed(node, out.output(self.operator.result))
+        found = _Found()
+        if node.buffer is None:
+            self._find(inputs, mapped, self._view(inputs, state, mapped), found)
+            records = stream.take(found.rows)
+        else:
+            buffer = state.stores[node.buffer]
+            assert isinstance(buffer, TimeBuffer)
+            view = self._view(inputs, state, [*mapped, *(waiting.table_key for _, waiting in buffer.entries())])
+            records = self._find_in_time(inputs, mapped, buffer, view, found)
+        keys = records.keys if node.joiner.takes_key else ()
+        joined = inputs.call(node.name, node.joiner, found.turns, keys, records.values, found.values)
+        batch = records.with_values(joined, self.operator.result)
+        return typed(node, Output(batch, found.turns, found.dropped), inputs)
 
-    def _joins_without_key(self, key: Any) -> bool:
-        """Whether a record that has no key in the table is joined with None: in a left join, if it has none at all."""
-        return self._node.kind == "left" and key is None
+    def _find(self, inputs: Inputs, mapped: list[Any], view: TableView, found: _Found) -> None:
+        """Look up records as they come."""
+        stream, table = inputs.batches
+        keys, values, times = stream.keys, stream.values, stream.times
+        is_left = self._node.kind == "left"
+        for turn, side, row in inputs.turns():
+            if side != _STREAM:
+                view.roll(table.keys[row], table.values[row], table.times[row])
+                continue
+            table_key = mapped[row]
+            if values[row] is None or (table_key is None and not (is_left and keys[row] is None)):
+                found.dropped += 1
+                continue
+            stored = view.get(table_key, times[row]) if table_key is not None else None
+            if stored is not None:
+                found.add(turn, row, stored.value)
+            elif is_left:
+                found.add(turn, row, None)
+
+    def _find_in_time(
+        self, inputs: Inputs, mapped: list[Any], buffer: TimeBuffer, view: TableView, found: _Found
+    ) -> Batch:
+        """Let records wait, and look those up that have waited long enough; gives these."""
+        stream, table = inputs.batches
+        grace_ms, released = self._node.grace_ms or 0, _Released()
+        for turn, side, row in inputs.turns():
+            if side != _STREAM:
+                view.roll(table.keys[row], table.values[row], table.times[row])
+                continue
+            key, value, time_ms = stream.keys[row], stream.values[row], stream.times[row]
+            stream_time_ms = max(buffer.number("stream_time"), time_ms)
+            buffer.numbers["stream_time"] = stream_time_ms
+            number = buffer.number("held") + 1
+            record = WaitingForTable(number, key, value, time_ms, mapped[row])
+            if value is None or (mapped[row] is None and not (self._node.kind == "left" and key is None)):
+                found.dropped += 1
+                continue
+            if time_ms + grace_ms < stream_time_ms:
+                self._release(record, turn, view, found, released)
+                continue
+            buffer.numbers["held"] = number
+            buffer.put(number, record)
+            while (oldest_ms := buffer.oldest_ms()) is not None and oldest_ms <= stream_time_ms - grace_ms:
+                self._release(buffer.pop_oldest()[1], turn, view, found, released)
+        return Batch.of_lists(self.operator.inputs[_STREAM], released.keys, released.values, released.times)
+
+    def _release(self, record: WaitingForTable, turn: int, view: TableView, found: _Found, released: _Released) -> None:
+        stored = view.get(record.table_key, record.timestamp) if record.table_key is not None else None
+        if stored is None and self._node.kind == "inner":
+            return
+        found.add(turn, len(released.keys), stored.value if stored is not None else None)
+        released.keys.append(record.key)
+        released.values.append(record.value)
+        released.times.append(record.timestamp)
 
     def _table_keys(self, inputs: Inputs) -> list[Any]:
         """The table's key of each of the stream's records."""
         node, batch = self._node, inputs.batches[_STREAM]
         if node.selector is None:
             return batch.keys
-        keys = []
-        selector: PythonFunction = node.selector
-        with inputs.blaming(node.name, selector):
-            for key, value in zip(batch.keys, batch.values, strict=True):
-                keys.append(None if value is None else selector.keyed(key, value))
-        return keys
+        turns = [turn for turn, side, _ in inputs.turns() if side == _STREAM]
+        return inputs.call_present(node.name, node.selector, batch.keys, batch.values, turns)
 
-    def _view(self, state: State, keys: set[Any]) -> TableView:
+    def _view(self, inputs: Inputs, state: State, keys: Sequence[Any]) -> TableView:
         store_name = self.operator.reads[1]
         assert store_name is not None
-        store = state.stores[store_name]
+        store, table = state.stores[store_name], inputs.batches[1]
+        if isinstance(store, KeyValueStore) and not table.height:
+            return TableView(store.rows)
+        wanted = {*keys, *keys_of_side(inputs, 1)} - {None}
         if isinstance(store, VersionedStore):
-            return VersionsView.of_store(store, keys)
-        return TableView.of(state, store_name, keys)
-
-    def _join(self, turn: int, record: tuple[Any, Any, int], table_key: Any, view: TableView, out: Emitted) -> None:
-        key, value, time_ms = record
-        row = view.get(table_key, time_ms) if table_key is not None else None
-        if row is not None or self._node.kind == "left":
-            joined = self._node.joiner.keyed(key, value, row.value if row is not None else None)
-            out.add(turn, key, joined, time_ms)
-
-    def _hold(self, buffer: TimeBuffer, record: tuple[Any, Any, int], table_key: Any) -> None:
-        number = buffer.number("held") + 1
-        buffer.numbers["held"] = number
-        buffer.put(number, WaitingForTable(number, *record, table_key))
-
-    def _release(self, buffer: TimeBuffer, turn: int, view: TableView, out: Emitted) -> None:
-        """Join the records that have waited long enough."""
-        limit_ms = buffer.number("stream_time") - (self._node.grace_ms or 0)
-        while (oldest_ms := buffer.oldest_ms()) is not None and oldest_ms <= limit_ms:
-            _, waited = buffer.pop_oldest()
-            self._join(turn, (waited.key, waited.value, waited.timestamp), waited.table_key, view, out)
+            return VersionsView.of_store(store, wanted)
+        return TableView.of(state, store_name, wanted)
 
     @property
     def _node(self) -> StreamTableJoinNode:
@@ -113,9 +137,25 @@ class StreamTableJoinStep:
         return node
 
 
-def _advance(buffer: TimeBuffer, time_ms: int) -> None:
-    buffer.numbers["stream_time"] = max(buffer.number("stream_time"), time_ms)
+@dataclass(slots=True)
+class _Found:
+    """Records to be joined: their turns, their rows in the stream's batch, and the table's values."""
+
+    turns: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    dropped: int = 0
+
+    def add(self, turn: int, row: int, value: Any) -> None:
+        self.turns.append(turn)
+        self.rows.append(row)
+        self.values.append(value)
 
 
-def _waiting_keys(buffer: TimeBuffer | None) -> set[Any]:
-    return set() if buffer is None else {waiting.table_key for _, waiting in buffer.entries()}
+@dataclass(slots=True)
+class _Released:
+    """Records that have waited long enough."""
+
+    keys: list[Any] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from millrace_streams.graph import GroupTableNode, TableFoldNode
 from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.evaluation import to_polars
-from millrace_streams.steps.flow import Emitted, Inputs, Output
+from millrace_streams.steps.flow import Emitted, Inputs, Output, Place
 from millrace_streams.steps.map_values import reserved_of
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, StatelessStep, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec
+from millrace_streams.stores.base import Stored
+
+_NOTHING: Final = (None, None)
 
 
 @dataclass(frozen=True)
@@ -41,25 +44,22 @@ class GroupTableStep(StatelessStep):
                 out.add(row, old_key, None, time_ms, old)
             if there:
                 out.add(row, new_key, new, time_ms)
-        return typed(self.operator.node, out.output(self.operator.result))
+        return typed(self.operator.node, out.output(self.operator.result), inputs)
 
     def _selected(self, batch: Batch, values: list[Any], inputs: Inputs) -> list[tuple[Any, Any]]:
         node = self.operator.node
         assert isinstance(node, GroupTableNode)
         if node.selector is None:
             return self._computed(node, batch, values)
-        call, pairs = node.selector.keyed, []
-        with inputs.blaming(node.name, node.selector) as place:
-            for place.turn, (key, value) in enumerate(zip(batch.keys, values, strict=True)):
-                pairs.append((None, None) if value is None else call(key, value))
-        return pairs
+        pairs = inputs.call_present(node.name, node.selector, batch.keys, values)
+        return [_NOTHING if pair is None else pair for pair in pairs]
 
     def _computed(self, node: GroupTableNode, batch: Batch, values: list[Any]) -> list[tuple[Any, Any]]:
         frame, result = batch.with_values(values).frame, self.operator.result
         columns = frame.with_columns(**{name: to_polars(expression) for name, expression in node.columns})
         selected = Batch.of_frame(result, columns.select(*result.names, *reserved_of(frame)))
         rows = zip(values, selected.keys, selected.values, strict=True)
-        return [(None, None) if given is None else (key, value) for given, key, value in rows]
+        return [_NOTHING if given is None else (key, value) for given, key, value in rows]
 
 
 @dataclass(frozen=True)
@@ -77,24 +77,43 @@ class TableFoldStep:
         return (StoreSpec(name=self._node.store, kind="key_value", layout=self.operator.result),)
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Take away and add."""
+        """Take away and add, group by group."""
         node, batch, out = self._node, inputs.batch, Emitted()
         store = state.stores[node.store]
         assert isinstance(store, KeyValueStore)
+        groups: dict[Any, list[int]] = {}
+        for row, key in enumerate(batch.keys):
+            if key in groups:
+                groups[key].append(row)
+            else:
+                groups[key] = [row]
         with inputs.blaming(node.name, "adder or subtractor") as place:
-            rows = zip(batch.keys, batch.values, batch.olds, batch.times, strict=True)
-            for place.turn, (key, new, old, time_ms) in enumerate(rows):
-                stored = store.get(key)
-                before = stored.value if stored is not None else None
-                result = before
-                if old is not None and result is not None:
-                    result = node.subtractor(key, old, result)
-                if new is not None:
-                    result = self._added(node, key, new, result)
-                time_ms = time_ms if stored is None else max(time_ms, stored.timestamp)
-                store.put(key, result, time_ms)
-                out.add(place.turn, key, result, time_ms, before if node.sends_old else None)
-        return typed(node, out.output(self.operator.result))
+            for key, rows in groups.items():
+                store.put(key, *self._changed(key, rows, store.get(key), batch, place, out))
+        return typed(node, out.output(self.operator.result), inputs).in_order()
+
+    def _changed(
+        self, key: Any, rows: list[int], stored: Stored | None, batch: Batch, place: Place, out: Emitted
+    ) -> tuple[Any, int]:
+        """Give a group's aggregate after each of these changes, and return the last with its time."""
+        node, news, olds, times = self._node, batch.values, batch.olds, batch.times
+        aggregate, newest_ms = stored if stored is not None else (None, -1)
+        befores: list[Any] = []
+        results: list[Any] = []
+        newest_times: list[int] = []
+        for row in rows:
+            place.turn = row
+            new, old, time_ms = news[row], olds[row], times[row]
+            befores.append(aggregate)
+            newest_ms = time_ms if aggregate is None or time_ms > newest_ms else newest_ms
+            if old is not None and aggregate is not None:
+                aggregate = node.subtractor(key, old, aggregate)
+            if new is not None:
+                aggregate = self._added(node, key, new, aggregate)
+            results.append(aggregate)
+            newest_times.append(newest_ms)
+        out.extend(rows, key, results, newest_times, befores if node.sends_old else None)
+        return aggregate, newest_ms
 
     def _added(self, node: TableFoldNode, key: Any, new: Any, aggregate: Any) -> Any:
         if aggregate is None:

@@ -45,7 +45,9 @@ class TableRowsStep:
                 continue
             if isinstance(store, KeyValueStore):
                 store.put(key, new, time_ms)
-            out.add(row, key, new, time_ms, old if node.sends_old else None, newest)
+            if not newest:
+                out.outdated.append(len(out.causes))
+            out.add(row, key, new, time_ms, old if node.sends_old else None)
         return out.output(self.operator.result)
 
 
@@ -69,8 +71,10 @@ class TableFilterStep(TableRowsStep):
     def _passing(self, node: TableFilterNode, batch: Batch, values: list[Any], inputs: Inputs) -> list[Any]:
         there = [row for row, value in enumerate(values) if value is not None]
         rows = batch.with_values(values).take(there)
-        passed = {there[row] for row in rows_passing(node.predicate, rows, inputs, node.name, negate=node.negate)}
-        return [value if row in passed else None for row, value in enumerate(values)]
+        passing: list[Any] = [None] * batch.height
+        for number in rows_passing(node.predicate, rows, inputs, node.name, negate=node.negate, turns=there):
+            passing[there[number]] = values[there[number]]
+        return passing
 
 
 @dataclass(frozen=True)
@@ -81,16 +85,11 @@ class TableMapStep(TableRowsStep):
         """Call the function."""
         node, batch = self.operator.node, inputs.batch
         assert isinstance(node, TableMapNode)
-        news = self._mapped(node, batch, batch.values, inputs)
-        olds = self._mapped(node, batch, batch.olds, inputs) if node.sends_old else [None] * batch.height
-        return typed(node, self._changes(inputs, state, news, olds, skip_nothing=False))
-
-    def _mapped(self, node: TableMapNode, batch: Batch, values: list[Any], inputs: Inputs) -> list[Any]:
-        call, mapped = node.function.keyed, []
-        with inputs.blaming(node.name, node.function) as place:
-            for place.turn, (key, value) in enumerate(zip(batch.keys, values, strict=True)):
-                mapped.append(None if value is None else call(key, value))
-        return mapped
+        news = inputs.call_present(node.name, node.function, batch.keys, batch.values)
+        olds = batch.olds
+        if node.sends_old:
+            olds = inputs.call_present(node.name, node.function, batch.keys, olds)
+        return typed(node, self._changes(inputs, state, news, olds, skip_nothing=False), inputs)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from millrace_streams.graph import MaterializeNode, ToTableNode
-from millrace_streams.steps.flow import Emitted, Inputs, Output
+from millrace_streams.steps.batch import Batch
+from millrace_streams.steps.flow import Inputs, Output
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State
-from millrace_streams.stores import KeyValueStore, SessionStore, StoreSpec, VersionedStore
+from millrace_streams.stores import KeyValueStore, StoreSpec, VersionedStore
 
 
 @dataclass(frozen=True)
@@ -33,28 +35,34 @@ class TableSourceStep:
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """File the changes."""
-        node, batch, out = self._node, inputs.batch, Emitted()
+        node, batch = self._node, inputs.batch
+        rows = batch.rows_with_key()
+        there = batch if len(rows) == batch.height else batch.take(rows)
         store = state.stores[node.store] if node.store is not None else None
-        assert not isinstance(store, SessionStore)
-        latest = batch.latest or [True] * batch.height
-        rows = zip(batch.keys, batch.values, batch.times, batch.olds, latest, strict=True)
-        for row, (key, value, time_ms, old, newest) in enumerate(rows):
-            if key is None:
-                out.dropped += 1
-                continue
-            if isinstance(store, VersionedStore):
-                before = store.get(key)
-                filed = store.put(key, value, time_ms)
-                if filed is None:
-                    out.dropped += 1
-                    continue
-                old, newest = before.value if before is not None else None, filed
-            elif isinstance(store, KeyValueStore):
-                before = store.get(key)
-                store.put(key, value, time_ms)
-                old = before.value if before is not None else None
-            out.add(row, key, value, time_ms, old if node.sends_old else None, newest)
-        return out.output(self.operator.result)
+        latest = batch.latest
+        if isinstance(store, VersionedStore):
+            filed, replaced, latest = self._file_versions(store, there)
+            there, rows = there.take(filed), rows[filed]
+        elif isinstance(store, KeyValueStore):
+            replaced = store.put_all(there.keys, there.values, there.times)
+        else:
+            replaced = there.olds
+        changes = there.with_changes(self.operator.result, replaced if node.sends_old else None, latest)
+        return Output(changes, rows, batch.height - len(rows))
+
+    def _file_versions(self, store: VersionedStore, batch: Batch) -> tuple[list[int], list[Any], list[bool]]:
+        """File versions one by one: the rows that were not too late, what they replace, and which are the newest."""
+        rows: list[int] = []
+        replaced: list[Any] = []
+        latest: list[bool] = []
+        for row, (key, value, time_ms) in enumerate(zip(batch.keys, batch.values, batch.times, strict=True)):
+            before = store.get(key)
+            newest = store.put(key, value, time_ms)
+            if newest is not None:
+                rows.append(row)
+                replaced.append(before.value if before is not None else None)
+                latest.append(newest)
+        return rows, replaced, latest
 
     @property
     def _node(self) -> ToTableNode | MaterializeNode:

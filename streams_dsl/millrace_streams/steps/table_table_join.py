@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from millrace_streams.graph import TableTableJoinNode
-from millrace_streams.steps.flow import Emitted, Inputs, Output
+from millrace_streams.graph import JoinKind, TableTableJoinNode
+from millrace_streams.steps.batch import Batch
+from millrace_streams.steps.flow import Inputs, Output
 from millrace_streams.steps.joins import TableView, keys_of_side
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec
@@ -31,54 +32,101 @@ class TableTableJoinStep:
         return (StoreSpec(name=node.store, kind="key_value", layout=self.operator.result),)
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Join in turn."""
-        node, out, reads = self._node, Emitted(), self.operator.reads
+        """Find the other side's row of each change in turn, then join all."""
+        node, found = self._node, self._find(inputs, state)
+        results = self._joined(inputs, found, found.news)
+        befores = self._joined(inputs, found, found.olds) if node.sends_old else None
+        store = state.stores[node.store] if node.store is not None else None
+        if isinstance(store, KeyValueStore):
+            store.put_all(found.keys, results, found.times)
+        batch = Batch.of_lists(self.operator.result, found.keys, results, found.times, olds=befores)
+        return typed(node, Output(batch, found.turns, found.dropped), inputs)
+
+    def _find(self, inputs: Inputs, state: State) -> _Found:
+        """The changes that give a result, each with the row of the other side."""
+        found, views = _Found(), self._views(inputs, state)
+        columns = [(batch.keys, batch.values, batch.olds, batch.times) for batch in inputs.batches]
+        latest = [
+            batch.latest if is_versioned else None
+            for batch, is_versioned in zip(inputs.batches, self.operator.versioned, strict=True)
+        ]
+        for turn, side, row in inputs.turns():
+            newest = latest[side]
+            if newest is not None and not newest[row]:
+                found.dropped += 1
+                continue
+            keys, values, olds, times = columns[side]
+            key, value, old, time_ms = keys[row], values[row], olds[row], times[row]
+            views[side].roll(key, value, time_ms)
+            other = views[1 - side].get(key, time_ms)
+            if other is not None:
+                found.add(turn, side, key, value, old, other.value, max(time_ms, other.timestamp))
+            elif self._answers_alone(side) and (value is not None or old is not None):
+                found.add(turn, side, key, value, old, None, time_ms)
+        return found
+
+    def _views(self, inputs: Inputs, state: State) -> list[TableView]:
+        reads = self.operator.reads
         keys = keys_of_side(inputs, 0) | keys_of_side(inputs, 1)
         views = [TableView.of(state, store, keys) for store in reads if store is not None]
-        if reads[0] == reads[1]:
-            # A table joined with itself: its row has changed before either side is asked.
-            views[1] = views[0]
-        store = state.stores[node.store] if node.store is not None else None
-        with inputs.blaming(node.name, node.joiner) as place:
-            for place.turn, side, row in inputs.turns():
-                batch = inputs.batches[side]
-                if self.operator.versioned[side] and batch.latest is not None and not batch.latest[row]:
-                    out.dropped += 1
-                    continue
-                key, value, time_ms = batch.keys[row], batch.values[row], batch.times[row]
-                views[side].roll(key, value, time_ms)
-                other = views[1 - side].get(key, time_ms)
-                opposite = other.value if other is not None else None
-                if not self._answers(side, opposite, value, batch.olds[row]):
-                    continue
-                result = self._joined(side, key, value, opposite)
-                before = self._joined(side, key, batch.olds[row], opposite) if node.sends_old else None
-                time_ms = time_ms if other is None else max(time_ms, other.timestamp)
-                if isinstance(store, KeyValueStore):
-                    store.put(key, result, time_ms)
-                out.add(place.turn, key, result, time_ms, before)
-        return typed(node, out.output(self.operator.result))
+        # A table joined with itself: its row has changed before either side is asked.
+        return [views[0], views[0]] if reads[0] == reads[1] else views
 
-    def _answers(self, side: int, opposite: Any, new: Any, old: Any) -> bool:
-        """Whether a change gives a result at all."""
-        if opposite is not None:
-            return True
-        if self._node.kind == "inner" or (self._node.kind == "left" and side == 1):
-            return False
-        return new is not None or old is not None
+    def _answers_alone(self, side: int) -> bool:
+        """Whether a change gives a result where the other side has no row."""
+        return self._node.kind == "outer" or (self._node.kind == "left" and side == 0)
 
-    def _joined(self, side: int, key: Any, value: Any, opposite: Any) -> Any:
-        """The joined value of a row of one side and of the other's, None where that gives none."""
-        left, right = (value, opposite) if side == 0 else (opposite, value)
-        kind = self._node.kind
-        if left is None and (kind != "outer" or right is None):
-            return None
-        if right is None and kind == "inner":
-            return None
-        return self._node.joiner.keyed(key, left, right)
+    def _joined(self, inputs: Inputs, found: _Found, own: list[Any]) -> list[Any]:
+        """The joined value of each change's own value and the opposite one, None where these give none."""
+        node = self._node
+        pairs = zip(found.sides, own, found.opposites, strict=True)
+        sides = [(value, opposite) if side == 0 else (opposite, value) for side, value, opposite in pairs]
+        rows = [row for row, (left, right) in enumerate(sides) if _joins(node.kind, left, right)]
+        joined = inputs.call(
+            node.name,
+            node.joiner,
+            [found.turns[row] for row in rows],
+            [found.keys[row] for row in rows],
+            [sides[row][0] for row in rows],
+            [sides[row][1] for row in rows],
+        )
+        results: list[Any] = [None] * len(sides)
+        for row, result in zip(rows, joined, strict=True):
+            results[row] = result
+        return results
 
     @property
     def _node(self) -> TableTableJoinNode:
         node = self.operator.node
         assert isinstance(node, TableTableJoinNode)
         return node
+
+
+@dataclass(slots=True)
+class _Found:
+    """Changes that give a result, by the side they are of, with the value of the other side's row."""
+
+    turns: list[int] = field(default_factory=list)
+    sides: list[int] = field(default_factory=list)
+    keys: list[Any] = field(default_factory=list)
+    news: list[Any] = field(default_factory=list)
+    olds: list[Any] = field(default_factory=list)
+    opposites: list[Any] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    dropped: int = 0
+
+    def add(self, turn: int, side: int, key: Any, new: Any, old: Any, opposite: Any, time_ms: int) -> None:
+        self.turns.append(turn)
+        self.sides.append(side)
+        self.keys.append(key)
+        self.news.append(new)
+        self.olds.append(old)
+        self.opposites.append(opposite)
+        self.times.append(time_ms)
+
+
+def _joins(kind: JoinKind, left: Any, right: Any) -> bool:
+    """Whether two values have a joined one."""
+    if kind == "outer":
+        return left is not None or right is not None
+    return left is not None and (kind == "left" or right is not None)

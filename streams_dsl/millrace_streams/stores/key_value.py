@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,27 @@ class KeyValueStore(ObjectStore):
             self._rows.pop(key, None)
         else:
             self._rows[key] = Stored(value, timestamp_ms)
+
+    @property
+    def rows(self) -> dict[Any, Stored]:
+        """All entries by key, as they are now; not to be changed."""
+        return self._rows
+
+    def put_all(self, keys: Sequence[Any], values: Sequence[Any], timestamps_ms: Sequence[int]) -> list[Any]:
+        """Set values one after the other; gives the value that each replaces."""
+        current: dict[Any, Any] = {}
+        replaced = []
+        for key, value in zip(keys, values, strict=True):
+            if key in current:
+                replaced.append(current[key])
+            else:
+                stored = self._rows.get(key)
+                replaced.append(None if stored is None else stored.value)
+            current[key] = value
+        # Only the last value of each key has to be filed.
+        for key, timestamp_ms in dict(zip(keys, timestamps_ms, strict=True)).items():
+            self.put(key, current[key], timestamp_ms)
+        return replaced
 
     def restore(self, identity: Hashable, entry: Any) -> None:
         """Put an entry back."""

@@ -75,7 +75,10 @@ def test_functions_of_an_opaque_topic_get_bare_values():
             lambda s: s.map_values(lambda value: {"twice": "no"}, schema=TWICE),
             "the function's result {'twice': 'no'} under key 'a' does not fit the row's types",
         ),
-        (lambda s: s.filter(batchwise(lambda frame: 1 / 0)), "the function raised ZeroDivisionError"),
+        (
+            lambda s: s.filter(batchwise(lambda frame: 1 / 0)),
+            "batchwise. raised ZeroDivisionError: division by zero, for 3 records of which",
+        ),
         (lambda s: s.filter(batchwise(lambda frame: frame)), "must give a boolean polars series of 3 rows"),
         (lambda s: s.map_values(batchwise(lambda frame: frame.head(1)), schema=TWICE), "a polars frame of 3 rows"),
         (lambda s: s.map_values(batchwise(lambda frame: frame), schema=TWICE), "the function gave no column twice"),

@@ -19,6 +19,7 @@ from millrace_streams import (
     TopologyError,
     TopologyTestDriver,
     UserFunctionError,
+    batchwise,
     col,
     compile_topology,
     count,
@@ -236,6 +237,62 @@ def test_a_functions_failure_names_the_node_and_the_records_place(
 class Failing:
     def process(self, record: Any) -> None:
         failing()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda s: s.map_values(lambda value: value // (value - 2)).to("o"),
+        lambda s: s.filter(lambda key, value: 1 // (value - 2) > 0).to("o"),
+        lambda s: s.group_by_key().reduce(lambda one, other: other // (other - 2)).to_stream().to("o"),
+        lambda s: s.group_by_key().windowed_by(tumbling(10)).reduce(lambda one, other: 1 // (other - 2)).to_delta("t"),
+        lambda s: s.to_table().filter(lambda value: 1 // (value - 2) > 0).to_delta("t"),
+        lambda s: s.to_table().group_by(lambda key, value: (key, 1 // (value - 2))).count().to_delta("t"),
+        lambda s: s.join(s.to_table(), lambda left, right: left // (right - 2)).to("o"),
+        lambda s: s.to_table().join(s.to_table(), lambda left, right: left // (right - 2)).to_delta("t"),
+        lambda s: s.map_values(lambda value: "x" if value == 2 else value).to("o"),
+        lambda s: s.map(lambda key, value: (5 if value == 2 else key, value)).to("o"),
+        lambda s: s.group_by_key().reduce(lambda one, other: "x" if other == 2 else other).to_stream().to("o"),
+    ],
+)
+def test_of_many_records_the_one_to_blame_is_named(build: Callable[[Any], Any]) -> None:
+    builder = StreamsBuilder()
+    build(stream(builder))
+    driver = TopologyTestDriver(builder.build())
+    values = [5, 1, 2, 4]
+    with pytest.raises(UserFunctionError, match="topic s, partition 0, offset 2, timestamp 12") as failure:
+        driver.pipe_records([TestRecord("s", "a", value, 10 + place) for place, value in enumerate(values)])
+    error = failure.value
+    assert (error.topic, error.partition, error.offset) == ("s", 0, 2)
+    assert str(error).startswith(f"{error.node}: ")
+
+
+def test_a_function_over_a_batch_names_the_first_record_and_how_many_there_were() -> None:
+    builder = StreamsBuilder()
+    stream(builder).map_values(batchwise(lambda frame: failing())).to("o")
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(
+        UserFunctionError, match=r"for 2 records of which this is the first \(record of topic s, .*offset 0"
+    ):
+        driver.pipe_records([TestRecord("s", "a", 1, 5), TestRecord("s", "b", 1, 5)])
+
+
+def test_a_processor_that_cannot_begin_is_named() -> None:
+    builder = StreamsBuilder()
+    stream(builder).process(lambda: failing(), name="mine").to("o")
+    with pytest.raises(UserFunctionError, match=r"mine: the processor's beginning raised KeyError: 'broken' \(no"):
+        TopologyTestDriver(builder.build())
+
+
+def test_what_two_builders_made_is_not_put_together() -> None:
+    one, other = StreamsBuilder(), StreamsBuilder()
+    for build in (
+        lambda: stream(one).merge(stream(other)),
+        lambda: stream(one).join(table(other), both, name="lookup"),
+        lambda: table(one).join(table(other), both),
+    ):
+        with pytest.raises(TopologyError, match="are of two builders: build both with one StreamsBuilder"):
+            build()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""Bytes of a topic as what a source's serdes say that they are, a column at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from millrace_streams.errors import UserFunctionError
+from millrace_streams.graph import SourceNode
+from millrace_streams.layout import KEY, VALUE, Layout
+from millrace_streams.payload_rows import PayloadRows
+from millrace_streams.serdes import STRING, Serde
+from millrace_streams.steps.batch import OFFSET, TOMBSTONE
+from millrace_streams.steps.evaluation import polars_schema
+
+
+@dataclass(frozen=True, slots=True)
+class Deserializer:
+    """The serdes of a source at work on records of one partition; columns that are typed already stay as they are."""
+
+    source: SourceNode
+    layout: Layout
+    partition: int
+
+    def columns(self, decoded: pl.DataFrame) -> pl.DataFrame:
+        """Records with the layout's columns, and ``__offset``. Raises ``UserFunctionError`` naming a record's place."""
+        if self.source.serdes is None:
+            return decoded
+        key, value = self.source.serdes
+        frame = self._column(decoded, KEY, key)
+        if isinstance(value, Serde):
+            return self._column(frame, VALUE, value)
+        if isinstance(value, PayloadRows) and frame.schema.get(VALUE) == pl.Binary:
+            return self._rows(frame, value)
+        return frame
+
+    def _column(self, frame: pl.DataFrame, name: str, serde: Serde) -> pl.DataFrame:
+        wanted = polars_schema(self.layout.schema)[name]
+        if frame.schema[name] != pl.Binary or wanted == pl.Binary:
+            return frame
+        column = _at_once(serde, frame[name], wanted)
+        if column is None:
+            column = pl.Series(name, self._one_by_one(frame, name, serde), dtype=wanted)
+        return frame.with_columns(column)
+
+    def _one_by_one(self, frame: pl.DataFrame, name: str, serde: Serde) -> list[Any]:
+        # Texts, and JSON, which stays a text in columns, are decoded; others are what their serde makes of them.
+        read = STRING.deserialize if serde.data_type == pa.string() else serde.deserialize
+        cells: list[Any] = []
+        for data in frame[name].to_list():
+            try:
+                cells.append(None if data is None else read(data))
+            except Exception as error:
+                raise self._unreadable(frame, name, serde, len(cells), str(error)) from error
+        return cells
+
+    def _rows(self, frame: pl.DataFrame, serde: PayloadRows) -> pl.DataFrame:
+        """The columns of payloads in the place of that of bytes; where there is no payload, a row without a value."""
+        payloads = frame[VALUE].to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.binary())
+        decoded = serde.read(payloads)
+        if decoded.faults:
+            row = min(decoded.faults)
+            raise self._unreadable(frame, VALUE, serde, row, decoded.faults[row])
+        gone = frame[VALUE].is_null().alias(TOMBSTONE)
+        columns = pl.DataFrame(pa.table(decoded.columns)).drop(KEY, strict=False)
+        rows = frame.drop(VALUE).with_columns(columns.get_columns())
+        return rows.with_columns(gone) if gone.any() else rows
+
+    def _unreadable(self, frame: pl.DataFrame, name: str, serde: object, row: int, why: str) -> UserFunctionError:
+        return UserFunctionError(
+            f"{self.source.name}: the {name} of the record at offset {frame[OFFSET][row]} of "
+            f"{self.source.topic}-{self.partition} is no {serde}: {why}"
+        )
+
+
+def _at_once(serde: Serde, cells: pl.Series, wanted: pl.DataType) -> pl.Series | None:
+    """The cells of a column of bytes; None if some cannot be read, or the serde must be asked for each."""
+    if serde.data_type == pa.string():
+        try:
+            return cells.cast(pl.String)
+        except pl.exceptions.ComputeError:
+            return None
+    if serde.big_endian:
+        # Of another number of bytes it makes a null.
+        column = cells.bin.reinterpret(dtype=wanted, endianness="big")
+        return column if column.null_count() == cells.null_count() else None
+    return None
