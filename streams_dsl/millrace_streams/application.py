@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from millrace.errors import UsageError
-from millrace_streams.graph import Topology
+from millrace_streams.graph import TopicSinkNode, Topology
 from pyspark_millrace.job import JobParser, follow, pairs, run_job, say
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ def _parser(script: str, description: str | None, *, topology: bool) -> JobParse
         add("--topology", required=True, metavar="WHERE", help="module:function, or path/file.py[:function]")
     add(
         "--table",
-        required=True,
+        default=[],
         action="append",
         metavar="[NAME=]PATH",
-        help="where the topology's Delta table lies; NAME= says which if it writes several",
+        help="where the topology's Delta table lies; NAME= says which if it writes several; topics are the cluster's",
     )
     parser.add_bootstrap_servers()
     parser.add_pairs("--option", "further option of the source; repeatable")
@@ -112,12 +112,11 @@ def _stream(factory: TopologyFactory, parsed: argparse.Namespace, stopping: Even
     options = pairs(parsed.option)
     if parsed.max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(parsed.max_offsets_per_trigger)
-    checkpoint = parsed.checkpoint or f"{next(iter(tables.values())).rstrip('/')}-checkpoint"
-    spark = session(
-        f"stream {', '.join(tables)}", profile=parsed.profile, checkpoint_root=os.path.dirname(checkpoint) or "."
-    )
+    checkpoint = _checkpoint(parsed.checkpoint, tables)
+    places = _places(tables, topology)
+    spark = session(f"stream {places}", profile=parsed.profile, checkpoint_root=os.path.dirname(checkpoint) or ".")
     spark.sparkContext.setLogLevel("ERROR")
-    say(f"{_topics(topology)} at {parsed.bootstrap_servers} -> {_places(tables)} (checkpoint {checkpoint})")
+    say(f"{_topics(topology)} at {parsed.bootstrap_servers} -> {places} (checkpoint {checkpoint})")
     total = _Total()
     query = run_stream(
         topology,
@@ -145,9 +144,10 @@ def _batch(parsed: argparse.Namespace) -> None:
     for text, option in ((parsed.start, "startingTimestamp"), (parsed.end, "endingTimestamp")):
         if text is not None:
             options[option] = str(_milliseconds(text))
-    spark = session(f"backfill {', '.join(tables)}")
+    places = _places(tables, topology)
+    spark = session(f"backfill {places}")
     spark.sparkContext.setLogLevel("ERROR")
-    say(f"{_topics(topology)} at {parsed.bootstrap_servers} -> {_places(tables)} (whole tables are replaced)")
+    say(f"{_topics(topology)} at {parsed.bootstrap_servers} -> {places} (whole tables are replaced)")
     started = time.monotonic()
     result = run_batch(
         topology,
@@ -159,7 +159,7 @@ def _batch(parsed: argparse.Namespace) -> None:
     )
     _say_total(result.records, result.dropped, time.monotonic() - started)
     for name, rows in result.rows.items():
-        say(f"{name}: {rows:,} rows -> {tables[name]}")
+        say(f"{name}: {rows:,} rows -> {tables.get(name, 'the topic')}")
 
 
 class _Total:
@@ -194,16 +194,26 @@ def _tables(given: Sequence[str], topology: Topology) -> dict[str, str]:
         return {names[0]: path if separator and name == names[0] else given[0]}
     for text in given:
         if "=" not in text:
-            raise UsageError(f"--table {text}: the topology writes {', '.join(names)}; say which as NAME=PATH")
+            writes = f"writes {', '.join(names)}; say which as NAME=PATH" if names else "writes no table: leave it out"
+            raise UsageError(f"--table {text}: the topology {writes}")
     return dict(text.split("=", 1) for text in given)
 
 
+def _checkpoint(given: str | None, tables: Mapping[str, str]) -> str:
+    if given is not None:
+        return given
+    if not tables:
+        raise UsageError("--checkpoint PATH is needed: the topology writes no table beside which it could lie")
+    return f"{next(iter(tables.values())).rstrip('/')}-checkpoint"
+
+
 def _topics(topology: Topology) -> str:
-    return ", ".join(source.topic for source in topology.sources)
+    return ", ".join(dict.fromkeys(source.topic for source in topology.sources))
 
 
-def _places(tables: Mapping[str, str]) -> str:
-    return ", ".join(tables.values())
+def _places(tables: Mapping[str, str], topology: Topology) -> str:
+    topics = [f"topic {sink.topic}" for sink in topology.sinks if isinstance(sink, TopicSinkNode)]
+    return ", ".join([*tables.values(), *topics])
 
 
 def _milliseconds(text: str) -> int:

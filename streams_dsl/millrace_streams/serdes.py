@@ -64,8 +64,8 @@ class RowSerde:
 
 
 def _from_struct(form: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
-    packer = struct.Struct(form)
-    return packer.pack, lambda data: packer.unpack(data)[0]
+    # Not of a Struct: serdes travel to workers, and Structs cannot be pickled.
+    return (lambda value: struct.pack(form, value)), (lambda data: struct.unpack(form, data)[0])
 
 
 def _number(name: str, data_type: pa.DataType, form: str) -> Serde:

@@ -1,264 +1,29 @@
-"""What Kafka Streams itself puts out for scripted inputs, record for record, whatever the batches are.
+"""What Kafka Streams itself puts out for scripted inputs, record for record, in the test driver, in any batches.
 
-Cases come from the directory in ``ORACLES`` (by default those beside this suite). Every update is compared, with its
-window, timestamp and order, what functions were shown, and the state at the end; each case is run in batches of 1, 3
-and 1000 records.
+Every update is compared, with its window, timestamp and order, what functions were shown, and the state at the end;
+each case is run in batches of 1, 3 and 1000 records. ``integration/test_streams_conformance.py`` does it on Spark.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from millrace_streams import (
-    JoinWindows,
-    SessionWindows,
-    SlidingWindows,
-    StreamsBuilder,
-    Suppressed,
-    TestRecord,
-    TimeWindows,
-    Topology,
-    TopologyTestDriver,
-    UnlimitedWindows,
-    Windowed,
-    key_value_store,
-    session_store,
-    versioned_store,
-    window_store,
-)
+from millrace_streams import TestRecord, TopologyTestDriver
 
-ORACLES = Path(os.environ.get("ORACLES", Path(__file__).parents[1] / "oracles")) / "streams"
+from .stream_cases import QUIRKS, Script, expected_outputs, is_quirk, load_cases, windowed
+
 BATCHES = (1, 3, 1000)
-QUIRKS = {
-    "emit_final_default_retention": "finals that Kafka Streams loses when stream time jumps past the store's retention "
-    "are given here",
-}
-"""Cases marked CAUTION that we do not follow, and why."""
 
 
 def cases() -> Iterator[Any]:
-    for path in sorted(ORACLES.glob("*.json")):
-        case = json.loads(path.read_text(encoding="utf-8"))
-        identity = f"streams-{case['category']}-{case['name']}"
-        marks = []
-        if case["name"] in QUIRKS and "CAUTION" in case["topology"]["description"]:
-            marks.append(pytest.mark.xfail(reason=QUIRKS[case["name"]], strict=True))
+    for case in load_cases():
+        marks = [pytest.mark.xfail(reason=QUIRKS[case["name"]], strict=True)] if is_quirk(case) else []
         for records in BATCHES:
-            yield pytest.param(case, records, id=f"{identity}-batches-of-{records}", marks=marks)
-
-
-class Script:
-    """A case's topology in our language; ``shown`` collects what peek and foreach saw."""
-
-    def __init__(self, case: dict[str, Any]) -> None:
-        self.case = case
-        self.builder = StreamsBuilder()
-        self.handles: dict[str, Any] = {}
-        self.shown: list[tuple[str, Any, Any]] = []
-        for call in case["topology"]["calls"]:
-            handle = self.handles.get(call.get("input"))
-            arguments = call.get("args", {})
-            self.handles[call["id"]] = getattr(self, call["op"])(call["id"], handle, arguments)
-
-    def topology(self) -> Topology:
-        return self.builder.build()
-
-    def stream(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        extractor = function(a, "timestamp_extractor")
-        return self.builder.stream(a["topic"], key=a["key_type"], value=a["value_type"], timestamp=extractor)
-
-    def table(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        history = a["history_retention_ms"] if a.get("versioned") else None
-        types = {"key": a["key_type"], "value": a["value_type"]}
-        return self.builder.table(a["topic"], **types, store=a.get("store"), versioned=history)
-
-    def globalTable(self, call: str, handle: Any, a: dict[str, Any]) -> Any:  # noqa: N802 - the oracle's names
-        types = {"key": a["key_type"], "value": a["value_type"]}
-        return self.builder.global_table(a["topic"], **types, store=a.get("store"))
-
-    def addStateStore(self, call: str, handle: Any, a: dict[str, Any]) -> None:  # noqa: N802
-        types = {"key": a["key_type"], "value": a["value_type"]}
-        match a["kind"]:
-            case "key_value":
-                store = key_value_store(a["store"], **types)
-            case "window":
-                store = window_store(a["store"], **types, retention=a["retention_ms"])
-            case "session":
-                store = session_store(a["store"], **types, retention=a["retention_ms"])
-            case _:
-                store = versioned_store(a["store"], **types, history=a["history_retention_ms"])
-        self.builder.add_state_store(store)
-
-    def filter(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        return handle.filter(function(a, "predicate"), **named(a, "store"))
-
-    def filterNot(self, call: str, handle: Any, a: dict[str, Any]) -> Any:  # noqa: N802
-        return handle.filter_not(function(a, "predicate"), **named(a, "store"))
-
-    def map(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        return handle.map(function(a, "mapper"), key=a.get("key_type"), value=a.get("value_type"))
-
-    def flatMap(self, call: str, handle: Any, a: dict[str, Any]) -> Any:  # noqa: N802
-        return handle.flat_map(function(a, "mapper"), key=a.get("key_type"), value=a.get("value_type"))
-
-    def mapValues(self, call: str, handle: Any, a: dict[str, Any]) -> Any:  # noqa: N802
-        return handle.map_values(
-            function(a, "mapper", "mapper_with_key"), value=a.get("value_type"), **named(a, "store")
-        )
-
-    def flatMapValues(self, call: str, handle: Any, a: dict[str, Any]) -> Any:  # noqa: N802
-        return handle.flat_map_values(function(a, "mapper", "mapper_with_key"), value=a.get("value_type"))
-
-    def selectKey(self, call: str, handle: Any, a: dict[str, Any]) -> Any:  # noqa: N802
-        return handle.select_key(function(a, "mapper"), key=a.get("key_type"))
-
-    def groupBy(self, call: str, handle: Any, a: dict[str, Any]) -> Any:  # noqa: N802
-        if "selector" in a:
-            return handle.group_by(function(a, "selector"), key=a.get("key_type"), value=a.get("value_type"))
-        return handle.group_by(function(a, "key_selector"), key=a.get("key_type"))
-
-    def groupByKey(self, call: str, handle: Any, a: dict[str, Any]) -> Any:  # noqa: N802
-        return handle.group_by_key()
-
-    def windowedBy(self, call: str, handle: Any, a: dict[str, Any]) -> Any:  # noqa: N802
-        return lambda retention_ms=0: handle_of(handle).windowed_by(window_of(a["window"], retention_ms))
-
-    def emitStrategy(self, call: str, handle: Any, a: dict[str, Any]) -> Any:  # noqa: N802
-        strategy = {"onWindowClose": "on_window_close", "onWindowUpdate": "on_window_update"}[a["strategy"]]
-        return lambda retention_ms=0: handle(retention_ms).emit_strategy(strategy)
-
-    def count(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        return handle_of(handle, a).count(**named(a, "store"))
-
-    def reduce(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        if "adder" in a:
-            return handle.reduce(function(a, "adder"), function(a, "subtractor"), **named(a, "store"))
-        return handle_of(handle, a).reduce(function(a, "reducer"), **named(a, "store"))
-
-    def aggregate(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        names = ("initializer", "aggregator", "adder", "subtractor", "session_merger")
-        functions = [function(a, name) for name in names if name in a]
-        return handle_of(handle, a).aggregate(*functions, value=a.get("value_type"), **named(a, "store"))
-
-    def cogroup(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        # The oracle's first call names no other stream; each further one adds `other`.
-        if "other" in a:
-            cogrouped = handle.cogroup(self.handles[a["other"]], function(a, "aggregator"))
-        else:
-            cogrouped = handle.cogroup(function(a, "aggregator"))
-        return cogrouped
-
-    def toStream(self, call: str, handle: Any, a: dict[str, Any]) -> Any:  # noqa: N802
-        return handle.to_stream(function(a, "mapper"), key=a.get("key_type"))
-
-    def toTable(self, call: str, handle: Any, a: dict[str, Any]) -> Any:  # noqa: N802
-        return handle.to_table(**named(a, "store"))
-
-    def suppress(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        if a["mode"] == "untilWindowCloses":
-            return handle.suppress(Suppressed.until_window_closes())
-        return handle.suppress(Suppressed.until_time_limit(a["time_limit_ms"]))
-
-    def split(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        split = handle.split()
-        branches = {index: split.branch(eval(predicate)) for index, predicate in enumerate(a["predicates"])}
-        if a.get("default_branch"):
-            branches["default"] = split.default_branch()
-        return branches
-
-    def branch(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        return handle[a["index"]]
-
-    def merge(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        return handle.merge(self.handles[a["other"]])
-
-    def peek(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        return handle.peek(lambda key, value: self.shown.append((call, key, value)))
-
-    def foreach(self, call: str, handle: Any, a: dict[str, Any]) -> None:
-        handle.for_each(lambda key, value: self.shown.append((call, key, value)))
-
-    def repartition(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        return handle.repartition(a.get("name"))
-
-    def through(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        return handle.through(a["topic"])
-
-    def join(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        return self._join(handle.join, a)
-
-    def leftJoin(self, call: str, handle: Any, a: dict[str, Any]) -> Any:  # noqa: N802
-        return self._join(handle.left_join, a)
-
-    def outerJoin(self, call: str, handle: Any, a: dict[str, Any]) -> Any:  # noqa: N802
-        return self._join(handle.outer_join, a)
-
-    def _join(self, join: Callable[..., Any], a: dict[str, Any]) -> Any:
-        options = {"value": a.get("value_type"), **named(a, "store")}
-        if "window" in a:
-            options["window"] = JoinWindows(**a["window"])
-        if "key_selector" in a:
-            options["selector"] = function(a, "key_selector")
-        if "foreign_key_extractor" in a:
-            options["foreign_key"] = function(a, "foreign_key_extractor")
-        if "grace_ms" in a:
-            options["grace"] = a["grace_ms"]
-        return join(self.handles[a["other"]], function(a, "joiner", "joiner_with_key"), **options)
-
-    def process(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        types = {"key": a.get("key_type"), "value": a.get("value_type")}
-        return handle.process(processor(a["python"]), stores=a["stores"], **types)
-
-    def processValues(self, call: str, handle: Any, a: dict[str, Any]) -> Any:  # noqa: N802
-        return handle.process_values(processor(a["python"]), stores=a["stores"], value=a.get("value_type"))
-
-    def to(self, call: str, handle: Any, a: dict[str, Any]) -> None:
-        handle.to(a["topic"])
-
-
-def function(arguments: dict[str, Any], *names: str) -> Any:
-    for name in names:
-        if name in arguments:
-            return eval(arguments[name])
-    return None
-
-
-def processor(source: str) -> type:
-    names: dict[str, Any] = {}
-    exec(source, names)
-    found: type = names["P"]
-    return found
-
-
-def named(arguments: dict[str, Any], name: str) -> dict[str, Any]:
-    return {name: arguments[name]} if arguments.get(name) is not None else {}
-
-
-def handle_of(handle: Any, arguments: dict[str, Any] | None = None) -> Any:
-    """A windowed stream waits for its retention, which the oracle names with the aggregation."""
-    if callable(handle):
-        return handle((arguments or {}).get("retention_ms") or 0)
-    return handle
-
-
-def window_of(window: dict[str, Any], retention_ms: int) -> Any:
-    common = {"grace_ms": window.get("grace_ms") or 0, "retention_ms": retention_ms}
-    match window["type"]:
-        case "sliding":
-            return SlidingWindows(difference_ms=window["time_difference_ms"], **common)
-        case "session":
-            return SessionWindows(gap_ms=window["inactivity_gap_ms"], **common)
-        case "unlimited":
-            return UnlimitedWindows(start_ms=window.get("start_ms") or 0)
-    size = window["size_ms"]
-    return TimeWindows(size_ms=size, advance_ms=window.get("advance_ms") or size, **common)
+            identity = f"streams-{case['category']}-{case['name']}-batches-of-{records}"
+            yield pytest.param(case, records, id=identity, marks=marks)
 
 
 def run(driver: TopologyTestDriver, inputs: list[dict[str, Any]], batch_records: int) -> None:
@@ -279,12 +44,8 @@ def test_gives_what_kafka_streams_gives(case: dict[str, Any], batch_records: int
     script = Script(case)
     driver = TopologyTestDriver(script.topology())
     run(driver, case["inputs"], batch_records)
-    expected = defaultdict(list)
-    for output in case["outputs"]:
-        expected[output["topic"]].append((windowed(output), output["value"], output["timestamp_ms"]))
-    for topic in case["topology"]["output_topics"]:
-        records = [(record.key, record.value, record.timestamp) for record in driver.read_records(topic)]
-        assert records == expected[topic]
+    for topic, expected in expected_outputs(case).items():
+        assert [(record.key, record.value, record.timestamp) for record in driver.read_records(topic)] == expected
     shown = [(effect["node"], effect["key"], effect["value"]) for effect in case.get("side_effects", [])]
     for node in {node for node, _, _ in shown}:
         assert [each for each in script.shown if each[0] == node] == [each for each in shown if each[0] == node]
@@ -310,8 +71,3 @@ def check_store(driver: TopologyTestDriver, name: str, store: dict[str, Any]) ->
 
 def version(record: Any) -> Any:
     return record and {"value": record.value, "timestamp_ms": record.timestamp, "valid_to_ms": record.valid_to}
-
-
-def windowed(entry: dict[str, Any]) -> Any:
-    window = entry["window"]
-    return Windowed(entry["key"], window["start_ms"], window["end_ms"]) if window else entry["key"]

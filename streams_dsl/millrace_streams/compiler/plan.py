@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from millrace_streams.compiler.check import CheckedTopology, check
 from millrace_streams.compiler.forks import forks_of
@@ -27,6 +28,7 @@ from millrace_streams.graph import (
     SubscribeNode,
     TableFilterNode,
     TableTableJoinNode,
+    TopicSinkNode,
     Topology,
 )
 from millrace_streams.layout import KEY, VALUE, Layout, TopicShape
@@ -105,6 +107,11 @@ class Plan:
         return self.topology.sinks
 
     @property
+    def outputs(self) -> tuple[SinkNode | RepartitionNode, ...]:
+        """The nodes whose rows leave the topology: the sinks, and topics to go through that others may read."""
+        return tuple(node for node in self.topology.nodes if is_output(node))
+
+    @property
     def delta_sinks(self) -> tuple[DeltaSinkNode, ...]:
         """The Delta tables among the sinks."""
         return tuple(sink for sink in self.topology.sinks if isinstance(sink, DeltaSinkNode))
@@ -121,6 +128,11 @@ class Plan:
     def sink_layout(self, sink: SinkNode) -> Layout:
         """The layout of what goes into a sink."""
         return self.layouts[sink.name]
+
+
+def is_output(node: Node) -> TypeGuard[SinkNode | RepartitionNode]:
+    """Whether a node's rows leave the topology."""
+    return isinstance(node, TopicSinkNode | DeltaSinkNode) or (isinstance(node, RepartitionNode) and node.visible)
 
 
 def compile_topology(topology: Topology, shapes: Mapping[str, TopicShape]) -> Plan:

@@ -1,6 +1,6 @@
 """The batch runner: the same topology over what is retained (or any DataFrame), as one bounded Spark job.
 
-Packed rows are sorted by bucket and offset; each bucket then runs through the same task as in the stream, with its
+Packed rows are sorted by bucket and offset; each bucket then runs through the same stages as in the stream, with its
 state in memory, and a table's final rows replace the Delta table in one commit.
 """
 
@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from millrace_streams.compiler import explain
 from millrace_streams.graph import Topology
-from millrace_streams.runners.delta import overwrite
-from millrace_streams.runners.output import count_outputs, limit_worker_threads, unpacked
-from millrace_streams.runners.packing import OUTPUT_DDL
-from millrace_streams.runners.source import Inputs, Job, table_paths
-from millrace_streams.runners.worker import BoundedRun, Program
+from millrace_streams.runners.output import count_outputs, limit_worker_threads, rows_by_name
+from millrace_streams.runners.packing import PACKED_DDL
+from millrace_streams.runners.sinks import BatchFunction, Sinks
+from millrace_streams.runners.source import Inputs, Job
+from millrace_streams.runners.worker import BoundedRun
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """What a batch run did: records read, rows written by Delta table, records dropped as late or without a key."""
+    """What a batch run did: records read, rows written by Delta table or topic, records dropped as late or without a
+    key.
+    """
 
     records: int
     rows: Mapping[str, int]
@@ -39,12 +42,14 @@ def run_batch(
     bootstrap_servers: str | None = None,
     inputs: Mapping[str, DataFrame] | None = None,
     options: Mapping[str, Any] | None = None,
+    foreach_batch: Mapping[str, BatchFunction] | None = None,
     on_plan: Callable[[str], None] | None = None,
 ) -> BatchResult:
     """Run a topology over the retained records of its topics and overwrite its Delta tables.
 
-    A range is chosen by the source's ``options`` (``startingTimestamp``, ``endingOffsets`` ...). ``tables`` and
-    ``inputs`` are as in ``run_stream``; the rows are equal to those that the stream comes to after the same records.
+    A range is chosen by the source's ``options`` (``startingTimestamp``, ``endingOffsets`` ...). ``tables``, ``inputs``
+    and ``foreach_batch`` are as in ``run_stream``; the rows are equal to those that the stream comes to after the same
+    records. Topics get their records added, in every run anew.
 
     Raises ``TopologyError`` and its kind for a topology that cannot be run.
     """
@@ -54,16 +59,29 @@ def run_batch(
     )
     if on_plan is not None:
         on_plan(explain(job.plan))
-    paths = table_paths(job.plan, tables)
-    limit_worker_threads(spark)
-    packed = job.packed(spark, streaming=False, defaults={"startingOffsets": "earliest", "endingOffsets": "latest"})
-    buckets = job.partitions or spark.sparkContext.defaultParallelism
-    in_order = packed.repartition(buckets, "bucket").sortWithinPartitions("bucket", "sequence")
-    results = in_order.mapInArrow(BoundedRun(Program.of(job.plan)), OUTPUT_DDL).persist()
+    sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch)
+    sinks.prepare(spark, replaced=True)
+    results = bounded_results(job, spark).persist()
     try:
         counts = count_outputs(results, job.plan)
-        for sink in job.plan.delta_sinks:
-            overwrite(unpacked(results, sink.name, job.plan.sink_layout(sink)), paths[sink.name])
+        sinks.write_all(results, counts)
     finally:
         results.unpersist()
-    return BatchResult(records=counts.records, rows=counts.rows, dropped=counts.dropped)
+    return BatchResult(records=counts.records, rows=rows_by_name(counts, job.plan), dropped=counts.dropped)
+
+
+def bounded_results(job: Job, spark: SparkSession) -> DataFrame:
+    """What leaves a topology, as packed rows: its sources' rows through one stage after the other."""
+    limit_worker_threads(spark)
+    defaults = {"startingOffsets": "earliest", "endingOffsets": "latest"}
+    rows: list[DataFrame] = []
+    waiting = job.packed(spark, streaming=False, defaults=defaults)
+    partitions = job.partitions or (1 if job.buckets == 1 else spark.sparkContext.defaultParallelism)
+    for program in job.programs():
+        number = program.stage.number
+        rows += [frame for first, frame in waiting if first == number]
+        waiting = [(first, frame) for first, frame in waiting if first != number]
+        whole = reduce(lambda one, other: one.unionByName(other), rows)
+        in_order = whole.repartition(partitions, "bucket").sortWithinPartitions("bucket", "sequence")
+        rows = [in_order.mapInArrow(BoundedRun(program), PACKED_DDL)]
+    return reduce(lambda one, other: one.unionByName(other), [*rows, *(frame for _, frame in waiting)])

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import polars as pl
 import pyarrow as pa
 
 from millrace_streams.compiler import Plan
 from millrace_streams.layout import Layout
-from millrace_streams.runners.packing import Unpacker
-from millrace_streams.steps.batch import TOMBSTONE
+from millrace_streams.runners.packing import OUT, Unpacker
+from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+_RESERVED: Final = {TIMESTAMP: pa.timestamp("us", tz="UTC"), TOMBSTONE: pa.bool_()}
 
 
 def newest_rows(frame: pl.DataFrame, layout: Layout) -> pl.DataFrame:
@@ -33,32 +35,37 @@ def gone(columns: Sequence[str], layout: Layout) -> pl.Expr:
     return pl.col(TOMBSTONE).fill_null(False) if TOMBSTONE in columns else pl.lit(False)
 
 
-def spark_schema(layout: Layout, *, deletes: bool = False) -> StructType:
-    """A layout's columns as Spark has them; all nullable, as Delta tables' are by default.
-
-    With ``deletes`` a last column says which rows delete those of their keys.
-    """
+def spark_schema(layout: Layout, reserved: Sequence[str] = ()) -> StructType:
+    """A layout's columns, and reserved ones, as Spark has them; all nullable, as Delta tables' are by default."""
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructField, StructType
 
-    schema = layout.schema.append(pa.field(TOMBSTONE, pa.bool_())) if deletes else layout.schema
+    schema = pa.schema([*layout.schema, *(pa.field(name, _RESERVED[name]) for name in reserved)])
     fields = from_arrow_schema(schema).fields
     return StructType([StructField(field.name, field.dataType, nullable=True) for field in fields])
 
 
-def unpacked(results: DataFrame, sink: str, layout: Layout, *, deletes: bool = False) -> DataFrame:
-    """The rows of one sink among packed outputs; with ``deletes`` also those that delete, marked."""
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """A schema of Spark's as the batches must have that are given to it."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    schema = spark_schema(layout, deletes=deletes)
-    arrow = cast("pa.Schema", to_arrow_schema(schema, timezone="UTC"))
-    of_sink = results.where(results["sink"] == sink).select("payload")
-    return of_sink.mapInArrow(Unpacker(arrow), schema)
+    return cast("pa.Schema", to_arrow_schema(schema, timezone="UTC"))
+
+
+def packed_of(results: DataFrame, sink: str) -> DataFrame:
+    """What left the topology at a sink, packed."""
+    return results.where((results["stage"] == OUT) & (results["target"] == sink)).select("payload")
+
+
+def unpacked(results: DataFrame, sink: str, layout: Layout, reserved: Sequence[str] = ()) -> DataFrame:
+    """The rows of one sink among packed outputs, with those of the reserved columns that its rows have."""
+    schema = spark_schema(layout, reserved)
+    return packed_of(results, sink).mapInArrow(Unpacker(arrow_schema(schema)), schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Records that went in, rows that came out by Delta table, records dropped."""
+    """Records that went in, rows that came out by the node of their sink, records dropped."""
 
     records: int
     rows: Mapping[str, int]
@@ -67,13 +74,28 @@ class Counts:
 
 def count_outputs(results: DataFrame, plan: Plan) -> Counts:
     """Add up packed outputs. Reads all partitions, which a stateful query must be sure of in every micro-batch."""
-    counted = results.groupBy("sink").agg({"rows": "sum", "records": "sum", "dropped": "sum"}).collect()
-    rows = {row["sink"]: row["sum(rows)"] for row in counted}
+    counted = results.groupBy("target").agg({"rows": "sum", "records": "sum", "dropped": "sum"}).collect()
+    rows = {row["target"]: row["sum(rows)"] for row in counted}
     return Counts(
         records=sum(row["sum(records)"] for row in counted),
-        rows={sink.table: rows.get(sink.name, 0) for sink in plan.delta_sinks},
+        rows={node.name: rows.get(node.name, 0) for node in plan.outputs},
         dropped=sum(row["sum(dropped)"] for row in counted),
     )
+
+
+def rows_by_name(counts: Counts, plan: Plan) -> dict[str, int]:
+    """Rows by Delta table and topic."""
+    found: dict[str, int] = {}
+    for node in plan.outputs:
+        name = address(node)
+        found[name] = found.get(name, 0) + counts.rows[node.name]
+    return found
+
+
+def address(node: object) -> str:
+    """The table or topic that a node writes."""
+    name: str = getattr(node, "table", None) or node.topic  # type: ignore[attr-defined]
+    return name
 
 
 def limit_worker_threads(spark: SparkSession) -> None:

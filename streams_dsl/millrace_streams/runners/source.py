@@ -10,21 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import UnknownTopicOrPartitionError, UsageError
 from millrace_streams.compiler import Plan, compile_topology
 from millrace_streams.compiler.plan import SourceReader
-from millrace_streams.errors import TopologyError, UnsupportedTopologyError
-from millrace_streams.graph import AggregateNode, SourceNode, TopicSinkNode, Topology
+from millrace_streams.compiler.stages import Stage, Stages, stages_of
+from millrace_streams.errors import TopologyError
+from millrace_streams.graph import SourceNode, Topology
 from millrace_streams.layout import OPAQUE_SHAPE, TopicShape
-from millrace_streams.runners.packing import PACKED_DDL, ROWS_PER_PAYLOAD, Packer
+from millrace_streams.runners.packing import PACKED_DDL, ROWS_PER_PAYLOAD
+from millrace_streams.runners.worker import Program, SourceRun
 from millrace_streams.steps.batch import OFFSET, PARTITION, SEQUENCE, TIMESTAMP
 from millrace_streams.steps.reader import Reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS_UNKNOWN: Final = 8
+"""Buckets, where DataFrames have partitions and nobody knows how many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,21 +66,29 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A compiled topology with its inputs. ``partitions``: of the source topic, None when not known."""
+    """A compiled topology with its inputs.
 
-    plan: Plan
+    ``partitions``: of the source topics, None when not known. ``buckets``: how many there are for records that move.
+    """
+
+    stages: Stages
     inputs: Inputs
     partitions: int | None
 
+    @property
+    def plan(self) -> Plan:
+        """The plan that is cut into stages."""
+        return self.stages.plan
+
     @classmethod
     def prepare(cls, topology: Topology, inputs: Inputs) -> Job:
-        """Find the topics' shapes, compile, and refuse what Spark cannot run yet.
+        """Find the topics' shapes, compile, and refuse what cannot be run.
 
         Raises ``TopologyError``, ``UnsupportedTopologyError``, ``UnknownTopicOrPartitionError`` and the client's
         errors.
         """
         shapes: dict[str, TopicShape] = {}
-        partitions: int | None = None
+        partitions: dict[str, int] = {}
         for source in topology.sources:
             try:
                 shapes[source.topic], found = inputs.shape_of(source.topic, source.key_columns)
@@ -85,33 +98,64 @@ class Job:
                 raise TopologyError(
                     f"{source.name}: {source.topic} is a typed topic, which key= and value= cannot read: leave them out"
                 )
-            if found is not None and not source.broadcast:
-                _check_partitions(source, found, partitions)
-                partitions = found
-        plan = compile_topology(topology, shapes)
-        _check_for_spark(plan)
-        return cls(plan=plan, inputs=inputs, partitions=partitions)
+            if found is not None:
+                partitions[source.topic] = found
+        stages = stages_of(compile_topology(topology, shapes))
+        _check_partitions(stages, partitions)
+        alike = [partitions[each.topic] for each in topology.sources if each.topic in partitions and not each.broadcast]
+        return cls(stages=stages, inputs=inputs, partitions=max(alike, default=None))
 
-    def packed(self, spark: SparkSession, *, streaming: bool, defaults: Mapping[str, str]) -> DataFrame:
-        """The source's records as packed rows. ``defaults`` are source options that the caller may override."""
-        frames = [
-            self._packed(spark, number, reader, streaming=streaming, defaults=defaults)
-            for number, reader in enumerate(self.plan.readers)
-        ]
-        return reduce(lambda one, other: one.unionByName(other), frames)
+    @cached_property
+    def buckets(self) -> int:
+        """How many buckets there are for records that move: as many as the topic of the most partitions has.
+
+        Without topics there is one for DataFrames without partitions.
+        """
+        if self.partitions is not None:
+            return self.partitions
+        return PARTITIONS_UNKNOWN if self._partitions_in_frames else 1
+
+    def programs(self) -> list[Program]:
+        """What runs per bucket, stage by stage."""
+        return [Program.of(self.stages, stage, self.buckets) for stage in self.stages.stages]
+
+    def packed(
+        self, spark: SparkSession, *, streaming: bool, defaults: Mapping[str, str]
+    ) -> list[tuple[int, DataFrame]]:
+        """What each source's readers give, as packed rows, with the first stage that takes them; -1 if none does.
+
+        ``defaults`` are source options that the caller may override.
+        """
+        found = []
+        for reader, prologue in zip(self.plan.readers, self.stages.prologues, strict=True):
+            frame = self._packed(spark, reader, prologue, streaming=streaming, defaults=defaults)
+            found.append((min((send.stage for send in prologue.sends), default=-1), frame))
+        return found
 
     def _packed(
-        self, spark: SparkSession, number: int, reader: SourceReader, *, streaming: bool, defaults: Mapping[str, str]
+        self,
+        spark: SparkSession,
+        reader: SourceReader,
+        prologue: Stage,
+        *,
+        streaming: bool,
+        defaults: Mapping[str, str],
     ) -> DataFrame:
         topic = reader.source.topic
-        buckets = self._buckets(reader) if reader.source.broadcast else None
-        packer = Packer(Reader(reader.source, reader.layout, reader.operators), number, buckets)
+        run = SourceRun(
+            reader=Reader(reader.source, reader.layout, reader.operators),
+            program=Program.of(self.stages, prologue, self.buckets),
+            lane=[each.source.topic for each in self.plan.readers[: self.plan.readers.index(reader)]].count(topic),
+            everywhere={
+                send.stage: self._buckets_of(reader, send.stage) for send in prologue.sends if send.way == "all"
+            },
+        )
         if topic in self.inputs.frames:
             frame = _with_metadata(self.inputs.frames[topic], reader)
             if not streaming:
                 # Runs of one partition must not overlap; a stream's are put in order by the task.
                 frame = frame.repartition(PARTITION).sortWithinPartitions(PARTITION, OFFSET)
-            return frame.mapInArrow(packer, PACKED_DDL)
+            return frame.mapInArrow(run, PACKED_DDL)
         from pyspark_millrace.transform import encode_transform
 
         columns = [*reader.columns, PARTITION, OFFSET, TIMESTAMP]
@@ -122,17 +166,21 @@ class Job:
             **defaults,
             **self.inputs.options,
             "columns": ",".join(columns),
-            "transform": encode_transform(packer),
+            "transform": encode_transform(run),
             "transformSchema": PACKED_DDL,
         }
         stream_or_batch = spark.readStream if streaming else spark.read
         return stream_or_batch.format("millrace").options(**options).load()
 
-    def _buckets(self, reader: SourceReader) -> int:
-        """How many buckets a broadcast source's records must go to."""
-        if self.partitions is not None:
-            return self.partitions
-        if any(PARTITION in frame.columns for frame in self.inputs.frames.values()):
+    @property
+    def _partitions_in_frames(self) -> bool:
+        return any(PARTITION in frame.columns for frame in self.inputs.frames.values())
+
+    def _buckets_of(self, reader: SourceReader, stage: int) -> int:
+        """How many buckets of a stage a broadcast source's records must go to."""
+        if stage > 0 or self.partitions is not None:
+            return self.buckets
+        if self._partitions_in_frames:
             raise TopologyError(
                 f"{reader.source.name}: a global table goes to every partition, and how many there are is not known: "
                 f"leave the column {PARTITION} out of the DataFrames, or read topics"
@@ -172,55 +220,17 @@ def _with_metadata(frame: DataFrame, reader: SourceReader) -> DataFrame:
     )
 
 
-def _check_partitions(source: SourceNode, found: int, others: int | None) -> None:
-    """Refuse topics that are not partitioned alike: records of one key would lie in different buckets."""
-    if others is not None and found != others:
-        raise TopologyError(
-            f"{source.name}: {source.topic} has {found} partitions, the topology's other topics have {others}: what is "
-            "joined or merged must have as many: write it to a topic of as many, or read it as a global table"
-        )
-
-
-def _check_for_spark(plan: Plan) -> None:
-    for reader in plan.readers[1:]:
-        raise UnsupportedTopologyError(
-            f"{reader.source.name}: a topology with a second source ({reader.source.topic}) cannot be run on Spark "
-            "yet: build one topology per topic, or run it in the test driver"
-        )
-    for repartition in plan.repartitions:
-        by = ", ".join(repartition.key)
-        raise UnsupportedTopologyError(
-            f"{repartition.node}: grouping {plan.source.topic} by {by} would move records between partitions, "
-            f"which the Spark runners cannot do yet: make {by} the topic's key columns, or run it in the test driver"
-        )
-    for operator in plan.task:
-        if operator.node.stores and not isinstance(operator.node, AggregateNode):
-            raise UnsupportedTopologyError(
-                f"{operator.node.name}: the Spark runners keep the state of named aggregates only, so far: run it in "
-                "the test driver"
+def _check_partitions(stages: Stages, partitions: Mapping[str, int]) -> None:
+    """Refuse topics that are not partitioned alike where their records meet before they moved."""
+    meeting: dict[str, SourceNode] = {}
+    for reader, prologue in zip(stages.plan.readers, stages.prologues, strict=True):
+        topic = reader.source.topic
+        if topic in partitions and any(send.way == "partition" for send in prologue.sends):
+            meeting[topic] = reader.source
+    for topic, source in meeting.items():
+        first = next(iter(meeting))
+        if partitions[topic] != partitions[first]:
+            raise TopologyError(
+                f"{source.name}: {topic} has {partitions[topic]} partitions, {first} has {partitions[first]}: what is "
+                "joined or merged must have as many: repartition() both, or read one as a global table"
             )
-    for sink in plan.sinks:
-        if isinstance(sink, TopicSinkNode):
-            raise UnsupportedTopologyError(
-                f"{sink.name}: writing to a topic ({sink.topic}) from Spark cannot be done yet: write with to_delta(), "
-                "or run it in the test driver"
-            )
-
-
-def table_paths(plan: Plan, tables: Mapping[str, str] | str | None) -> dict[str, str]:
-    """Where each Delta sink writes, by sink name. ``tables`` may be one path if there is one table.
-
-    Raises ``UsageError`` for a table without a path, or a path for no table.
-    """
-    names = plan.topology.tables
-    if isinstance(tables, str):
-        if len(names) != 1:
-            raise UsageError(f"one path for the tables {', '.join(names)}: give tables={{name: path}}")
-        tables = {names[0]: tables}
-    given = dict(tables or {})
-    for name in given.keys() - set(names):
-        raise UsageError(f"the topology writes no table {name}; its tables are {', '.join(names)}")
-    missing = [name for name in names if name not in given]
-    if missing:
-        raise UsageError(f"where does the table {missing[0]} lie? give tables={{{missing[0]!r}: path}}")
-    return {sink.name: given[sink.table] for sink in plan.sinks if not isinstance(sink, TopicSinkNode)}

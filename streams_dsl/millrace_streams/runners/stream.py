@@ -1,9 +1,9 @@
-"""The streaming runner: a topology as a Structured Streaming query, with exactly-once results in Delta tables.
+"""The streaming runner: a topology as a Structured Streaming query, with exactly-once results in tables and topics.
 
-Packed rows are grouped by bucket and go through ``transformWithState``: one call per bucket and micro-batch runs the
-whole task over all its keys, with state as packed chunks in Spark's own state store. So checkpoints, recovery and the
-pairing of state with offsets are Spark's. What comes out, packed, is written by ``foreachBatch`` under Delta
-transactions.
+Packed rows are grouped by bucket and go through ``transformWithState``, once for each stage: one call per bucket and
+micro-batch runs the whole stage over all its keys, with state as packed chunks in Spark's own state store. So
+checkpoints, recovery and the pairing of state with offsets are Spark's. Rows that move go from stage to stage within
+their micro-batch. What comes out, packed, is written by ``foreachBatch`` in transactions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Row
@@ -19,22 +20,20 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millrace.errors import UsageError
 from millrace_streams.compiler import explain
-from millrace_streams.graph import DeltaSinkNode, Topology
-from millrace_streams.runners.delta import ensure_table, upsert
-from millrace_streams.runners.output import count_outputs, limit_worker_threads, spark_schema, unpacked
-from millrace_streams.runners.packing import OUTPUT_DDL
-from millrace_streams.runners.source import Inputs, Job, table_paths
+from millrace_streams.graph import Topology
+from millrace_streams.runners.output import count_outputs, limit_worker_threads, rows_by_name
+from millrace_streams.runners.packing import OUT, PACKED_DDL, Packed
+from millrace_streams.runners.sinks import BatchFunction, Sinks
+from millrace_streams.runners.source import Inputs, Job
 from millrace_streams.runners.state import load, writes
-from millrace_streams.runners.worker import OutputRow, Program, Run, StatelessRun, frames_of, records_of, total_dropped
-from millrace_streams.steps.batch import TOMBSTONE
-from pyspark_millrace.delta.transactions import Transaction, append_rows, query_id_of
+from millrace_streams.runners.worker import Program, total_dropped
+from pyspark_millrace.delta.transactions import query_id_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_PARTITIONS_UNKNOWN: Final = 8
 _SOURCE_DEFAULTS: Final = {
     "startingOffsets": "earliest",
     # A bucket's share of a micro-batch is in a worker's memory at once.
@@ -44,7 +43,7 @@ _SOURCE_DEFAULTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """What a micro-batch did: records read, rows written by Delta table, records dropped as late or without a key."""
+    """What a micro-batch did: records read, rows by table or topic, records dropped as late or without a key."""
 
     batch_id: int
     records: int
@@ -64,6 +63,7 @@ def run_stream(
     available_now: bool = False,
     interval: str | None = None,
     name: str | None = None,
+    foreach_batch: Mapping[str, BatchFunction] | None = None,
     on_batch: Callable[[BatchReport], None] | None = None,
     on_plan: Callable[[str], None] | None = None,
 ) -> StreamingQuery:
@@ -72,6 +72,8 @@ def run_stream(
     ``tables`` says where each Delta table lies (one path will do for one table). With ``available_now`` the query ends
     when it has read what was there at its start; else it runs every ``interval`` ("10 seconds"), by default without
     pause. ``inputs`` gives streaming DataFrames in the place of topics, ``options`` are further ones of the source.
+    ``foreach_batch`` names functions that take a table's or topic's rows in the place of writing them: they are called
+    with a DataFrame and the micro-batch's number for each one that has rows, again after a crash.
     ``on_batch`` is called after each micro-batch, ``on_plan`` with the explained plan before the start.
 
     Raises ``TopologyError`` and its kind for a topology that cannot be run, before anything starts.
@@ -84,32 +86,64 @@ def run_stream(
     )
     if on_plan is not None:
         on_plan(explain(job.plan))
-    paths = table_paths(job.plan, tables)
-    for sink in job.plan.sinks:
-        ensure_table(spark, paths[sink.name], spark_schema(job.plan.sink_layout(sink)))
-    limit_worker_threads(spark)
-    packed = job.packed(spark, streaming=True, defaults=_SOURCE_DEFAULTS)
-    program = Program.of(job.plan)
-    if job.plan.stateful:
-        results = packed.groupBy("bucket").transformWithState(
-            PackedTask(program), OUTPUT_DDL, outputMode="update", timeMode="none"
-        )
-    else:
-        results = packed.mapInArrow(StatelessRun(program), OUTPUT_DDL)
+    sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch)
+    sinks.prepare(spark)
+    return start(
+        job,
+        sinks,
+        spark,
+        checkpoint=checkpoint,
+        available_now=available_now,
+        interval=interval,
+        name=name,
+        on_batch=on_batch,
+    )
+
+
+def start(
+    job: Job,
+    sinks: Sinks,
+    spark: SparkSession,
+    *,
+    checkpoint: str,
+    available_now: bool = False,
+    interval: str | None = None,
+    name: str | None = None,
+    on_batch: Callable[[BatchReport], None] | None = None,
+) -> StreamingQuery:
+    """Start the query of a prepared job; arguments are those of ``run_stream``."""
+    results = streaming_results(job, spark)
     writer = results.writeStream.outputMode("update").option("checkpointLocation", checkpoint)
-    writer = writer.foreachBatch(_Writer(job, paths, on_batch or (lambda report: None)))
+    writer = writer.foreachBatch(_Writer(job, sinks, on_batch or (lambda report: None)))
     if name is not None:
         writer = writer.queryName(name)
     if available_now:
         writer = writer.trigger(availableNow=True)
     elif interval is not None:
         writer = writer.trigger(processingTime=interval)
-    with _state_settings(spark, job.partitions):
+    with _state_settings(spark, job.partitions or job.buckets):
         return writer.start()
 
 
+def streaming_results(job: Job, spark: SparkSession) -> DataFrame:
+    """What leaves a topology, as packed rows: its sources' rows through one stage after the other."""
+    limit_worker_threads(spark)
+    rows: list[DataFrame] = []
+    waiting = job.packed(spark, streaming=True, defaults=_SOURCE_DEFAULTS)
+    for program in job.programs():
+        number = program.stage.number
+        rows += [frame for first, frame in waiting if first == number]
+        waiting = [(first, frame) for first, frame in waiting if first != number]
+        whole = reduce(lambda one, other: one.unionByName(other), rows)
+        task = whole.groupBy("bucket").transformWithState(
+            PackedTask(program), PACKED_DDL, outputMode="update", timeMode="none"
+        )
+        rows = [task]
+    return reduce(lambda one, other: one.unionByName(other), [*rows, *(frame for _, frame in waiting)])
+
+
 class PackedTask(StatefulProcessor):  # type: ignore[misc]
-    """The stateful processor of a task: a bucket's packed rows in, packed outputs out, state in packed chunks."""
+    """The stateful processor of a stage: a bucket's packed rows in and out, state in packed chunks."""
 
     def __init__(self, program: Program) -> None:
         """Carry ``program`` to the worker."""
@@ -123,19 +157,32 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Run a bucket's part of a micro-batch. Argument names are Spark's: it passes them by keyword."""
-        runs = [Run(key[0], row.source, row.sequence, row.records, row.payload) for row in rows]
+        own: list[Packed] = []
+        for row in rows:
+            packed = Packed(*(row[name] for name in Packed._fields))
+            if packed.stage == self._program.stage.number:
+                own.append(packed)
+            else:
+                yield Row(**packed._asdict())
+        if own:
+            for packed in self._run(own, key[0]):
+                yield Row(**packed._asdict())
+
+    def _run(self, runs: list[Packed], bucket: int) -> Iterator[Packed]:
+        program = self._program
         chunks = {name: [bytes(row[0]) for row in state.get()] for name, state in self._states.items()}
-        stores = {spec.name: load(spec, chunks[spec.name]) for spec in self._program.stores}
-        result = self._program.run(self._program.task(stores), records_of(runs), key[0])
+        stores = {spec.name: load(spec, chunks[spec.name]) for spec in program.stores}
+        result, roots = program.run(program.task(stores), runs, bucket)
         for name, write in writes(stores, chunks, result).items():
             values = [(chunk,) for chunk in write.chunks]
             if write.replace:
                 self._states[name].put(values)
             else:
                 self._states[name].appendList(values)
-        counts = OutputRow(records=sum(run.records for run in runs), dropped=total_dropped(result))
-        for output in (*self._program.pack(frames_of(result)), counts):
-            yield Row(**asdict(output))
+        yield from program.results(result, bucket)
+        yield from program.sent(result, roots)
+        dropped = sum(run.dropped for run in runs) + total_dropped(result)
+        yield Packed(OUT, bucket, records=sum(run.records for run in runs), dropped=dropped)
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -147,39 +194,27 @@ def state_name(store: str) -> str:
 
 
 class _Writer:
-    """The ``foreachBatch`` function: writes each sink's rows of a micro-batch under its own Delta transaction."""
+    """The ``foreachBatch`` function: gives each sink its rows of a micro-batch."""
 
-    def __init__(self, job: Job, paths: Mapping[str, str], on_batch: Callable[[BatchReport], None]) -> None:
-        self._job = job
-        self._paths = paths
+    def __init__(self, job: Job, sinks: Sinks, on_batch: Callable[[BatchReport], None]) -> None:
+        self._plan = job.plan
+        self._sinks = sinks
         self._on_batch = on_batch
 
     def __call__(self, results: DataFrame, batch_id: int) -> None:
         # The task must run once, and whole, whatever the sinks read of it: its state is committed by that run.
         results = results.persist()
         try:
-            counts = count_outputs(results, self._job.plan)
-            for sink in self._job.plan.delta_sinks:
-                if counts.rows[sink.table]:
-                    self._write(results, sink, batch_id)
+            counts = count_outputs(results, self._plan)
+            self._sinks.write(results, counts, query_id_of(results.sparkSession), batch_id)
         finally:
             results.unpersist()
-        self._on_batch(BatchReport(batch_id=batch_id, records=counts.records, rows=counts.rows, dropped=counts.dropped))
-
-    def _write(self, results: DataFrame, sink: DeltaSinkNode, batch_id: int) -> None:
-        layout = self._job.plan.sink_layout(sink)
-        query_id = query_id_of(results.sparkSession)
-        transaction = Transaction(application=f"{query_id}/{sink.name}", version=batch_id)
-        deletes = self._job.plan.deletes(sink)
-        rows = unpacked(results, sink.name, layout, deletes=deletes)
-        if layout.table:
-            upsert(rows, self._paths[sink.name], layout.row_key, transaction, mark=TOMBSTONE if deletes else None)
-        else:
-            append_rows(rows, self._paths[sink.name], transaction)
+        rows = rows_by_name(counts, self._plan)
+        self._on_batch(BatchReport(batch_id=batch_id, records=counts.records, rows=rows, dropped=counts.dropped))
 
 
 @contextmanager
-def _state_settings(spark: SparkSession, partitions: int | None) -> Iterator[None]:
+def _state_settings(spark: SparkSession, partitions: int) -> Iterator[None]:
     """Settings that a query takes over when it starts: RocksDB with a changelog, a fitting number of state partitions.
 
     That number is fixed for the life of the checkpoint; more than there are buckets would stay empty.
@@ -188,7 +223,7 @@ def _state_settings(spark: SparkSession, partitions: int | None) -> Iterator[Non
     settings = {
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        "spark.sql.shuffle.partitions": str(min(partitions or _PARTITIONS_UNKNOWN, 2 * cores)),
+        "spark.sql.shuffle.partitions": str(min(partitions, 2 * cores)),
     }
     before = {setting: spark.conf.get(setting, None) for setting in settings}
     for setting, value in settings.items():

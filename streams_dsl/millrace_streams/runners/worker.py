@@ -1,4 +1,8 @@
-"""What runs in a Spark worker: a bucket's records through the task, packed in and packed out."""
+"""What runs in a Spark worker: a source's records through its prologue, a bucket's rows through its stage.
+
+Packed rows come in and go out (``runners.packing``). The state of a bucket is its caller's: Spark's state store for a
+stream, this process for a batch.
+"""
 
 from __future__ import annotations
 
@@ -6,78 +10,101 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import cast
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from millrace_streams.compiler import Plan
+from millrace_streams.compiler.plan import Edge
+from millrace_streams.compiler.stages import Send, Stage, Stages
+from millrace_streams.graph import DeltaSinkNode, TopicSinkNode
 from millrace_streams.layout import Layout
+from millrace_streams.runners.crossing import Roots, arrive, by_bucket, crossing_frame, head_frame
 from millrace_streams.runners.output import gone, newest_rows
-from millrace_streams.runners.packing import OUTPUT, packed_row, unpack_run
+from millrace_streams.runners.packing import (
+    BYTES_PER_PAYLOAD_MAX,
+    OUT,
+    ROWS_PER_PAYLOAD,
+    Packed,
+    from_batch,
+    to_batches,
+)
 from millrace_streams.steps import Operator
-from millrace_streams.steps.batch import OFFSET, SEQUENCE, TIMESTAMP, TOMBSTONE, Batch, Rows
-from millrace_streams.steps.chunks import pack_frame
-from millrace_streams.steps.flow import Flow, Origin
+from millrace_streams.steps.batch import OFFSET, PARTITION, TIMESTAMP, TOMBSTONE
+from millrace_streams.steps.chunks import pack_frame, unpack_frame
+from millrace_streams.steps.flow import Flow
 from millrace_streams.steps.operator import AnyStore, AnyStoreSpec
-from millrace_streams.steps.task import Forks, Steps, Task, TaskResult, root_marks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputRow:
-    """A packed output; ``sink`` is empty in a row that carries the numbers of records read and dropped."""
-
-    sink: str = ""
-    rows: int = 0
-    records: int = 0
-    dropped: int = 0
-    payload: bytes = b""
+from millrace_streams.steps.reader import Reader
+from millrace_streams.steps.task import Steps, Task, TaskResult
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Where results go: the node, the layout of its rows, and whether among them are such as delete."""
+    """Where results go: the node, the layout of its rows, and what of them: rows that delete, times for a topic."""
 
     name: str
     layout: Layout
-    deletes: bool
+    deletes: bool = False
+    topic: bool = False
+
+    @property
+    def reserved(self) -> list[str]:
+        """The columns that go out beside the layout's."""
+        return [TIMESTAMP, TOMBSTONE] if self.topic else [TOMBSTONE] if self.deletes else []
 
     def rows(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """What goes out of a task's result: of a table the newest row of each key, with the mark of deletion."""
-        marked = frame.with_columns(gone(frame.columns, self.layout).alias(TOMBSTONE)) if self.deletes else frame
-        return newest_rows(marked.select(*self.layout.names, *([TOMBSTONE] if self.deletes else [])), self.layout)
+        """What goes out of a task's result: of a table the newest row of each key."""
+        if self.deletes:
+            frame = frame.with_columns(gone(frame.columns, self.layout).alias(TOMBSTONE))
+        elif self.topic:
+            there = pl.col(TOMBSTONE).fill_null(False) if TOMBSTONE in frame.columns else pl.lit(False)
+            frame = frame.with_columns(there.alias(TOMBSTONE))
+        return newest_rows(frame.select(*self.layout.names, *self.reserved), self.layout)
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """Where records of a source enter the task: the node, the layout of what it gives, and the topic."""
-
-    node: str
-    layout: Layout
-    topic: str
+def sinks_of(plan: Plan) -> dict[str, Sink]:
+    """The sinks of a plan by their nodes' names; topics that records go through and that others may read are such."""
+    sinks = {}
+    for node in plan.outputs:
+        if isinstance(node, DeltaSinkNode):
+            sinks[node.name] = Sink(node.name, plan.layouts[node.name], deletes=plan.deletes(node))
+        else:
+            sinks[node.name] = Sink(node.name, plan.layouts[node.name], topic=True)
+    return sinks
 
 
 @dataclass(frozen=True)
 class Program:
-    """The task of a plan as it is sent to workers."""
+    """A stage or a prologue as it is sent to workers. ``buckets``: how many there are for rows that move.
 
-    heads: Sequence[Head]
-    operators: Sequence[Operator]
-    forks: Forks
+    ``topics`` are those that the plan reads; ``topic_of`` numbers that of each node whose records are all of one.
+    """
+
+    stage: Stage
     sinks: Sequence[Sink]
+    forks: Mapping[Edge, tuple[int, int, int]]
+    lanes: Mapping[str, int]
+    topics: Sequence[str]
+    topic_of: Mapping[str, int]
+    buckets: int
 
     @classmethod
-    def of(cls, plan: Plan) -> Program:
-        """Take from a plan what a worker needs."""
-        sinks = tuple(Sink(sink.name, plan.sink_layout(sink), plan.deletes(sink)) for sink in plan.sinks)
-        heads = tuple(Head(reader.head, plan.layouts[reader.head], reader.source.topic) for reader in plan.readers)
-        return cls(heads, plan.task, plan.forks, sinks)
+    def of(cls, stages: Stages, stage: Stage, buckets: int) -> Program:
+        """Take from a plan what a worker needs for one of its stages."""
+        sinks = sinks_of(stages.plan)
+        topics = list(dict.fromkeys(reader.source.topic for reader in stages.plan.readers))
+        topic_of = {}
+        for reader, prologue in zip(stages.plan.readers, stages.prologues, strict=True):
+            for name in (reader.head, *(operator.node.name for operator in prologue.operators)):
+                topic_of[name] = topics.index(reader.source.topic)
+        outputs = [sinks[node.name] for node in stage.outputs]
+        return cls(stage, outputs, stages.forks, stages.lanes, topics, topic_of, buckets)
 
     @cached_property
     def steps(self) -> Steps:
         """The steps, made once per worker."""
-        return Steps.of(self.operators, self.forks)
+        return Steps.of([*self.stage.operators, *map(_ending, self.stage.sends)], self.forks, self.lanes)
 
     @property
     def stores(self) -> list[AnyStoreSpec]:
@@ -88,51 +115,133 @@ class Program:
         """A task for one bucket, with its stores or with empty ones."""
         return Task(self.steps, dict(stores or {}))
 
-    def run(self, task: Task, records: Mapping[int, pl.DataFrame], bucket: int) -> TaskResult:
-        """Run a bucket's records, in columns by source, through its task.
+    def arrive(self, frames: Mapping[str, pl.DataFrame], bucket: int) -> tuple[dict[str, Flow], Roots]:
+        """What came in, in the order of its records."""
+        return arrive(frames, self._layouts, self.topic_of, bucket, self.steps.fork_count)
 
-        Those of several sources are taken in the order of ``__sequence`` where it is there, else by their times, as
-        Kafka Streams does: always the record that comes first in its partition and has the earliest time.
-        """
-        roots, places = _interleaved(records)
-        arrivals = {}
-        for source, frame in records.items():
-            head = self.heads[source]
-            batch = Batch.of_frame(head.layout, frame.drop(OFFSET, SEQUENCE, strict=False))
-            arrivals[head.node] = Flow(batch, root_marks(roots[source], self.steps))
+    def run(self, task: Task, runs: Iterable[Packed], bucket: int) -> tuple[TaskResult, Roots]:
+        """Run what came for a bucket, as packed rows, through its task."""
+        frames: dict[str, list[Packed]] = {}
+        for run in sorted(runs, key=lambda run: run.sequence):
+            frames.setdefault(run.target, []).append(run)
+        arrivals, roots = self.arrive({name: _unpacked(found) for name, found in sorted(frames.items())}, bucket)
+        return self.run_flows(task, arrivals, roots), roots
 
-        def origin(root: int) -> Origin:
-            source, row = places[root]
-            return Origin(self.heads[source].topic, bucket, records[source][OFFSET][row])
+    def run_flows(self, task: Task, arrivals: Mapping[str, Flow], roots: Roots) -> TaskResult:
+        """Run flows through a task."""
+        return task.run(arrivals, roots.origin(self.topics), wall_clock_ms=time.time_ns() // 1_000_000)
 
-        return task.run(arrivals, origin, wall_clock_ms=time.time_ns() // 1_000_000)
-
-    def pack(self, outputs: Mapping[str, pl.DataFrame]) -> Iterator[OutputRow]:
-        """Pack what a task gave. Of a table's rows only the newest of each key goes out."""
-        for sink in self.sinks:
-            frame = sink.rows(outputs[sink.name])
+    def results(self, result: TaskResult, bucket: int, sinks: Iterable[Sink] | None = None) -> Iterator[Packed]:
+        """What leaves the topology, packed."""
+        for sink in self.sinks if sinks is None else sinks:
+            frame = sink.rows(result.outputs[sink.name].batch.frame)
             if frame.height:
-                yield OutputRow(sink=sink.name, rows=frame.height, payload=pack_frame(frame))
+                yield Packed(OUT, bucket, sink.name, rows=frame.height, payload=pack_frame(frame))
+
+    def sent(self, result: TaskResult, roots: Roots) -> Iterator[Packed]:
+        """What goes on to later stages, packed."""
+        for send in self.stage.sends:
+            if send.way == "key":
+                yield from self._sent(send, result.outputs[_ending(send).node.name], roots)
+
+    def _sent(self, send: Send, flow: Flow, roots: Roots) -> Iterator[Packed]:
+        if not flow.batch.height:
+            return
+        several = len(self.topics) > 1 and send.node not in self.topic_of
+        frame = crossing_frame(flow, roots, pickled=send.pickled, topic=several)
+        for bucket, part in by_bucket(frame, send.key, self.buckets):
+            payload = pack_frame(part)
+            yield Packed(send.stage, bucket, send.node, int(part[OFFSET][0]), part.height, payload=payload)
+
+    @cached_property
+    def _layouts(self) -> dict[str, Layout]:
+        return {send.node: send.layout for send in self.stage.receives}
 
 
-def _interleaved(records: Mapping[int, pl.DataFrame]) -> tuple[dict[int, Rows], Sequence[tuple[int, int]]]:
-    """Number the records of several sources in the order in which they are taken; and where each number is from."""
-    orders = [
-        frame[SEQUENCE] if SEQUENCE in frame.columns else frame[TIMESTAMP].cum_max() for frame in records.values()
-    ]
-    whole = np.concatenate([order.to_numpy() for order in orders])
-    sources = np.concatenate([np.full(frame.height, source) for source, frame in records.items()])
-    rows = np.concatenate([np.arange(frame.height) for frame in records.values()])
-    taken = np.lexsort([rows, sources, whole])
-    numbers = np.empty(len(taken), dtype=np.int64)
-    numbers[taken] = np.arange(len(taken))
-    places = list(zip(sources[taken].tolist(), rows[taken].tolist(), strict=True))
-    return {source: numbers[sources == source] for source in records}, places
+def _ending(send: Send) -> Operator:
+    """What rows end in that are sent from a stage."""
+    node = TopicSinkNode(name=f"{send.node} to stage {send.stage}", parents=(send.node,), topic="")
+    return Operator(node=node, inputs=(send.layout,), result=send.layout)
 
 
-def frames_of(result: TaskResult) -> dict[str, pl.DataFrame]:
-    """What a task gave, in columns, by sink."""
-    return {name: flow.batch.frame for name, flow in result.outputs.items()}
+def _unpacked(runs: Sequence[Packed]) -> pl.DataFrame:
+    """The rows of several runs, one after the other."""
+    frames = [unpack_frame(run.payload) for run in runs]
+    if len(frames) == 1:
+        return frames[0]
+    rows = pl.concat(frames, how="diagonal")
+    if TOMBSTONE in rows.columns:
+        # Runs without a tombstone have no column of marks.
+        return rows.with_columns(pl.col(TOMBSTONE).fill_null(False))
+    return rows
+
+
+@dataclass(frozen=True)
+class SourceRun:
+    """Runs what happens to records where they are read, and packs what is left of them.
+
+    A callable for ``mapInArrow`` and for the source's ``transform``: takes batches of the source's columns,
+    ``__offset``, ``__timestamp`` (a timestamp) and ``__partition``, and may be ``__sequence``; gives packed rows.
+    Within one partition the batches must come in offset order, as the source reads them. A broadcast source's rows go
+    to all buckets of a stage, so many as ``everywhere`` says. ``lane`` numbers the sources of one topic.
+    """
+
+    reader: Reader
+    program: Program
+    lane: int
+    everywhere: Mapping[int, int]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pack a task's batches."""
+        pending: list[pa.RecordBatch] = []
+        rows = size_bytes = 0
+        for batch in batches:
+            pending.append(batch)
+            rows += batch.num_rows
+            size_bytes += batch.nbytes
+            if rows >= ROWS_PER_PAYLOAD or size_bytes >= BYTES_PER_PAYLOAD_MAX:
+                yield from to_batches(self._packed(pending))
+                pending, rows, size_bytes = [], 0, 0
+        yield from to_batches(self._packed(pending))
+
+    def _packed(self, batches: list[pa.RecordBatch]) -> Iterator[Packed]:
+        if not batches:
+            return
+        decoded = cast("pl.DataFrame", pl.from_arrow(pa.Table.from_batches(batches)))
+        decoded = decoded.with_columns(pl.col(TIMESTAMP).dt.timestamp("ms"))
+        for (partition,), run in decoded.partition_by(PARTITION, as_dict=True, maintain_order=True).items():
+            first = Packed(OUT, partition, records=run.height)
+            for row in self._run(run, partition):
+                if row.rows or row.dropped:
+                    # How many records were read is said once, in whatever comes first.
+                    yield row._replace(records=first.records)
+                    first = first._replace(records=0)
+            if first.records:
+                yield first
+
+    def _run(self, run: pl.DataFrame, partition: int) -> Iterator[Packed]:
+        read = self.reader.run(run, partition)
+        frame = head_frame(read, self.lane)
+        for send in self.program.stage.sends:
+            if send.way != "key" and frame.height:
+                payload, sequence = pack_frame(frame), int(run[OFFSET][0])
+                for bucket in [partition] if send.way == "partition" else range(self.everywhere[send.stage]):
+                    yield Packed(send.stage, bucket, send.node, sequence, frame.height, payload=payload)
+        program = self.program
+        if not program.stage.operators and all(send.way != "key" for send in program.stage.sends):
+            return
+        head = program.stage.head
+        assert head is not None
+        arrivals, roots = self._arrive(head, frame, partition)
+        result = program.run_flows(program.task(), arrivals, roots)
+        yield from program.results(result, partition)
+        yield from program.sent(result, roots)
+        yield Packed(OUT, partition, dropped=total_dropped(result))
+
+    def _arrive(self, head: str, frame: pl.DataFrame, partition: int) -> tuple[dict[str, Flow], Roots]:
+        program = self.program
+        layouts = {head: self.reader.operators[-1].result if self.reader.operators else self.reader.layout}
+        return arrive({head: frame}, layouts, program.topic_of, partition, program.steps.fork_count)
 
 
 def total_dropped(result: TaskResult) -> int:
@@ -142,61 +251,67 @@ def total_dropped(result: TaskResult) -> int:
 
 @dataclass(frozen=True)
 class BoundedRun:
-    """Runs whole buckets, one after the other, with their state in memory; a callable for ``mapInArrow``.
+    """Runs a stage's buckets one after the other, with their state in memory; a callable for ``mapInArrow``.
 
-    Takes packed rows sorted by bucket and sequence, gives packed outputs: a stream's as they come, a table's newest
-    rows at the end of its bucket. Records of several sources are put in order first, and so are in memory all at once.
+    Takes packed rows sorted by bucket and sequence, gives packed rows: a stream's as they come, a table's newest rows
+    at the end of its bucket. Rows of several sources, or from an earlier stage, are put in order first, and so are in
+    memory all at once.
     """
 
     program: Program
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run all buckets of a Spark task."""
-        bucket = _Bucket(self.program)
-        current: int | None = None
+        bucket: _Bucket | None = None
         for batch in batches:
-            for run in _runs(batch):
-                if current is not None and run.bucket != current:
-                    yield from _arrow(bucket.finish())
-                    bucket = _Bucket(self.program)
-                current = bucket.number = run.bucket
-                yield from _arrow(bucket.take(run))
-        yield from _arrow(bucket.finish())
+            for row in from_batch(batch):
+                if row.stage != self.program.stage.number:
+                    yield from to_batches([row])
+                    continue
+                if bucket is not None and row.bucket != bucket.number:
+                    yield from to_batches(bucket.finish())
+                    bucket = None
+                if bucket is None:
+                    bucket = _Bucket(self.program, row.bucket)
+                yield from to_batches(bucket.take(row))
+        if bucket is not None:
+            yield from to_batches(bucket.finish())
 
 
 class _Bucket:
     """One bucket of a bounded run: its task, and the newest rows of its tables so far."""
 
-    def __init__(self, program: Program) -> None:
-        self.number = 0
+    def __init__(self, program: Program, number: int) -> None:
+        self.number = number
         self._program = program
         self._task = program.task()
+        self._streams = [sink for sink in program.sinks if not sink.layout.table]
         self._tables: dict[str, list[pl.DataFrame]] = {sink.name: [] for sink in program.sinks if sink.layout.table}
         self._sinks = {sink.name: sink for sink in program.sinks}
         self._compacted_rows = 0
         self._dropped = 0
         self._records = 0
-        self._waiting: list[Run] = []
+        self._waiting: list[Packed] = []
 
-    def take(self, run: Run) -> Iterator[OutputRow]:
+    def take(self, run: Packed) -> Iterator[Packed]:
         self._records += run.records
-        if len(self._program.heads) > 1:
+        self._dropped += run.dropped
+        if not self._program.stage.incremental:
             self._waiting.append(run)
             return iter(())
         return self._run([run])
 
-    def _run(self, runs: list[Run]) -> Iterator[OutputRow]:
-        result = self._program.run(self._task, records_of(runs), self.number)
-        outputs = frames_of(result)
+    def _run(self, runs: list[Packed]) -> Iterator[Packed]:
+        result, roots = self._program.run(self._task, runs, self.number)
         self._dropped += total_dropped(result)
         for name, parts in self._tables.items():
-            parts.append(self._sinks[name].rows(outputs[name]))
+            parts.append(self._sinks[name].rows(result.outputs[name].batch.frame))
         if sum(part.height for parts in self._tables.values() for part in parts) > 2 * self._compacted_rows + 100_000:
             self._compact()
-        streams = {name: frame.clear() if name in self._tables else frame for name, frame in outputs.items()}
-        return self._program.pack(streams)
+        yield from self._program.results(result, self.number, self._streams)
+        yield from self._program.sent(result, roots)
 
-    def finish(self) -> Iterator[OutputRow]:
+    def finish(self) -> Iterator[Packed]:
         if self._waiting:
             yield from self._run(self._waiting)
         self._compact()
@@ -204,56 +319,11 @@ class _Bucket:
         for name, frame in tables.items():
             left = frame.filter(~pl.col(TOMBSTONE)) if TOMBSTONE in frame.columns else frame
             payload = pack_frame(left.select(self._sinks[name].layout.names))
-            yield OutputRow(sink=name, rows=left.height, payload=payload)
-        yield OutputRow(records=self._records, dropped=self._dropped)
+            yield Packed(OUT, self.number, name, rows=left.height, payload=payload)
+        yield Packed(OUT, self.number, records=self._records, dropped=self._dropped)
 
     def _compact(self) -> None:
         for name, parts in self._tables.items():
             if parts:
                 parts[:] = [newest_rows(pl.concat(parts), self._sinks[name].layout)]
         self._compacted_rows = sum(part.height for parts in self._tables.values() for part in parts)
-
-
-@dataclass(frozen=True)
-class StatelessRun:
-    """Runs a task that keeps no state on packed rows, wherever they are; a callable for ``mapInArrow``."""
-
-    program: Program
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run a Spark task's rows."""
-        task = self.program.task()
-        for batch in batches:
-            for run in _runs(batch):
-                result = self.program.run(task, records_of([run]), run.bucket)
-                yield from _arrow(self.program.pack(frames_of(result)))
-                yield from _arrow(iter([OutputRow(records=run.records)]))
-
-
-def _arrow(rows: Iterator[OutputRow]) -> Iterator[pa.RecordBatch]:
-    for row in rows:
-        yield packed_row(OUTPUT, row.sink, row.rows, row.records, row.dropped, row.payload)
-
-
-class Run(NamedTuple):
-    """A packed row: records of one source that were read together."""
-
-    bucket: int
-    source: int
-    sequence: int
-    records: int
-    payload: bytes
-
-
-def records_of(runs: Iterable[Run]) -> dict[int, pl.DataFrame]:
-    """The records of runs by source, in order."""
-    by_source: dict[int, list[tuple[int, bytes]]] = {}
-    for run in runs:
-        by_source.setdefault(run.source, []).append((run.sequence, run.payload))
-    return {source: unpack_run(payloads) for source, payloads in sorted(by_source.items())}
-
-
-def _runs(batch: pa.RecordBatch) -> Iterator[Run]:
-    columns = (batch.column(name) for name in Run._fields)
-    for cells in zip(*columns, strict=True):
-        yield Run(*(cell.as_py() for cell in cells))

@@ -57,9 +57,15 @@ class Flow:
     marks: Marks
 
     def after_fork(self, fork: int, way: int, ways: int) -> Flow:
-        """The same, marked as having taken way number ``way`` of a fork."""
+        """The same, marked as having taken way number ``way`` of a fork.
+
+        The place at the fork is counted for each record of the task's input by itself: ways that part may be gone on
+        different stages, each of which sees other records as well.
+        """
         marks = self.marks.copy()
-        marks[:, FIXED + fork] = np.arange(len(marks)) * ways + way
+        roots = marks[:, ROOT]
+        places = np.arange(len(marks)) - np.searchsorted(roots, roots, side="left")
+        marks[:, FIXED + fork] = places * ways + way
         return Flow(self.batch, marks)
 
 

@@ -45,15 +45,18 @@ class Steps:
     entries: Mapping[str, frozenset[str]]
 
     @classmethod
-    def of(cls, operators: Sequence[Operator], forks: Forks) -> Steps:
-        """Make the steps of these operators, parents first."""
+    def of(cls, operators: Sequence[Operator], forks: Forks, lanes: Mapping[str, int] | None = None) -> Steps:
+        """Make the steps of these operators, parents first.
+
+        ``lanes`` numbers the repartitions of all stages, where these are the operators of one.
+        """
+        if lanes is None:
+            moves = [operator.node.name for operator in operators if isinstance(operator.node, RepartitionNode)]
+            lanes = {name: place for place, name in enumerate(moves, start=1)}
         by_node: dict[str, Step] = {}
-        lanes = 0
         for operator in operators:
-            if isinstance(operator.node, TopicSinkNode | DeltaSinkNode):
-                continue
-            lanes += isinstance(operator.node, RepartitionNode)
-            by_node[operator.node.name] = make_step(operator, lane=lanes)
+            if not isinstance(operator.node, TopicSinkNode | DeltaSinkNode):
+                by_node[operator.node.name] = make_step(operator, lane=lanes.get(operator.node.name, 0))
         return cls(operators, forks, by_node, _entries([operator.node for operator in operators]))
 
     @cached_property

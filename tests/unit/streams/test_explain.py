@@ -54,14 +54,14 @@ Read topic flights
 Reader (in Arrow, per batch, before rows reach Spark)
   KSTREAM-FILTER-0000000001: filter not Python \
 test_functions_branches_and_a_change_of_key.<locals>.is_late (batchwise)
-Records move: yes
-  KSTREAM-AGGREGATE-0000000005: to the bucket of carrier
-Task (per bucket, in record order, stateful: transformWithState)
   KSTREAM-MAPVALUES-0000000002: columns hours=(delay / 60)
   DELTA-SINK-0000000003: append to Delta table late
   KSTREAM-KEY-SELECT-0000000004: key carrier
   KSTREAM-KEY-SELECT-0000000004-repartition: through topic KSTREAM-KEY-SELECT-0000000004-repartition \
 to the bucket of carrier
+Records move: yes
+  KSTREAM-KEY-SELECT-0000000004-repartition: to the bucket of carrier in stage 1
+Stage 1 (per bucket, in record order, stateful: transformWithState)
   KSTREAM-AGGREGATE-0000000005: count=count() per carrier and window (hopping every 5 ms, 10 ms, grace 0 ms); \
 store c, emit every
   KTABLE-TOSTREAM-0000000006: updates of the table as a stream

@@ -11,7 +11,6 @@ from millrace_streams import (
     TopicShape,
     TopologyError,
     UnknownColumnError,
-    UnsupportedTopologyError,
     batchwise,
     col,
     compile_topology,
@@ -229,16 +228,20 @@ def test_a_table_is_not_a_stream():
     assert compile_flights(builder.build()).layouts["KTABLE-TOSTREAM-0000000003"].key == ("origin",)
 
 
-def test_a_second_source_is_refused_on_spark_for_now():
-    builder = StreamsBuilder()
-    builder.stream("flights").to_delta("a")
-    builder.stream("others", schema=FLIGHTS.schema).to_delta("b")
-    frames = {"flights": None, "others": None}
-    with (
-        mock.patch.object(Inputs, "shape_of", return_value=(FLIGHTS, 1)),
-        pytest.raises(UnsupportedTopologyError, match=r"KSTREAM-SOURCE-0000000002: a topology with a second source"),
-    ):
-        Job.prepare(builder.build(), Inputs(frames=frames))
+def test_topics_that_meet_before_their_records_moved_must_have_as_many_partitions():
+    def prepare(build):
+        builder = StreamsBuilder()
+        build(*(builder.stream(topic, schema=FLIGHTS.schema, key_columns=["origin"]) for topic in ("few", "many")))
+        partitions = {"few": (FLIGHTS, 1), "many": (FLIGHTS, 3)}
+        with mock.patch.object(Inputs, "shape_of", side_effect=lambda topic, key: partitions[topic]):
+            return Job.prepare(builder.build(), Inputs(bootstrap_servers="nowhere:1"))
+
+    def alike(few, many):
+        few.merge(many).group_by_key().count().to_delta("t")
+
+    with pytest.raises(TopologyError, match="KSTREAM-SOURCE-0000000001: many has 3 partitions, few has 1: what is"):
+        prepare(alike)
+    assert prepare(lambda few, many: few.repartition().merge(many).group_by_key().count().to_delta("t")).buckets == 3
 
 
 def test_only_the_columns_that_count_are_read():

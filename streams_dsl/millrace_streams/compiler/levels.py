@@ -1,0 +1,177 @@
+"""On which stage each node runs: how often records have moved to another bucket before they come to it.
+
+A stage is what runs between two moves. Rows that a later stage needs are *sent* there, and a send goes to the bucket of
+the row's key; so rows may be brought together that lie in different places: those of a topic lie in the partition that
+its producer chose, those that were sent lie by our own hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from millrace_streams.compiler.plan import Plan
+from millrace_streams.compiler.tables import looked_up
+from millrace_streams.errors import UnsupportedTopologyError
+from millrace_streams.graph import (
+    AnswerNode,
+    GroupTableNode,
+    MapNode,
+    MergeNode,
+    Node,
+    ProcessNode,
+    RepartitionNode,
+    SelectKeyFunctionNode,
+    SelectKeyNode,
+    StreamTableJoinNode,
+    SubscribeNode,
+)
+from millrace_streams.layout import Layout
+from millrace_streams.steps import Operator
+
+Placed: TypeAlias = Literal["partition", "key", "other"]
+"""Where rows lie: in the partition of their key, in the bucket of their key's hash, or by what was their key before."""
+
+_NEW_KEY: Final = (SelectKeyFunctionNode, MapNode, GroupTableNode, SubscribeNode, AnswerNode)
+
+
+@dataclass(slots=True)
+class Levels:
+    """The stage of each node of a plan's task, and of the heads of its readers (0).
+
+    ``everywhere`` are the nodes of global tables: they run on each stage that looks at them, in every bucket.
+    """
+
+    plan: Plan
+    number: dict[str, int] = field(default_factory=dict)
+    everywhere: frozenset[str] = frozenset()
+    _moves: frozenset[str] = frozenset()
+    _placed: dict[str, Placed] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: Plan) -> Levels:
+        """Find the stages. Raises ``UnsupportedTopologyError`` for processors of several stages that share a store."""
+        moves = frozenset(each.node.name for each in plan.task if isinstance(each.node, RepartitionNode))
+        levels = cls(plan, everywhere=_everywhere(plan), _moves=moves)
+        for reader in plan.readers:
+            if not reader.source.broadcast:
+                levels.number[reader.head] = 0
+                levels._placed[reader.head] = _placed_by_key(plan.layouts[reader.head], "partition")
+        for operator in plan.task:
+            if operator.node.name not in levels.everywhere:
+                levels._place(operator)
+        for operator in reversed(plan.task):
+            if operator.node.name not in levels.everywhere:
+                levels._raise(operator.node)
+        levels._check_shared_stores()
+        return levels
+
+    def available(self, name: str) -> int:
+        """The first stage that can read a node's rows where they were sent, or the one that they are made on."""
+        return self.number[name] + (name in self._moves)
+
+    def parents(self, node: Node) -> list[str]:
+        """The parents whose rows come from buckets."""
+        return [name for name in node.parents if name not in self.everywhere]
+
+    def _place(self, operator: Operator) -> None:
+        node = operator.node
+        parents = self.parents(node)
+        here = max(self.available(name) for name in parents)
+        if len(parents) > 1 and _brings_together(operator) and not self._together(parents, here):
+            here += 1
+        self.number[node.name] = here
+        self._placed[node.name] = self._result(operator, parents, here)
+
+    def _found(self, name: str, here: int) -> Placed:
+        """How a parent's rows lie on a stage: those that are sent there lie by their key."""
+        return self._placed[name] if self.available(name) == here else "key"
+
+    def _together(self, parents: list[str], here: int) -> bool:
+        return {self._found(name, here) for name in parents} in ({"partition"}, {"key"})
+
+    def _result(self, operator: Operator, parents: list[str], here: int) -> Placed:
+        node = operator.node
+        found = {self._found(name, here) for name in parents}
+        if isinstance(node, RepartitionNode):
+            return "key"
+        changed = isinstance(node, _NEW_KEY) or (isinstance(node, ProcessNode) and not node.fixed_key)
+        if changed or len(found) > 1:
+            return "other"
+        [placed] = found
+        return _placed_by_key(operator.result, placed) if isinstance(node, SelectKeyNode) else placed
+
+    def _raise(self, node: Node) -> None:
+        """Move a table to the stage that looks at its rows, if nobody needs it before."""
+        children = list(self.plan.topology.children(node.name))
+        looking = [self.number[child.name] for child in children if node.name in looked_up(child)]
+        if looking and max(looking) > self.number[node.name]:
+            self.number[node.name] = min(self.number[child.name] for child in children)
+
+    def _check_shared_stores(self) -> None:
+        users: dict[str, Node] = {}
+        for operator in self.plan.task:
+            node = operator.node
+            if not isinstance(node, ProcessNode):
+                continue
+            for store in node.stores:
+                other = users.setdefault(store, node)
+                if self.number[other.name] != self.number[node.name]:
+                    raise UnsupportedTopologyError(
+                        f"{node.name}: it shares the store {store} with {other.name}, but records move to other "
+                        "buckets between them: give each a store of its own, or run it in the test driver"
+                    )
+
+
+def _brings_together(operator: Operator) -> bool:
+    """Whether rows of one key must be in one bucket, whichever parent they come from."""
+    node = operator.node
+    if isinstance(node, MergeNode):
+        return operator.result.bucket_columns is not None
+    return not (isinstance(node, StreamTableJoinNode) and node.selector is not None)
+
+
+def _placed_by_key(layout: Layout, placed: Placed) -> Placed:
+    """Rows whose bucket is decided by a part of the key alone, or by none, lie otherwise than by their key."""
+    return placed if layout.key and layout.bucket_columns == layout.key else "other"
+
+
+def _everywhere(plan: Plan) -> frozenset[str]:
+    found = {reader.head for reader in plan.readers if reader.source.broadcast}
+    for operator in plan.task:
+        if operator.node.parents and all(name in found for name in operator.node.parents):
+            found.add(operator.node.name)
+    return frozenset(found)
+
+
+def prologues(plan: Plan, levels: Levels, stateless: Mapping[str, bool]) -> dict[str, frozenset[str]]:
+    """The nodes of the first stage that can run where a source is read, by the source's head.
+
+    They and all before them come from one source and keep no state, and nobody of their stage that does needs them.
+    """
+    head_of = {reader.head: reader.head for reader in plan.readers if not reader.source.broadcast}
+    first = [each.node for each in plan.task if levels.number.get(each.node.name) == 0]
+    for node in first:
+        found = {head_of.get(name) for name in node.parents}
+        head = found.pop()
+        if not found and head is not None and stateless[node.name]:
+            head_of[node.name] = head
+    heads = set(head_of.values())
+    while late := {name for name in _not_alone(first, set(head_of)) if name not in heads}:
+        head_of = {name: head for name, head in head_of.items() if name not in late}
+    nodes: dict[str, set[str]] = {}
+    for name, head in head_of.items():
+        nodes.setdefault(head, set()).update({name} - {head})
+    return {head: frozenset(names) for head, names in nodes.items()}
+
+
+def _not_alone(nodes: Sequence[Node], early: set[str]) -> set[str]:
+    """The early ones among the nodes that another one needs which is not, or that need such a one."""
+    found: set[str] = set()
+    for node in nodes:
+        if node.name not in early:
+            found.update(early & set(node.parents))
+        elif not early.issuperset(node.parents):
+            found.add(node.name)
+    return found

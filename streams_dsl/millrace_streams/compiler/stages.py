@@ -1,0 +1,229 @@
+"""Stages: a plan's task cut where records move, for runners that have more than one bucket.
+
+*Prologues* run where a source is read, before anything crosses into the JVM; *stages* run per bucket. Each says which
+rows it sends to which later stage. A table that a later stage looks up, and that an earlier one needs as well, is kept
+twice: its changes are sent on and filed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+
+from millrace_streams.compiler.cuts import with_parents
+from millrace_streams.compiler.levels import Levels, prologues
+from millrace_streams.compiler.plan import Edge, Plan, SourceReader, is_output
+from millrace_streams.compiler.tables import history_of, looked_up
+from millrace_streams.graph import (
+    AnswerNode,
+    DeltaSinkNode,
+    MaterializeNode,
+    Node,
+    ProcessNode,
+    RepartitionNode,
+    SinkNode,
+    SubscribeNode,
+    TableNode,
+)
+from millrace_streams.layout import ASKING, KEY, WINDOW_COLUMNS, Layout
+from millrace_streams.steps import Operator
+
+Way: TypeAlias = Literal["partition", "key", "all"]
+"""To which bucket rows go: their partition's, their key's, all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Rows of ``node`` go to ``stage``, there to the bucket of ``key`` if that is the way.
+
+    ``pickled`` ones are notes of a foreign-key join, which have no columns.
+    """
+
+    node: str
+    layout: Layout
+    stage: int
+    way: Way
+    key: tuple[pa.Field, ...]
+    pickled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What runs per bucket between two moves, or (``number`` -1) where the source of ``head`` is read.
+
+    ``receives`` are the nodes whose rows come in.
+    """
+
+    number: int
+    operators: tuple[Operator, ...]
+    sends: tuple[Send, ...] = ()
+    receives: tuple[Send, ...] = ()
+    head: str | None = None
+
+    @property
+    def outputs(self) -> tuple[SinkNode | RepartitionNode, ...]:
+        """The nodes whose rows leave the topology."""
+        return tuple(operator.node for operator in self.operators if is_output(operator.node))
+
+    @property
+    def incremental(self) -> bool:
+        """Whether a bucket's rows come in the order in which they are to be taken, from one source."""
+        return [send.way for send in self.receives] == ["partition"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """A plan cut into stages. ``lanes`` numbers the moves, as the marks of what went through them do."""
+
+    plan: Plan
+    prologues: tuple[Stage, ...]
+    stages: tuple[Stage, ...]
+    forks: Mapping[Edge, tuple[int, int, int]]
+    lanes: Mapping[str, int]
+
+
+def stages_of(plan: Plan) -> Stages:
+    """Cut a plan's task into stages. Raises ``UnsupportedTopologyError`` as ``Levels.of`` does."""
+    levels = Levels.of(plan)
+    early = prologues(plan, levels, {each.node.name: stateless(each) for each in plan.task})
+    cutter = _Cutter(plan, levels, early)
+    moves = [each.node.name for each in plan.task if isinstance(each.node, RepartitionNode)]
+    stages = cutter.stages()
+    return Stages(
+        plan=plan,
+        prologues=tuple(cutter.prologue(reader) for reader in plan.readers),
+        stages=stages,
+        forks=cutter.forks,
+        lanes={name: place for place, name in enumerate(moves, start=1)},
+    )
+
+
+def stateless(operator: Operator) -> bool:
+    """Whether an operator may run on any piece of a partition."""
+    node = operator.node
+    if isinstance(node, DeltaSinkNode):
+        # Of a table's rows only the newest of a key goes out: all of them must be in one place.
+        return not operator.given.table
+    return not (node.stores or looked_up(node) or isinstance(node, ProcessNode))
+
+
+class _Cutter:
+    """Sorts operators into stages, and finds what must be sent."""
+
+    def __init__(self, plan: Plan, levels: Levels, early: Mapping[str, frozenset[str]]) -> None:
+        self.forks = dict(plan.forks)
+        self._plan = plan
+        self._levels = levels
+        self._early = early
+        self._at_reader = {name: head for head, names in early.items() for name in (head, *names)}
+        self._notes = _notes(plan)
+        self._heads = {reader.head: reader for reader in plan.readers}
+        self._operators = dict(self._sorted())
+        self._received = {number: tuple(self._receives(number)) for number in self._operators}
+
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages that run per bucket, without those on which nothing does."""
+        return tuple(
+            Stage(
+                number=number,
+                operators=tuple(operators),
+                sends=tuple(self._sends(number, [operator.node.name for operator in operators])),
+                receives=self._received[number],
+            )
+            for number, operators in sorted(self._operators.items())
+            if operators
+        )
+
+    def prologue(self, reader: SourceReader) -> Stage:
+        """What runs where a source is read, and where its records go from there."""
+        head = reader.head
+        own = self._early.get(head, frozenset())
+        operators = tuple(operator for operator in self._plan.task if operator.node.name in own)
+        sends = list(self._sends(-1, [head, *(operator.node.name for operator in operators)]))
+        return Stage(number=-1, operators=operators, sends=tuple(sends), head=head)
+
+    def _sorted(self) -> Iterator[tuple[int, list[Operator]]]:
+        everywhere = [operator for operator in self._plan.task if operator.node.name in self._levels.everywhere]
+        for number in range(max(self._levels.number.values(), default=0) + 1):
+            operators: list[Operator] = []
+            for operator in self._plan.task:
+                name = operator.node.name
+                if name not in self._at_reader and self._levels.number.get(name) == number:
+                    operators.extend(self._with_copies(operator, number))
+            used = {parent for operator in operators for parent in operator.node.parents}
+            for each in reversed(everywhere):
+                if each.node.name in used:
+                    used.update(each.node.parents)
+            yield number, [*(each for each in everywhere if each.node.name in used), *operators]
+
+    def _with_copies(self, operator: Operator, number: int) -> Iterator[Operator]:
+        """The operator, after copies of the tables that it looks up and that are kept on another stage."""
+        node = operator.node
+        parents, reads = list(node.parents), list(operator.reads)
+        for place, parent in enumerate(node.parents):
+            if parent not in looked_up(node) or self._levels.number.get(parent, number) == number:
+                continue
+            copy = self._copy(node, parent)
+            edge = (parent, node.name, place)
+            if edge in self.forks:
+                self.forks[parent, copy.name, 0] = self.forks[edge]
+            layout = self._plan.layouts[parent]
+            yield Operator(node=copy, inputs=(layout,), result=layout, reads=(None,), versioned=(False,))
+            parents[place], reads[place] = copy.name, copy.store
+        yield replace(operator, node=with_parents(node, tuple(parents)), reads=tuple(reads))
+
+    def _copy(self, node: Node, parent: str) -> MaterializeNode:
+        table = self._plan.topology.node(parent)
+        nodes = {each.name: each for each in self._plan.topology.nodes}
+        return MaterializeNode(
+            name=f"{parent}-for-{node.name}",
+            parents=(parent,),
+            store=f"{parent}-for-{node.name}-STATE-STORE",
+            sends_old=isinstance(table, TableNode) and table.sends_old,
+            history_ms=history_of(parent, nodes),
+        )
+
+    def _receives(self, number: int) -> Iterator[Send]:
+        """What comes into a stage from before it."""
+        operators = self._operators[number]
+        own = {operator.node.name for operator in operators}
+        wanted = (name for operator in operators for name in operator.node.parents if name not in own)
+        for name in dict.fromkeys(wanted):
+            way: Way = "partition" if number == 0 else "key"
+            if name in self._heads and self._heads[name].source.broadcast:
+                way = "all"
+            layout = self._plan.layouts[name]
+            key = self._notes.get(name) or tuple(layout.schema.field(column) for column in layout.key)
+            yield Send(node=name, layout=layout, stage=number, way=way, key=key, pickled=name in self._notes)
+
+    def _sends(self, number: int, names: Iterable[str]) -> Iterator[Send]:
+        """What of these nodes, made on one stage, later stages receive."""
+        made = set(names)
+        for later, received in self._received.items():
+            if later > number:
+                yield from (send for send in received if send.node in made)
+
+
+def _notes(plan: Plan) -> dict[str, tuple[pa.Field, ...]]:
+    """The nodes that give notes of a foreign-key join, before and after they moved, with the key that these go by.
+
+    A question goes to the row that it asks for, an answer back to the row that asked.
+    """
+    found: dict[str, tuple[pa.Field, ...]] = {}
+    for operator in plan.task:
+        node, schema = operator.node, operator.result.schema
+        match node:
+            case SubscribeNode():
+                found[node.name] = (schema.field(KEY),)
+            case AnswerNode():
+                asking = [field for field in schema if field.name.startswith(ASKING)]
+                names = [field.name.removeprefix(ASKING) for field in asking]
+                found[node.name] = tuple(
+                    field for field, name in zip(asking, names, strict=True) if name not in WINDOW_COLUMNS
+                )
+            case RepartitionNode() if node.parents[0] in found:
+                found[node.name] = found[node.parents[0]]
+    return found

@@ -1,0 +1,264 @@
+"""Rows on their way from one stage to another: columns of what flows, with the place of each in the order of records.
+
+Beside the layout's columns a frame has ``__offset``, and where it is not what the receiver takes without it:
+``__order`` (of records of several partitions, the one with the smaller number goes first), ``__topic`` and
+``__partition`` of the record that a row goes back to, its marks as ``__mark.<n>``, what a change of a table replaces
+as ``__old.<column>``, and ``__latest``. Notes of a foreign-key join, which have no columns, are pickled; they live
+within a micro-batch only.
+
+Where rows of several partitions meet, they are put in order by ``__sequence`` if the source has it. Else the record
+goes first that comes first in its partition and has the earliest time, as in Kafka Streams; one that is older than
+another before it in its partition counts as that one.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from millrace.clients.producing.partitioner import partitions_of
+from millrace.schemas import is_keyable
+from millrace_streams.layout import Layout
+from millrace_streams.steps.batch import OFFSET, PARTITION, SEQUENCE, TIMESTAMP, TOMBSTONE, Batch, Rows
+from millrace_streams.steps.codec import columns_of, values_of
+from millrace_streams.steps.evaluation import to_arrow
+from millrace_streams.steps.flow import LANE, ROOT, Flow, Marks, Origin
+from millrace_streams.windows import Windowed
+
+ORDER: Final = "__order"
+TOPIC: Final = "__topic"
+_MARK: Final = "__mark."
+_OLD: Final = "__old."
+_OLD_THERE: Final = "__old"
+_LATEST: Final = "__latest"
+_PICKLED: Final = "__pickled"
+_BUCKET: Final = "__bucket"
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """The records that rows go back to, by their root mark: their order, and where they were read."""
+
+    order: Rows
+    topic: Rows
+    partition: Rows
+    offset: Rows
+
+    def origin(self, topics: Sequence[str]) -> Callable[[int], Origin]:
+        """Where a record was read, by its root mark."""
+
+        def found(root: int) -> Origin:
+            return Origin(topics[int(self.topic[root])], int(self.partition[root]), int(self.offset[root]))
+
+        return found
+
+
+def crossing_frame(flow: Flow, roots: Roots, *, pickled: bool, topic: bool) -> pl.DataFrame:
+    """The rows of a flow as they travel; ``topic`` says that their records may be of several topics."""
+    batch, marks = flow.batch, flow.marks
+    number = marks[:, ROOT]
+    frame = _pickled_frame(batch) if pickled else _plain_frame(batch)
+    columns = [
+        pl.Series(OFFSET, roots.offset[number]),
+        pl.Series(ORDER, roots.order[number]),
+        pl.Series(PARTITION, roots.partition[number], dtype=pl.Int32),
+    ]
+    if topic:
+        columns.append(pl.Series(TOPIC, roots.topic[number], dtype=pl.Int32))
+    for place in range(ROOT + 1, marks.shape[1]):
+        if marks[:, place].any():
+            columns.append(pl.Series(f"{_MARK}{place}", marks[:, place]))
+    return frame.with_columns(columns)
+
+
+def head_frame(read: pl.DataFrame, lane: int) -> pl.DataFrame:
+    """Rows of a source on the way to the bucket of their own partition."""
+    frame = read.rename({SEQUENCE: ORDER}, strict=False)
+    return frame.with_columns(pl.lit(lane, pl.Int64).alias(f"{_MARK}{LANE}")) if lane else frame
+
+
+def by_bucket(frame: pl.DataFrame, key: Sequence[pa.Field], buckets: int) -> list[tuple[int, pl.DataFrame]]:
+    """A crossing frame cut by the bucket of its rows' keys, which are of the types of ``key``.
+
+    The hash is that of topics' partitions (murmur2); what has no key is in the first bucket.
+    """
+    if not frame.height:
+        return []
+    if buckets == 1:
+        return [(0, frame)]
+    keys = to_arrow(_keys(frame, key), pa.schema(key))
+    numbers = np.maximum(partitions_of(_hashable(keys), buckets), 0)
+    parts = frame.with_columns(pl.Series(_BUCKET, numbers)).partition_by(
+        _BUCKET, as_dict=True, include_key=False, maintain_order=True
+    )
+    return [(int(bucket), part) for (bucket,), part in sorted(parts.items())]
+
+
+def arrive(
+    frames: Mapping[str, pl.DataFrame],
+    layouts: Mapping[str, Layout],
+    topics: Mapping[str, int],
+    bucket: int,
+    forks: int,
+) -> tuple[dict[str, Flow], Roots]:
+    """Frames that came to a stage as flows in the order of their records, by node.
+
+    ``topics`` gives the number of the topic of nodes whose rows are all of one.
+    """
+    whole = pl.concat(
+        [_identity(frame, topics.get(name, 0), bucket) for name, frame in frames.items()]
+        or [pl.DataFrame(schema=_IDENTITY)]
+    )
+    numbers, roots = _number(whole)
+    flows: dict[str, Flow] = {}
+    start = 0
+    for name, frame in frames.items():
+        marks = _marks(frame, numbers[start : start + frame.height], forks)
+        start += frame.height
+        flows[name] = _in_order(frame, marks, layouts[name])
+    return flows, roots
+
+
+_IDENTITY: Final = {TOPIC: pl.Int32, PARTITION: pl.Int32, OFFSET: pl.Int64, ORDER: pl.Int64}
+
+
+def _identity(frame: pl.DataFrame, topic: int, bucket: int) -> pl.DataFrame:
+    """Which record each row goes back to, and the order of it that the row itself knows."""
+    defaults = {TOPIC: pl.lit(topic), PARTITION: pl.lit(bucket), ORDER: pl.col(TIMESTAMP)}
+    columns = [pl.col(name) if name in frame.columns else defaults[name].alias(name) for name in _IDENTITY]
+    return frame.select(*columns).cast(_IDENTITY)  # type: ignore[arg-type]
+
+
+def _number(rows: pl.DataFrame) -> tuple[Rows, Roots]:
+    """Number the records: the root mark of each row, and what is known of each record."""
+    topic, partition, offset, order = (rows[name].to_numpy().astype(np.int64) for name in _IDENTITY)
+    sorting = np.arange(len(offset))
+    if _changes(topic, partition)[1:].any() or not _is_sorted(offset):
+        sorting = np.lexsort([offset, partition, topic])
+        topic, partition, offset, order = topic[sorting], partition[sorting], offset[sorting], order[sorting]
+    place_changes = _changes(topic, partition)
+    begins = place_changes | _changes(offset)
+    order = _never_back(order, np.flatnonzero(place_changes))
+    first = np.flatnonzero(begins)
+    # Rows of one record count as the last of them.
+    last = np.append(first[1:], len(order)) - 1 if len(first) else first
+    # What is equal in order stays as it is sorted: by topic, partition, offset.
+    of_record = np.argsort(order[last], kind="stable")
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[of_record] = np.arange(len(first))
+    numbers = np.empty(len(order), dtype=np.int64)
+    numbers[sorting] = rank[np.cumsum(begins) - 1]
+    found = first[of_record]
+    return numbers, Roots(order[last][of_record], topic[found], partition[found], offset[found])
+
+
+def _changes(*columns: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Where a row differs from the one before it; the first one does."""
+    changed = np.zeros(len(columns[0]), dtype=np.bool_)
+    for column in columns:
+        changed[1:] |= column[1:] != column[:-1]
+    changed[:1] = True
+    return changed
+
+
+def _is_sorted(numbers: Rows) -> bool:
+    return bool((numbers[1:] >= numbers[:-1]).all())
+
+
+def _never_back(order: Rows, begins: Rows) -> Rows:
+    """The largest order so far, in each partition by itself."""
+    result = order.copy()
+    for start, end in zip(begins, [*begins[1:], len(order)], strict=True):
+        np.maximum.accumulate(order[start:end], out=result[start:end])
+    return result
+
+
+def _marks(frame: pl.DataFrame, roots: Rows, forks: int) -> Marks:
+    marks = np.zeros((frame.height, LANE + 1 + forks), dtype=np.int64)
+    marks[:, ROOT] = roots
+    for place in range(ROOT + 1, marks.shape[1]):
+        if (name := f"{_MARK}{place}") in frame.columns:
+            marks[:, place] = frame[name].fill_null(0).to_numpy()
+    return marks
+
+
+def _in_order(frame: pl.DataFrame, marks: Marks, layout: Layout) -> Flow:
+    if marks[:, ROOT + 1 :].any() or not _is_sorted(marks[:, ROOT]):
+        order = np.lexsort(marks.T[::-1])
+        frame, marks = frame[order], marks[order]
+    return Flow(_batch(frame, layout), marks)
+
+
+def _plain_frame(batch: Batch) -> pl.DataFrame:
+    layout, frame = batch.layout, batch.frame
+    reserved = [TIMESTAMP, TOMBSTONE] if TOMBSTONE in frame.columns else [TIMESTAMP]
+    plain = frame.select(*layout.names, *reserved)
+    if layout.table and any(old is not None for old in batch.olds):
+        olds = columns_of(layout, batch.keys, batch.olds)
+        values = [each.alias(f"{_OLD}{each.name}") for each in olds if each.name in layout.value_columns]
+        there = pl.Series(_OLD_THERE, [old is not None for old in batch.olds], dtype=pl.Boolean)
+        plain = plain.with_columns(*values, there)
+    if batch.latest is not None:
+        plain = plain.with_columns(pl.Series(_LATEST, batch.latest, dtype=pl.Boolean))
+    return plain
+
+
+def _batch(frame: pl.DataFrame, layout: Layout) -> Batch:
+    if _PICKLED in frame.columns:
+        rows = [pickle.loads(row) for row in frame[_PICKLED].to_list()]
+        keys, values = [key for key, _ in rows], [value for _, value in rows]
+        return Batch.of_lists(layout, keys, values, frame[TIMESTAMP].to_list())
+    reserved = [TIMESTAMP, TOMBSTONE] if TOMBSTONE in frame.columns else [TIMESTAMP]
+    batch = Batch.of_frame(layout, frame.select(*layout.names, *reserved), olds=_olds(frame, layout))
+    if _LATEST in frame.columns:
+        batch.latest = frame[_LATEST].fill_null(True).to_list()
+    return batch
+
+
+def _olds(frame: pl.DataFrame, layout: Layout) -> list[Any] | None:
+    if _OLD_THERE not in frame.columns:
+        return None
+    names = [name for name in layout.names if name not in layout.value_columns]
+    olds = frame.select(*names, *(pl.col(f"{_OLD}{name}").alias(name) for name in layout.value_columns))
+    values = values_of(layout, olds)
+    return [value if there else None for value, there in zip(values, frame[_OLD_THERE].to_list(), strict=True)]
+
+
+def _pickled_frame(batch: Batch) -> pl.DataFrame:
+    rows = [pickle.dumps(row) for row in zip(batch.keys, batch.values, strict=True)]
+    return pl.DataFrame(
+        [
+            pl.Series(_PICKLED, rows, dtype=pl.Binary),
+            pl.Series(TIMESTAMP, batch.times, dtype=pl.Int64),
+        ]
+    )
+
+
+def _keys(frame: pl.DataFrame, key: Sequence[pa.Field]) -> pl.DataFrame:
+    """The columns that decide the bucket: the key's, without its window."""
+    if _PICKLED not in frame.columns:
+        return frame.select(field.name for field in key)
+    keys = [pickle.loads(row)[0] for row in frame[_PICKLED].to_list()]
+    bare = Layout(schema=pa.schema(key), key=tuple(field.name for field in key), bucket_columns=None)
+    found = [each.key if isinstance(each, Windowed) else each for each in keys]
+    return pl.DataFrame(columns_of(bare, found, [None] * len(found)))
+
+
+def _hashable(keys: pa.Table) -> pa.Table:
+    """Columns of types that topics have as keys; of others something that is equal where they are."""
+    columns = []
+    for column in keys.columns:
+        if pa.types.is_floating(column.type):
+            # Minus zero is equal to zero, but not in its bits.
+            numbers = column.to_numpy().astype(np.float64) + 0.0
+            column = pa.chunked_array([pa.array(numbers.view(np.int64), mask=np.asarray(column.is_null()))])
+        elif not is_keyable(column.type):
+            column = pa.chunked_array([pa.array([None if cell is None else repr(cell) for cell in column.to_pylist()])])
+        columns.append(column)
+    return pa.table(columns, names=keys.column_names)

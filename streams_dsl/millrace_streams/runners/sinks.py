@@ -1,0 +1,186 @@
+"""Where results go: Delta tables, topics, functions of the user's; each takes a micro-batch once.
+
+Tables are written under a Delta transaction, topics under a transaction of our sink, both named by the query's id (from
+its checkpoint) and the sink's node, and numbered by the micro-batch: one that Spark runs again after a crash is passed
+over by those that had it. A function is told the number and must see to that itself, as with Spark's ``foreachBatch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from millrace.errors import UsageError
+from millrace_streams.compiler import Plan
+from millrace_streams.graph import DeltaSinkNode
+from millrace_streams.runners.delta import ensure_table, overwrite, upsert
+from millrace_streams.runners.output import Counts, address, packed_of, spark_schema, unpacked
+from millrace_streams.runners.topic_rows import OPAQUE_ROWS, OpaqueRows, check_opaque
+from millrace_streams.runners.worker import Sink, sinks_of
+from millrace_streams.steps.batch import TOMBSTONE
+from pyspark_millrace.delta.transactions import Transaction, append_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BatchFunction: TypeAlias = "Callable[[DataFrame, int], None]"
+"""Takes the rows of a micro-batch and its number."""
+
+
+class Target(Protocol):
+    """What takes the rows of one sink."""
+
+    def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
+        """Make ready before the first batch, or check what a batch job will replace. Raises what is wrong with it."""
+        ...
+
+    def write(self, results: DataFrame, transaction: Transaction | None) -> None:
+        """Take a micro-batch's rows, or without a transaction all rows of a batch job."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTarget:
+    """A Delta table at a path: a stream's rows are appended, a table's update or delete those of their key."""
+
+    sink: Sink
+    path: str
+
+    def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
+        """Create the table, or check its columns."""
+        if not replaced:
+            ensure_table(spark, self.path, spark_schema(self.sink.layout))
+
+    def write(self, results: DataFrame, transaction: Transaction | None) -> None:
+        """Append, upsert, or replace all."""
+        sink, layout = self.sink, self.sink.layout
+        if transaction is None:
+            overwrite(unpacked(results, sink.name, layout), self.path)
+            return
+        rows = unpacked(results, sink.name, layout, sink.reserved)
+        if layout.table:
+            upsert(rows, self.path, layout.row_key, transaction, mark=TOMBSTONE if sink.deletes else None)
+        else:
+            append_rows(rows, self.path, transaction)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTarget:
+    """A topic. Of an opaque one keys and values are written by their serdes, of a typed one columns by name."""
+
+    sink: Sink
+    topic: str
+    bootstrap_servers: str
+
+    def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
+        """Check that the topic is there and can hold the rows."""
+        if self._is_opaque():
+            check_opaque(self.sink.layout, self.sink.name, self.topic)
+
+    def write(self, results: DataFrame, transaction: Transaction | None) -> None:
+        """Send the rows, in the order in which they came out of each bucket."""
+        options = {"kafka.bootstrap.servers": self.bootstrap_servers, "topic": self.topic}
+        if transaction is not None:
+            options |= {"txnAppId": transaction.application, "txnVersion": str(transaction.version)}
+        self._rows(results).write.format("millrace").options(**options).mode("append").save()
+
+    def _rows(self, results: DataFrame) -> DataFrame:
+        if not self._is_opaque():
+            return unpacked(results, self.sink.name, self.sink.layout, self.sink.reserved)
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        rows = OpaqueRows(self.sink.layout)
+        return packed_of(results, self.sink.name).mapInArrow(rows, from_arrow_schema(OPAQUE_ROWS))
+
+    def _is_opaque(self) -> bool:
+        from millrace.clients import Admin
+
+        with Admin({"bootstrap.servers": self.bootstrap_servers}) as admin:
+            return admin.describe_topic(self.topic).schema is None
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTarget:
+    """A function of the user's."""
+
+    sink: Sink
+    function: BatchFunction
+
+    def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
+        """There is nothing to do."""
+
+    def write(self, results: DataFrame, transaction: Transaction | None) -> None:
+        """Call it."""
+        rows = unpacked(results, self.sink.name, self.sink.layout, self.sink.reserved)
+        self.function(rows, 0 if transaction is None else transaction.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Sinks:
+    """All sinks of a plan."""
+
+    targets: Mapping[str, Target]
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        tables: Mapping[str, str] | str | None,
+        bootstrap_servers: str | None,
+        foreach_batch: Mapping[str, BatchFunction] | None,
+    ) -> Sinks:
+        """Say where each sink's rows go. Raises ``UsageError`` for one without a place, or a place without a sink."""
+        functions = dict(foreach_batch or {})
+        names = [address(node) for node in plan.outputs]
+        for name in functions.keys() - set(names):
+            raise UsageError(f"foreach_batch: the topology writes no {name}; it writes {', '.join(names)}")
+        paths = _paths([name for name in plan.topology.tables if name not in functions], tables)
+        sinks = sinks_of(plan)
+        targets: dict[str, Target] = {}
+        for node in plan.outputs:
+            sink, name = sinks[node.name], address(node)
+            if name in functions:
+                targets[node.name] = FunctionTarget(sink, functions[name])
+            elif isinstance(node, DeltaSinkNode):
+                targets[node.name] = DeltaTarget(sink, paths[name])
+            elif bootstrap_servers is not None:
+                targets[node.name] = TopicTarget(sink, name, bootstrap_servers)
+            else:
+                raise UsageError(
+                    f"{node.name}: where is the topic {name}? give bootstrap_servers, or foreach_batch="
+                    f"{{{name!r}: function}}"
+                )
+        return cls(targets)
+
+    def prepare(self, spark: SparkSession, *, replaced: bool = False) -> None:
+        """Make all ready; ``replaced`` says that tables are written anew, whatever they are. Raises what is wrong."""
+        for target in self.targets.values():
+            target.prepare(spark, replaced=replaced)
+
+    def write(self, results: DataFrame, counts: Counts, query_id: str | None, batch_id: int) -> None:
+        """Write a micro-batch to all sinks that it has rows for."""
+        for name, target in self.targets.items():
+            if counts.rows[name]:
+                target.write(results, Transaction(application=f"{query_id}/{name}", version=batch_id))
+
+    def write_all(self, results: DataFrame, counts: Counts) -> None:
+        """Write what a batch job came to: tables are replaced, topics get it added."""
+        for name, target in self.targets.items():
+            if counts.rows[name] or isinstance(target, DeltaTarget):
+                target.write(results, None)
+
+
+def _paths(names: Sequence[str], tables: Mapping[str, str] | str | None) -> dict[str, str]:
+    """Where each Delta table lies. ``tables`` may be one path if there is one table."""
+    if isinstance(tables, str):
+        if len(names) != 1:
+            raise UsageError(f"one path for the tables {', '.join(names) or 'none'}: give tables={{name: path}}")
+        tables = {names[0]: tables}
+    given = dict(tables or {})
+    for name in given.keys() - set(names):
+        raise UsageError(f"the topology writes no table {name}; its tables are {', '.join(names)}")
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise UsageError(f"where does the table {missing[0]} lie? give tables={{{missing[0]!r}: path}}")
+    return given

@@ -1,0 +1,131 @@
+"""Where a plan is cut: what runs where a source is read, what on which stage, and what is sent between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millrace_streams import (
+    StreamsBuilder,
+    UnsupportedTopologyError,
+    compile_topology,
+    key_value_store,
+    tumbling,
+    within,
+)
+from millrace_streams.compiler import Stages, stages_of
+
+TYPES = {"key": "string", "value": "long"}
+
+
+def cut(build: Callable[..., None], *topics: str) -> Stages:
+    builder = StreamsBuilder()
+    build(*(builder.stream(topic, **TYPES) for topic in topics or ("x",)))
+    return stages_of(compile_topology(builder.build(), {}))
+
+
+def kinds(stages: Stages) -> dict[int, list[str]]:
+    return {
+        stage.number: [type(operator.node).__name__.removesuffix("Node") for operator in stage.operators]
+        for stage in stages.stages
+    }
+
+
+def sent(stages: Stages) -> list[tuple[int, int, str]]:
+    """From which stage (-1: where a source is read) to which, and how."""
+    every = [*stages.prologues, *stages.stages]
+    return sorted((stage.number, send.stage, send.way) for stage in every for send in stage.sends)
+
+
+def add(one: int, other: int) -> int:
+    return one + other
+
+
+def by_value(key: str, value: int) -> tuple[str, int]:
+    return str(value), value
+
+
+def test_a_move_right_after_what_needs_no_state_needs_no_stage_of_its_own():
+    stages = cut(lambda x: x.flat_map_values(lambda value: [value]).map(by_value).group_by_key().count().to_delta("t"))
+    assert kinds(stages) == {1: ["Aggregate", "DeltaSink"]}
+    assert sent(stages) == [(-1, 1, "key")]
+
+
+def test_without_state_all_runs_where_the_source_is_read():
+    stages = cut(lambda x: x.filter(lambda value: value > 1).map(by_value).to("out"))
+    assert kinds(stages) == {}
+    assert sent(stages) == []
+
+
+def test_an_aggregate_by_the_topics_key_stays_in_its_partition_and_its_regrouping_is_a_stage():
+    def build(x: Any) -> None:
+        counts = x.group_by_key().count()
+        counts.group_by(by_value, key="string").reduce(add, lambda one, other: one - other).to_delta("t")
+
+    stages = cut(build)
+    assert kinds(stages) == {0: ["Aggregate", "GroupTable", "Repartition"], 1: ["TableFold", "DeltaSink"]}
+    assert sent(stages) == [(-1, 0, "partition"), (0, 1, "key")]
+
+
+def test_a_table_comes_to_the_stage_where_it_is_looked_up():
+    def build(x: Any, y: Any) -> None:
+        x.map(by_value).join(y.to_table(store="s"), add).to_delta("t")
+
+    stages = cut(build, "x", "y")
+    assert kinds(stages) == {1: ["ToTable", "StreamTableJoin", "DeltaSink"]}
+    assert sent(stages) == [(-1, 1, "key"), (-1, 1, "key")]
+
+
+def test_a_table_that_is_needed_before_as_well_is_filed_again():
+    def build(x: Any, y: Any) -> None:
+        table = y.to_table(store="s")
+        x.join(table, add).map(by_value).join(table, add).to_delta("t")
+
+    stages = cut(build, "x", "y")
+    assert kinds(stages)[1] == ["Materialize", "StreamTableJoin", "DeltaSink"]
+    copy, join, _ = stages.stages[1].operators
+    assert join.reads[1] == copy.node.stores[0] != "s"
+    assert sent(stages) == [(-1, 0, "partition"), (-1, 0, "partition"), (0, 1, "key"), (0, 1, "key")]
+
+
+def test_streams_that_meet_by_key_lie_by_the_same_hash_or_none():
+    def build(x: Any, y: Any) -> None:
+        x.join(y, add, window=within(5)).to_delta("unmoved")
+        x.map(by_value).outer_join(y, lambda one, other: 1, window=within(5)).to_delta("moved")
+
+    stages = cut(build, "x", "y")
+    assert kinds(stages) == {0: ["StreamStreamJoin", "DeltaSink"], 1: ["StreamStreamJoin", "DeltaSink"]}
+
+
+def test_a_global_table_is_on_every_stage_that_looks_at_it():
+    builder = StreamsBuilder()
+    table = builder.global_table("g", **TYPES)
+    x = builder.stream("x", **TYPES).join(table, add, selector=lambda key, value: key)
+    x.map(by_value).group_by_key().count().to_stream().join(table, add, selector=lambda key, value: key).to_delta("t")
+    stages = stages_of(compile_topology(builder.build(), {}))
+    assert [names.count("ToTable") for names in kinds(stages).values()] == [1, 1]
+    assert [way for _, _, way in sent(stages)].count("all") == 2
+
+
+def test_processors_of_several_stages_cannot_share_a_store():
+    class Keep:
+        def process(self, record: Any) -> None:
+            """Nothing."""
+
+    def build(x: Any) -> None:
+        store = key_value_store("s", **TYPES)
+        x.process(Keep, stores=[store], name="early").map(by_value).repartition().process(
+            Keep, stores=[store], name="late"
+        ).to_delta("t")
+
+    with pytest.raises(UnsupportedTopologyError, match="late: it shares the store s with early, but records move"):
+        cut(build)
+
+
+def test_windowed_counts_of_a_moved_stream_are_one_stage():
+    def build(x: Any) -> None:
+        x.map(by_value).group_by_key().windowed_by(tumbling(5)).count().to_stream().to("out")
+
+    assert kinds(cut(build)) == {1: ["Aggregate", "ToStream", "TopicSink"]}
