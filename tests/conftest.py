@@ -45,7 +45,7 @@ def module_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 
 DIALS = {
-    "DEMO_KILL_ROUNDS": 5,
+    "DEMO_KILL_ROUNDS": 3,
     "LOG_KILL_ROUNDS": 20,
     "BROKER_KILL_ROUNDS": 4,
     "LOG_CRASH_ROUNDS": 15,

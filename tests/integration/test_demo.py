@@ -1,4 +1,4 @@
-"""The demo, killed with SIGKILL in each of its steps and run again: the tables come out the same, row for row.
+"""The demo, killed with SIGKILL in any of its steps and run again: the tables come out the same, row for row.
 
 Each round wants more rows than the one before, so that there is something to do in every step of every round: a batch
 on top of the state, tables and offsets that the last kill left behind. The expected rows come from the data files
@@ -37,7 +37,7 @@ HANGING_UP = re.compile(
     rb"BrokenPipeError: .*\n"
 )
 """What PySpark prints when Spark hangs up on an idle planning worker: their daemon cannot be replaced by a setting."""
-# Five rounds start Spark some fifteen times for a few seconds each: the optimising compiler is never worth its time.
+# The rounds start Spark some ten times for a few seconds each: the optimising compiler is never worth its time.
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 END_SECONDS_MAX = 60.0
 POLL_SECONDS = 0.02
@@ -205,11 +205,15 @@ def assert_tables_are_right(work_dir: Path, datasets: list[Dataset]) -> None:
 
 
 def kills(rounds: int, chance: random.Random) -> list[tuple[Step, str]]:
-    """Each step in turn, and for the steps with Spark each kind of victim in an order of chance."""
+    """Each step in turn, and for the steps with Spark each kind of victim in an order of chance.
+
+    Fewer rounds than steps are some of them by chance, and the last.
+    """
     plan: list[tuple[Step, str]] = []
+    chosen = sorted(chance.sample(range(len(STEPS) - 1), min(rounds, len(STEPS)) - 1))
     while len(plan) < rounds:
         order = list(chance.sample(WITH_SPARK, len(WITH_SPARK)))
-        for step in STEPS:
+        for step in (*(STEPS[number] for number in chosen), STEPS[-1]):
             plan.append((step, order.pop() if step.victims == WITH_SPARK else chance.choice(step.victims)))
     return plan[:rounds]
 
@@ -217,7 +221,7 @@ def kills(rounds: int, chance: random.Random) -> list[tuple[Step, str]]:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.dial("DEMO_KILL_ROUNDS", seconds=300)
-def test_killed_in_every_step_and_run_again_the_tables_are_the_same(tmp_path: Path, rounds: int) -> None:
+def test_killed_in_any_step_and_run_again_the_tables_are_the_same(tmp_path: Path, rounds: int) -> None:
     seed = int(os.environ.get("DEMO_KILL_SEED") or random.SystemRandom().randrange(10**9))
     print(f"DEMO_KILL_SEED={seed}")
     chance = random.Random(seed)
@@ -231,6 +235,6 @@ def test_killed_in_every_step_and_run_again_the_tables_are_the_same(tmp_path: Pa
     for name, size in logged_before.items():
         written = HANGING_UP.sub(b"", (tmp_path / "logs" / name).read_bytes()[size:])
         assert b"Traceback" not in written, f"{name} of a run without a fault"
-    if rounds == len(STEPS):
+    if rounds <= len(STEPS):
         # The last round was killed in its report: all rows had gone through by then, and none went through again.
         assert printed.count("nothing new") >= 2 * 5, printed

@@ -1,10 +1,11 @@
-"""On a standalone cluster whose Python has everything but millrace, which comes as a zip file."""
+"""On a standalone cluster whose Python has everything but millrace, which comes as a zip file or from a wheel."""
 
 import json
 import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from .spark_cluster import Cluster, clean_environment
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 JOB = Path(__file__).with_name("cluster_job.py")
+PROJECT = Path(__file__).parents[2]
 DEADLINE_S = 200
 NUMBERS = 1000
 WORDS = 300
@@ -34,13 +36,12 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def submit(cluster, module_broker):
-    """Starts a driver with the steps to take; all are killed in the end."""
-    python = clean_environment(cluster.directory / "environment")
+    """Starts a driver with the steps to take, by default with the zip file; all are killed in the end."""
+    clean = clean_environment(cluster.directory / "environment")
     package = cluster.directory / "millrace.zip"
     build_package(package)
-    conf = {
+    settings = {
         "spark.master": cluster.master,
-        "spark.pyspark.python": str(python),
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
@@ -49,9 +50,10 @@ def submit(cluster, module_broker):
     }
     started = []
 
-    def start(directory, *steps):
+    def start(directory, *steps, python=clean, py_files=(package,)):
+        conf = settings | {"spark.pyspark.python": str(python)}
         command = spark_submit_command(
-            JOB, module_broker.bootstrap_servers, directory, *steps, conf=conf, py_files=[package]
+            JOB, module_broker.bootstrap_servers, directory, *steps, conf=conf, py_files=py_files
         )
         kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "MILLRACE_CACHE") if name in os.environ}
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "SPARK_LOCAL_IP": "127.0.0.1", **kept}
@@ -99,7 +101,11 @@ def send_words(producer, first):
 @pytest.fixture(scope="module")
 def done(submit, topics, cluster):
     """What the steps that are not disturbed found, and where they wrote."""
-    process = submit(cluster.directory, "read", "view", "stream", "ingest", "sink")
+    return found_by(submit(cluster.directory, "read", "view", "stream", "ingest", "sink"))
+
+
+def found_by(process):
+    """What each step of a driver that ends well has printed."""
     assert process.wait(DEADLINE_S) == 0, errors_in(process.log.read_text())
     found = {}
     for line in process.log.read_text().splitlines():
@@ -118,6 +124,31 @@ def test_tasks_run_where_only_the_zip_file_has_our_code(cluster, done):
     assert done["read"]["python"] == [str(environment / "bin" / "python")]
     assert [code.rpartition("/millrace.zip/")[2] for code in done["read"]["code"]] == ["pyspark_millrace/__init__.pyc"]
     assert done["read"]["executors"] == 2
+
+
+def test_executors_that_have_the_wheel_need_nothing_sent(cluster, submit, topics):
+    python = clean_environment(cluster.directory / "with-the-wheel")
+    install_wheel(python, cluster.directory)
+    paths = run(python.with_name("millrace"), "paths").split()
+    found = found_by(submit(cluster.directory, "read", python=python, py_files=()))
+    assert found["read"]["sum"] == sum(range(NUMBERS))
+    assert found["read"]["python"] == [str(python)]
+    [code] = found["read"]["code"]
+    assert Path(code).is_relative_to(python.parent.parent / "lib")
+    assert str(python.parent.parent / "share" / "millrace" / "jobs") in paths
+
+
+def install_wheel(python, directory):
+    """Our wheel, built from this checkout, in the environment of an interpreter; what it depends on is there."""
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", directory, PROJECT)
+    [wheel] = directory.glob("millrace-*.whl")
+    run(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", wheel)
+
+
+def run(*command):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [str(part) for part in command]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd="/", env=environment).stdout
 
 
 def test_batches_streams_sql_ingest_and_sink(cluster, done, module_broker):

@@ -102,6 +102,24 @@ def test_killed_at_random_moments_every_record_is_written_once(broker, jobs, rou
     assert sorted(copies(broker)) == list(range(rounds * RECORDS_PER_ROUND)), f"SINK_KILL_SEED={seed}"
 
 
+def test_of_two_drivers_at_one_query_one_ends_and_nothing_is_written_twice(broker, jobs):
+    with Admin(broker.address) as admin:
+        for topic, partitions in (("numbers", 3), ("copies", 2)):
+            admin.create_topic(topic, partitions=partitions, configs={"retention.ms": "-1"})
+    produce(broker, range(RECORDS_PER_ROUND))
+    both = [jobs("--continuous", "--trigger-interval", "0 seconds") for _ in range(2)]
+    wait_for("one of them to give up", lambda: not all(job.is_running for job in both))
+    [loser] = [job for job in both if not job.is_running]
+    [winner] = [job for job in both if job.is_running]
+    assert loser.process.returncode == 1
+    assert "\nerror: " in loser.output
+    assert "at org.apache.spark" not in loser.output, "what the sentence says, in a hundred lines"
+    produce(broker, range(RECORDS_PER_ROUND, 2 * RECORDS_PER_ROUND))
+    wait_for("the other to go on", lambda: len(copies(broker)) >= 2 * RECORDS_PER_ROUND)
+    winner.kill()
+    assert sorted(copies(broker)) == list(range(2 * RECORDS_PER_ROUND))
+
+
 ATTEMPTS = Path(__file__).with_name("sink_attempts.py")
 
 

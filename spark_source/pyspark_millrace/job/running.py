@@ -26,6 +26,12 @@ _POLL_SECONDS: Final = 0.2
 _SIGNAL_SECONDS: Final = 0.5
 """A signal that both processes get, the JVM and ours, may arrive so much later here."""
 
+_TELL_OF_THE_QUERYS_FAILURE: Final = (
+    "streaming.runtime.MicroBatchExecution",
+    "datasources.v2.AppendDataExec",
+    "datasources.v2.WriteToDataSourceV2Exec",
+)
+
 
 class Report:
     """Prints a line for each micro-batch that is written; ``rows`` is their sum."""
@@ -78,6 +84,7 @@ def run_query(
     root = os.path.dirname(job.checkpoint) or "."
     spark = session(job.name, profile=arguments.profile, delta=job.delta, checkpoint_root=root)
     spark.sparkContext.setLogLevel("ERROR")
+    _leave_failures_to_us(spark)
     say(f"{job.source} at {arguments.bootstrap_servers} -> {job.target} (checkpoint {job.checkpoint})")
     started, report = time.monotonic(), Report()
     query = start(spark, report)
@@ -85,6 +92,13 @@ def run_query(
     seconds = time.monotonic() - started
     say(f"{report.rows:,} {job.counted} in {seconds:.1f} s ({report.rows / seconds:,.0f} /s) -> {job.target}")
     spark.stop()
+
+
+def _leave_failures_to_us(spark: SparkSession) -> None:
+    """Keep Spark from logging, in a hundred lines, the failure of the query that the job ends with in a sentence."""
+    log4j = spark._jvm.org.apache.logging.log4j
+    for logger in _TELL_OF_THE_QUERYS_FAILURE:
+        log4j.core.config.Configurator.setLevel(f"org.apache.spark.sql.execution.{logger}", log4j.Level.OFF)
 
 
 def follow(
