@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admi
 from millrace.errors import EnvironmentProblemError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from millrace.clients import TopicDescription
 
@@ -71,7 +70,9 @@ def up(
         running = _Brokers(data_dir, port, {**defaults, "zookeeper.connect": zookeeper, **options})
         stack.callback(running.stop)
         for number in range(1, brokers + 1):
-            typer.echo(running.start(number))
+            running.start(number)
+        for line in running.listening():
+            typer.echo(line)
         typer.echo(f"the cluster is up: --bootstrap-server {running.addresses}", err=True)
         running.wait()
 
@@ -87,8 +88,8 @@ class _Brokers:
         self._listening: list[str] = []
         self._ended = threading.Event()
 
-    def start(self, number: int) -> str:
-        """Start a broker; returns what it says once it listens. Raises ``EnvironmentProblemError``."""
+    def start(self, number: int) -> None:
+        """Start a broker."""
         directory = self._data_dir / f"broker-{number}"
         directory.parent.mkdir(parents=True, exist_ok=True)
         port = self._first_port + number - 1 if self._first_port else 0
@@ -96,21 +97,25 @@ class _Brokers:
         command += ["--listen", f"127.0.0.1:{port}"]
         for name, value in {**self._options, "broker.id": str(number)}.items():
             command += ["-o", f"{name}={value}"]
-        log = directory.with_suffix(".log")
-        with log.open("a") as errors:
-            process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, env=os.environ
+        with directory.with_suffix(".log").open("a") as log:
+            # A group of its own: Ctrl-C is for us, who end them all.
+            self._processes[number] = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
             )
-        self._processes[number] = process
-        assert process.stdout is not None
-        line = process.stdout.readline().strip()
-        if not line:
-            process.wait()
-            reason = log.read_text().strip().splitlines()[-1:]
-            raise EnvironmentProblemError(f"broker {number} does not start ({log}): {' '.join(reason)}")
-        threading.Thread(target=self._await_end, args=(process,), daemon=True).start()
-        self._listening.append(line.rpartition(" ")[2])
-        return line
+
+    def listening(self) -> Iterator[str]:
+        """What each broker says once it listens. Raises ``EnvironmentProblemError`` when one ends instead."""
+        for number, process in self._processes.items():
+            assert process.stdout is not None
+            line = process.stdout.readline().strip()
+            if not line:
+                process.wait()
+                log = self._data_dir / f"broker-{number}.log"
+                reason = log.read_text().strip().splitlines()[-1:]
+                raise EnvironmentProblemError(f"broker {number} does not start ({log}): {' '.join(reason)}")
+            threading.Thread(target=self._await_end, args=(process,), daemon=True).start()
+            self._listening.append(line.rpartition(" ")[2])
+            yield line
 
     @property
     def addresses(self) -> str:

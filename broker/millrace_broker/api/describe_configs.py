@@ -63,7 +63,9 @@ def _topic_entries(broker: Broker, name: str) -> Iterator[pb.ConfigEntry]:
 
 
 def _broker_entries(broker: Broker) -> Iterator[pb.ConfigEntry]:
-    defaults = BrokerConfig.load({}).options()
+    zookeeper = broker.config.zookeeper_config
+    own = {} if zookeeper is None else {"zookeeper.connect": zookeeper.zookeeper_connect}
+    defaults = {name: value for name, value in BrokerConfig.load(own).options().items() if name not in own}
     for option, value in broker.config.options().items():
         field = BrokerConfig.model_fields.get(option.replace(".", "_"))
         is_sensitive = option.endswith(".password")

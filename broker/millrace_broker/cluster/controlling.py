@@ -77,11 +77,14 @@ class Controlling:
         administer: Administer,
         deliver: Deliver,
         on_brokers: Callable[[Mapping[int, BrokerNode]], None],
+        *,
+        pause_s: float = _PAUSE_S,
     ) -> None:
         self._config: Final = config
         self._now_ms: Final = now_ms
         self._administer: Final = administer
         self._on_brokers: Final = on_brokers
+        self._pause_s: Final = pause_s
         self._controller: Final = Controller(config.broker_id)
         self._queues: Final = RequestQueues(deliver, self._answered)
         self._events: Final[asyncio.Queue[_Event]] = asyncio.Queue()
@@ -244,7 +247,7 @@ class Controlling:
         _logger.error("the controller was cut short in %r and begins anew: %s", event.name, error, exc_info=is_fault)
         self._resign()
         self._refuse(event)
-        await asyncio.sleep(_PAUSE_S)
+        await asyncio.sleep(self._pause_s)
         try:
             await self._administer(store.resign)
         except CoordinationError as problem:

@@ -82,7 +82,9 @@ class Node:
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         self.cluster, self.broker_id = cluster, broker_id
         config = BrokerConfig.load({"broker.id": str(broker_id), "auto.leader.rebalance.enable": "false"})
-        self.controlling = Controlling(config, lambda: 0, self.administer, cluster.deliver, lambda nodes: None)
+        self.controlling = Controlling(
+            config, lambda: 0, self.administer, cluster.deliver, lambda nodes: None, pause_s=0.001
+        )
         self.session: Coordination
         self.told: dict[TopicPartition, Leadership] = {}
         self.clients_told: dict[TopicPartition, Leadership] = {}

@@ -1,0 +1,124 @@
+"""The commands about clusters, on three real brokers and ZooKeeper; and a whole cluster by one command."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from millrace.cli.main import main
+from millrace.clients import Admin, TopicPartition
+
+from .broker_cluster import MILLRACE, Cluster
+from .frame_calls import eventually
+from .zookeeper_server import ZooKeeperServer
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def cluster(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(zookeeper_server, tmp_path_factory.mktemp("cluster")) as cluster:
+        cluster.start(1, 2, 3)
+        yield cluster
+
+
+@pytest.fixture
+def run(cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command against the cluster, and returns what it prints."""
+    monkeypatch.setenv("MILLRACE_BOOTSTRAP_SERVERS", cluster.bootstrap_servers)
+
+    def run(*arguments: str, status: int = 0) -> str:
+        capsys.readouterr()
+        assert main(arguments) == status, capsys.readouterr().err
+        captured = capsys.readouterr()
+        return captured.out if status == 0 or captured.out else captured.err
+
+    return run
+
+
+def test_a_plan_is_proposed_carried_out_and_verified(cluster: Cluster, run: Run, topic: str, tmp_path: Path) -> None:
+    cluster.admin.create_topic(topic, assignment={0: [1, 2], 1: [1, 2]})
+    plan = tmp_path / "plan.json"
+    plan.write_text(run("reassign", "generate", "--topics", topic, "--brokers", "2,3"))
+    wanted = {each["partition"]: each["replicas"] for each in json.loads(plan.read_text())["partitions"]}
+    assert all(sorted(replicas) == [2, 3] for replicas in wanted.values())
+    assert "2 partitions are on their way" in run("reassign", "execute", str(plan), "--throttle", "10000000")
+    eventually(lambda: main(["reassign", "verify", str(plan), "--preserve-throttles"]) == 0)
+    assert {each.partition: list(each.replicas) for each in cluster.admin.describe_topic(topic).partitions} == wanted
+    assert "leader.replication.throttled.replicas" in run("configs", "describe", "topics", topic)
+    verified = json.loads(run("reassign", "verify", str(plan), "--json"))
+    assert [each["state"] for each in verified] == ["complete", "complete"]
+    assert "throttled" not in run("configs", "describe", "topics", topic)
+    assert "elected" in run("elect-leaders", "--topic", topic) or "not needed" in run("elect-leaders", "--topic", topic)
+    eventually(lambda: [cluster.leader(topic, n) for n in (0, 1)] == [wanted[n][0] for n in (0, 1)])
+
+
+def test_a_move_that_cannot_end_is_given_up(cluster: Cluster, run: Run, topic: str, tmp_path: Path) -> None:
+    cluster.admin.create_topic(topic, assignment={0: [1, 2]})
+    partition = TopicPartition(topic, 0)
+    plan = tmp_path / "plan.json"
+    entry = {"topic": topic, "partition": 0, "replicas": [3, 2]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [entry]}))
+    cluster.stop(3)
+    assert "unknown or not alive" in run("reassign", "execute", str(plan), status=1)
+    assert not cluster.admin.list_partition_reassignments()
+    cluster.start(3)
+    run("reassign", "execute", str(plan), "--throttle", "1")
+    assert "gave up" in run("reassign", "cancel", str(plan))
+    eventually(lambda: not cluster.admin.list_partition_reassignments())
+    assert sorted(cluster.replicas(topic)) in ([1, 2], [2, 3])
+    assert f"{topic}-7" in run("reassign", "execute", str(_plan(tmp_path, topic, 7)), status=2)
+    assert partition not in cluster.admin.list_partition_reassignments()
+
+
+def _plan(directory: Path, topic: str, number: int) -> Path:
+    path = directory / "other.json"
+    entry = {"topic": topic, "partition": number, "replicas": [1]}
+    path.write_text(json.dumps({"version": 1, "partitions": [entry]}))
+    return path
+
+
+def test_the_cluster_is_described(cluster: Cluster, run: Run, topic: str) -> None:
+    cluster.admin.create_topic(topic, assignment={0: [1, 2, 3]})
+    described = json.loads(run("cluster", "describe", "--json"))
+    assert [each["broker"] for each in described["brokers"]] == [1, 2, 3]
+    assert [each["controller"] for each in described["brokers"]].count("yes") == 1
+    assert topic not in {each["partition"].rpartition("-")[0] for each in described["partitions"]}
+    assert "CONTROLLER" in run("cluster", "describe")
+
+
+def test_options_of_brokers_and_topics_change_while_they_run(cluster: Cluster, run: Run, topic: str) -> None:
+    cluster.admin.create_topic(topic, replication_factor=3)
+    run("configs", "alter", "topics", topic, "--add", "retention.ms=777")
+    assert "777" in run("configs", "describe", "topics", topic)
+    run("configs", "alter", "topics", topic, "--delete", "retention.ms")
+    assert "777" not in run("configs", "describe", "topics", topic)
+    refused = run("configs", "alter", "brokers", "2", "--add", "num.partitions=7", status=1)
+    assert "cannot be changed while a broker runs" in refused
+    described = json.loads(run("configs", "describe", "brokers", "2", "--json"))
+    assert {"name": "broker.id", "value": "2", "source": "STATIC_BROKER_CONFIG"} in described
+
+
+def test_a_whole_cluster_is_up_by_one_command_and_ends_with_it(tmp_path: Path) -> None:
+    command = [str(MILLRACE), "cluster", "up", "--brokers", "2", "--port", "0", "--data-dir", str(tmp_path / "data")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(3)]
+            assert lines[0].startswith("ZooKeeper listening on 127.0.0.1:"), process.communicate()
+            addresses = [line.split()[-1] for line in lines[1:]]
+            with Admin(",".join(addresses)) as admin:
+                assert [each.node_id for each in admin.describe_cluster().brokers] == [1, 2]
+                created = admin.create_topic("t", partitions=2)
+                assert created is not None
+                assert all(len(each.replicas) == 2 for each in created.partitions)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+    assert process.returncode == 0
+    assert "has stopped" in (tmp_path / "data" / "broker-2.log").read_text()

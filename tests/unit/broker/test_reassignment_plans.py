@@ -1,0 +1,87 @@
+"""Plans for moving partitions, as Kafka's tool has them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from millrace.clients import TopicPartition
+from millrace.errors import InvalidReplicationFactorError, UsageError
+from millrace_broker.controller.assignment import BrokerRack
+from millrace_broker.reassignment_plans import (
+    FOLLOWER_THROTTLED,
+    LEADER_THROTTLED,
+    plan_json,
+    propose,
+    read_plan,
+    read_topics,
+    standing,
+    throttled_replicas,
+)
+
+ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def test_a_plan_is_written_as_it_is_read() -> None:
+    plan = {ONE: (1, 2), TWO: (2, 3)}
+    text = plan_json(plan)
+    assert json.loads(text)["partitions"][0] == {
+        "topic": "t",
+        "partition": 0,
+        "replicas": [1, 2],
+        "log_dirs": ["any", "any"],
+    }
+    assert read_plan(text) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "no JSON object"),
+        ("{", "no JSON"),
+        ('{"version": 2, "partitions": []}', "version 2"),
+        ('{"partitions": []}', "no partitions"),
+        ('{"partitions": [{"topic": "t"}]}', "no plan"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": ["x"]}]}', "no plan"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "each broker once"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "each broker once"),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]},'
+            '{"topic": "t", "partition": 0, "replicas": [2]}]}',
+            "twice",
+        ),
+    ],
+)
+def test_what_is_no_plan_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_plan(text)
+
+
+def test_topics_to_move() -> None:
+    assert read_topics('{"version": 1, "topics": [{"topic": "a"}, {"topic": "b"}]}') == ["a", "b"]
+    with pytest.raises(UsageError, match="names no topics"):
+        read_topics('{"topics": ["a"]}')
+
+
+def test_a_proposal_keeps_the_number_of_replicas_and_spreads_over_the_brokers_given() -> None:
+    present = {TopicPartition("t", n): (9, 8) for n in range(4)} | {TopicPartition("u", 0): (9,)}
+    proposed = propose(present, [BrokerRack(each) for each in (1, 2, 3, 4)], start_index=0)
+    assert {each: len(replicas) for each, replicas in proposed.items()} == {
+        each: len(replicas) for each, replicas in present.items()
+    }
+    assert [proposed[TopicPartition("t", n)][0] for n in range(4)] == [1, 2, 3, 4]
+    with pytest.raises(InvalidReplicationFactorError):
+        propose(present, [BrokerRack(1)])
+
+
+def test_how_far_a_plan_is() -> None:
+    three, four = TopicPartition("t", 2), TopicPartition("t", 3)
+    plan = {ONE: (1, 2), TWO: (2, 3), three: (1,), four: (1,)}
+    found = standing(plan, {ONE: (1, 2), TWO: (2, 3, 1), three: (3,)}, [TWO])
+    assert [each.state for each in found] == ["complete", "in progress", "elsewhere", "gone"]
+
+
+def test_a_limit_is_on_those_who_have_a_partition_and_those_who_get_it() -> None:
+    options = throttled_replicas({ONE: (1, 2, 3), TWO: (1, 2)}, {ONE: (1, 4), TWO: (2, 1)})
+    assert options == {"t": {LEADER_THROTTLED: "0:1,0:4", FOLLOWER_THROTTLED: "0:2,0:3"}}
