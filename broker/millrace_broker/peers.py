@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message_factory import GetMessageClass
 
-from millrace.clients.metadata import broker_address
+from millrace.config.broker import Listener
 from millrace.errors import BrokerUnavailableError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.status import error_from_rpc
@@ -45,7 +45,7 @@ class Peers:
 
     def know(self, broker_id: int, host: str, port: int) -> None:
         """A broker is reached there from now on."""
-        self._addresses[broker_id] = broker_address(host, port)
+        self._addresses[broker_id] = str(Listener(host, port))
 
     def forget(self, broker_id: int) -> None:
         """A broker is gone; its channel is kept, for it may come back there."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millrace.clients import TopicPartition
+from millrace.clients.model import TopicPartition
 from millrace.errors import UsageError
 from millrace_broker.controller.assignment import BrokerRack, assign_replicas
 
