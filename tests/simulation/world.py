@@ -1,8 +1,8 @@
 """A broker's logs on a simulated disk, driven by a seed, and what they promised at every moment.
 
-``World.run`` works on two topics, one of them compacted: appends, rolls, flushes, retention, compaction, checkpoints,
-clean restarts, deletion and creation. Before each change of the disk it may draw what a kill or a power failure would
-leave there, and hands that to ``check``; now and then it goes on from there.
+``World.run`` works on two topics, one of them compacted: appends, rolls, flushes, retention, compaction, truncation,
+checkpoints, clean restarts, deletion and creation. Before each change of the disk it may draw what a kill or a power
+failure would leave there, and hands that to ``check``; now and then it goes on from there.
 
 What is checked of such a disk:
 
@@ -103,6 +103,8 @@ class Partition:
     """Offsets of what ends transactions."""
     transactional_sequence: int = 0
     end: int = 0
+    end_max: int = 0
+    """While a truncation goes on: where the log ended before it."""
     synced: int = 0
     start: int = 0
     sequence: int = 0
@@ -209,6 +211,7 @@ class World:
         partition.records = {offset: entry for offset, entry in partition.records.items() if offset in left}
         partition.markers = {offset for offset in partition.markers if offset < log.log_end_offset}
         partition.end = partition.synced = log.log_end_offset
+        partition.end_max = 0
         partition.start = log.log_start_offset
         if log.leader_epochs:
             partition.epoch = log.leader_epochs[-1][0]
@@ -230,6 +233,7 @@ class World:
             (self._restart, 1),
             (self._create, 4),
             (self._delete, 1),
+            (self._truncate, 2),
         ]
         action = self.choose.choices([action for action, _ in actions], [weight for _, weight in actions])[0]
         self.doing = action.__name__
@@ -333,6 +337,31 @@ class World:
             found[0].apply_retention()
             self._note(*found)
 
+    def _truncate(self) -> None:
+        """Go back, as a follower does to where its leader's log parts from its own; mostly not far."""
+        if (found := self._any()) is None:
+            return
+        log, partition = found
+        # What has been compacted gave way to records that are on all replicas: those are not cut off.
+        least = log.segments[-1].base_offset if partition.is_compacted else log.log_start_offset
+        offset = self.choose.randint(max(least, log.log_end_offset - 30), log.log_end_offset)
+        if self.choose.random() < 0.5:  # else readers may have had what is cut off
+            log.hold_watermark(offset)
+        # The log ends with a batch, and compaction may have left a gap behind the last one.
+        whole = [header.next_offset for _, _, header in batches(log) if header.next_offset <= offset]
+        partition.end_max = partition.end
+        partition.end = partition.synced = min(partition.synced, max(whole, default=0))
+        assert self.manager.truncate({(partition.topic, 0): offset}) == {}
+        log.release_watermark()
+        partition.end, partition.synced = log.log_end_offset, min(partition.synced, log.log_end_offset)
+        partition.end_max = 0
+        partition.records = {each: entry for each, entry in partition.records.items() if each < partition.end}
+        partition.markers = {each for each in partition.markers if each < partition.end}
+        partition.sequence = last_sequence(log, PRODUCER) + 1
+        partition.transactional_sequence = last_sequence(log, TRANSACTIONAL) + 1
+        self.verify(log, partition, promised=partition.end)
+        self._note(log, partition)
+
     def _clean(self) -> None:
         if (found := self._any()) and found[1].is_compacted:
             log = found[0]
@@ -424,7 +453,7 @@ class World:
             assert (key, value, time_ms) == (entry.key, entry.value, entry.time_ms), f"offset {offset} was changed"
         assert log.log_end_offset >= promised, f"ends at {log.log_end_offset}, promised {promised}"
         assert log.log_end_offset <= max(
-            partition.end, max(partition.records.keys() | partition.markers, default=-1) + 1
+            partition.end, partition.end_max, max(partition.records.keys() | partition.markers, default=-1) + 1
         )
         start = self._start(partition)
         assert log.log_start_offset <= max(start, log.first_base_offset)

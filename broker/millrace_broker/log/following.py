@@ -157,9 +157,21 @@ class FollowingLog(AppendableLog):
     def lower_recovery_point(self, offset: int) -> bool:
         """Count what is behind an offset as not synced, for it is to go; returns whether that is news for the disk."""
         with self._sync_lock, self._lock:
-            is_news = offset < self._recovery_point
-            self._recovery_point = min(self._recovery_point, offset)
+            is_inside = self._segments[0].base_offset <= offset < self._log_end_offset
+            end_offset = self._cut_of(offset)[2] if is_inside else offset
+            is_news = end_offset < self._recovery_point
+            self._recovery_point = min(self._recovery_point, end_offset)
             return is_news
+
+    def _cut_of(self, offset: int) -> tuple[Segment, int, int]:
+        """Where to cut for the log to end before an offset: segment and position, and the offset that it ends at then.
+
+        Compaction may have left a gap before the offset: then that is where the gap begins.
+        """
+        segment = self._segments[floor(self._segments, offset)]
+        found = segment.find(offset)
+        position = segment.size_bytes if found is None else found[0]
+        return segment, position, segment.end_before(position)
 
     def truncate_to(self, offset: int) -> None:
         """Let the log end at an offset, or where the last batch before it does; ``LogManager.truncate`` prepares it.
@@ -200,11 +212,8 @@ class FollowingLog(AppendableLog):
         self._epochs, self._has_unwritten_epoch = epochs, False
 
     def _cut_at(self, offset: int) -> None:
-        segment = self._segments[floor(self._segments, offset)]
-        found = segment.find(offset)
-        position = segment.size_bytes if found is None else found[0]
+        segment, position, end_offset = self._cut_of(offset)
         was_readable = self._high_watermark
-        end_offset = segment.end_before(position)
         _LOG.info("%s: truncated from offset %d to %d", self.name, self._log_end_offset, end_offset)
         self._end_at(end_offset)
         self._remove_last(self._segments.index(segment) + 1)

@@ -24,7 +24,7 @@ from millrace_broker.broker import Broker
 from millrace_broker.coordinators import StateLog, StateRecord
 from millrace_broker.metadata import TopicSpec
 from millrace_broker.transactions import Marker, Member, Producer, Transaction
-from millrace_broker.transactions.markers import LocalMarkers
+from millrace_broker.transactions.markers import Markers as BrokerMarkers
 
 PartitionKey = tuple[str, int]
 DEADLINE_S = 20
@@ -130,9 +130,9 @@ class Markers:
         self.written: list[PartitionKey] = []
         self.failures: list[MillraceError] = []
         self.held_from: int | None = None
-        write = LocalMarkers.write
+        write = BrokerMarkers.write
 
-        async def intercepted(markers: LocalMarkers, partition: PartitionKey, marker: Marker) -> None:
+        async def intercepted(markers: BrokerMarkers, partition: PartitionKey, marker: Marker) -> None:
             if self.held_from is not None and len(self.written) >= self.held_from:
                 await asyncio.Event().wait()
             if self.failures:
@@ -140,7 +140,7 @@ class Markers:
             self.written.append(partition)
             await write(markers, partition, marker)
 
-        monkeypatch.setattr(LocalMarkers, "write", intercepted)
+        monkeypatch.setattr(BrokerMarkers, "write", intercepted)
 
 
 @pytest.fixture

@@ -1,0 +1,338 @@
+"""Real brokers on loopback in one event loop, and a controller that does what a test says: no ZooKeeper.
+
+Each broker has metadata of its own, which the controller writes as if it were one; what replicas do comes from the
+requests that a controller sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from millrace.config.broker import BrokerConfig
+from millrace.coordination import NoNodeError, ensure_path, paths
+from millrace.coordination.nodes import ConfigNode, PartitionStateNode, TopicNode
+from millrace.errors import FencedLeaderEpochError, InvalidUpdateVersionError, MillraceError
+from millrace_broker.broker import Broker
+from millrace_broker.controller import IsrChange, Leadership, ReplicaAssignment, TopicPartition
+from millrace_broker.controller.requests import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrState,
+    StopReplicaRequest,
+    StopReplicaState,
+)
+from millrace_broker.log import PartitionLog
+from millrace_broker.metadata import LiveBroker
+from millrace_broker.replication import Follower, Leader
+from millrace_broker.server import BrokerServer
+
+T = TypeVar("T")
+WAIT_S = 30.0
+OPTIONS = {
+    "replica.lag.time.max.ms": "1000",
+    "replica.fetch.wait.max.ms": "100",
+    "replica.fetch.backoff.ms": "50",
+    "replica.high.watermark.checkpoint.interval.ms": "100",
+    "group.initial.rebalance.delay.ms": "0",
+    "frame.listener.port": "-1",
+    "log.retention.ms": "-1",
+}
+
+
+def wait_until(condition: Callable[[], object], what: str = "it", timeout_s: float = WAIT_S) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} has not come about"
+        time.sleep(0.005)
+
+
+class ReplicaCluster:
+    """Brokers 1, 2, ...; used as a context manager."""
+
+    def __init__(self, directory: Path, brokers: int = 3, options: Mapping[str, str] | None = None) -> None:
+        self._directory = directory
+        self._options = OPTIONS | dict(options or {})
+        self.ids = range(1, brokers + 1)
+        self.servers: dict[int, BrokerServer] = {}
+        self.addresses: dict[int, int] = {}
+        self.topic_ids: dict[str, uuid.UUID] = {}
+        self.configs: dict[str, dict[str, str]] = {}
+        self.assignments: dict[TopicPartition, ReplicaAssignment] = {}
+        self.leadership: dict[TopicPartition, Leadership] = {}
+        self.epoch = 1
+        self.isr_changes: list[tuple[TopicPartition, tuple[int, ...]]] = []
+        self.refuses_isr: Callable[[], MillraceError | None] = lambda: None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="replica-cluster", daemon=True)
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        for broker_id in self.ids:
+            self.start(broker_id)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for broker_id in list(self.servers):
+            self.stop(broker_id)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something in the brokers' loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)
+
+    def start(self, broker_id: int, **options: str) -> None:
+        """Start a broker, on the data it had; the controller tells it of nothing yet."""
+        config = BrokerConfig.load(
+            {
+                **self._options,
+                "broker.id": str(broker_id),
+                "log.dirs": str(self._directory / str(broker_id)),
+                "listeners": f"PLAINTEXT://127.0.0.1:{self.addresses.get(broker_id, 0)}",
+                **{name.replace("_", "."): value for name, value in options.items()},
+            }
+        )
+        self.run(self._start(broker_id, config))
+
+    async def _start(self, broker_id: int, config: BrokerConfig) -> None:
+        server = BrokerServer(config)
+        server.broker.is_clustered = True
+        server.broker.replicas.alter_partition = self._alter
+        await server.start()
+        self.servers[broker_id] = server
+        self.addresses[broker_id] = server.port
+        for topic in self.topic_ids:
+            await self._write_topic(server.broker, topic)
+        self._introduce()
+
+    def _introduce(self) -> None:
+        live = tuple(
+            LiveBroker(
+                broker_id=each,
+                host="127.0.0.1",
+                port=self.addresses[each],
+                rack=self.servers[each].broker.config.broker_rack,
+            )
+            for each in sorted(self.servers)
+        )
+        for server in self.servers.values():
+            setattr(server.broker.membership, "_brokers", live)  # noqa: B010 - the store of each knows only itself
+            server.broker.replicas.brokers_alive(frozenset(self.servers))
+            for each in live:
+                server.broker.peers.know(each.broker_id, each.host, each.port)
+
+    def stop(self, broker_id: int) -> None:
+        """Stop a broker cleanly."""
+        server = self.servers.pop(broker_id)
+        self.run(server.stop())
+        self._loop.call_soon_threadsafe(self._introduce)
+
+    def kill(self, broker_id: int) -> None:
+        """End a broker as kill -9 does: nothing is written down any more, what was written stays."""
+        self.run(self._kill(broker_id))
+
+    async def _kill(self, broker_id: int) -> None:
+        server = self.servers.pop(broker_id)
+        broker = server.broker
+        await broker.replicas.close()
+        logs = broker.logs
+        logs._is_closed = True  # nothing of a clean stop
+        logs._directories.release()
+        await server.stop()
+        self._introduce()
+
+    def broker(self, broker_id: int) -> Broker:
+        """A broker that is up."""
+        return self.servers[broker_id].broker
+
+    def log(self, broker_id: int, topic: str, partition: int = 0) -> PartitionLog:
+        """A replica's log."""
+        log = self.broker(broker_id).logs.get(topic, partition)
+        assert log is not None
+        return log
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients are given."""
+        return ",".join(f"127.0.0.1:{self.addresses[each]}" for each in self.servers)
+
+    # --- the controller --------------------------------------------------------------------------------------
+
+    def create(self, topic: str, *replicas: tuple[int, ...], **options: str) -> None:
+        """Create a topic: the replicas of each partition, the first of which leads."""
+        self.topic_ids[topic] = uuid.uuid4()
+        self.configs[topic] = {name.replace("_", "."): value for name, value in options.items()}
+        for number, each in enumerate(replicas):
+            partition = TopicPartition(topic, number)
+            self.assignments[partition] = ReplicaAssignment(each)
+            self.leadership[partition] = Leadership(
+                leader=each[0], leader_epoch=0, isr=each, partition_epoch=0, controller_epoch=self.epoch
+            )
+        self.tell(topic, is_new=True)
+
+    def elect(self, topic: str, leader: int, *, partition: int = 0, isr: Iterable[int] | None = None) -> None:
+        """Let another broker lead, or the same one anew; ``isr``: if it is not to stay."""
+        key = TopicPartition(topic, partition)
+        current = self.leadership[key]
+        self.leadership[key] = replace(
+            current,
+            leader=leader,
+            leader_epoch=current.leader_epoch + 1,
+            partition_epoch=current.partition_epoch + 1,
+            isr=tuple(current.isr if isr is None else isr),
+        )
+        self.tell(topic)
+
+    def assign(self, topic: str, *replicas: int, partition: int = 0) -> None:
+        """Give a partition other replicas."""
+        key = TopicPartition(topic, partition)
+        self.assignments[key] = ReplicaAssignment(replicas)
+        self.elect(topic, self.leadership[key].leader, partition=partition)
+
+    def tell(self, topic: str, *brokers: int, is_new: bool = False) -> None:
+        """Tell brokers who leads and follows, and their clients."""
+        self.run(self._tell(topic, brokers or tuple(self.servers), is_new=is_new))
+
+    async def _tell(self, topic: str, brokers: Iterable[int], *, is_new: bool) -> None:
+        for server in self.servers.values():
+            await self._write_topic(server.broker, topic)
+        for broker_id in brokers:
+            wanted = {
+                partition: LeaderAndIsrState(
+                    leadership=self.leadership[partition], assignment=assignment, is_new=is_new
+                )
+                for partition, assignment in self.assignments.items()
+                if partition.topic == topic and broker_id in assignment.replicas
+            }
+            if wanted and broker_id in self.servers:
+                answers = await self.broker(broker_id).replicas.become(self.request(wanted))
+                stale = {each for each, error in answers.items() if error is not None and error.code != 11}
+                assert not stale, answers
+
+    def request(self, partitions: Mapping[TopicPartition, LeaderAndIsrState]) -> LeaderAndIsrRequest:
+        """A request of this controller."""
+        return LeaderAndIsrRequest(
+            controller_id=0,
+            controller_epoch=self.epoch,
+            broker_epoch=1,
+            topic_ids=self.topic_ids,
+            partitions=partitions,
+            live_leaders=tuple(self.servers),
+        )
+
+    def delete_replica(self, topic: str, broker_id: int, partition: int = 0) -> MillraceError | None:
+        """Have a replica stopped and deleted."""
+        key = TopicPartition(topic, partition)
+        request = StopReplicaRequest(
+            controller_id=0,
+            controller_epoch=self.epoch,
+            broker_epoch=1,
+            partitions={key: StopReplicaState(leader_epoch=-2, is_deleted=True)},
+        )
+        return self.run(self.broker(broker_id).replicas.stop(request))[key]
+
+    async def _alter(self, partition: TopicPartition, change: IsrChange) -> Leadership:
+        """What a leader asks for (AlterPartition)."""
+        refusal = self.refuses_isr()
+        if refusal is not None:
+            raise refusal
+        current = self.leadership[partition]
+        if change.leader_epoch < current.leader_epoch:
+            raise FencedLeaderEpochError(f"{partition}: {change.leader_epoch}")
+        if change.partition_epoch < current.partition_epoch:
+            raise InvalidUpdateVersionError(f"{partition}: {change.partition_epoch}")
+        self.isr_changes.append((partition, change.isr))
+        self.leadership[partition] = replace(current, isr=change.isr, partition_epoch=current.partition_epoch + 1)
+        return self.leadership[partition]
+
+    async def _write_topic(self, broker: Broker, topic: str) -> None:
+        await broker.administer(self._write_nodes, broker, topic)
+
+    def _write_nodes(self, broker: Broker, topic: str) -> None:
+        store = broker.coordination
+        own = {each.partition: value for each, value in self.assignments.items() if each.topic == topic}
+        node = TopicNode(self.topic_ids[topic], {number: each.replicas for number, each in own.items()})
+        contents = {
+            paths.topic_path(topic): node.encode(),
+            paths.topic_config_path(topic): ConfigNode(self.configs[topic]).encode(),
+        }
+        for number in own:
+            leadership = self.leadership[TopicPartition(topic, number)]
+            contents[paths.partition_state_path(topic, number)] = PartitionStateNode(
+                controller_epoch=leadership.controller_epoch,
+                leader=leadership.leader,
+                leader_epoch=leadership.leader_epoch,
+                isr=leadership.isr,
+            ).encode()
+        for path, content in contents.items():
+            try:
+                store.set(path, content)
+            except NoNodeError:
+                ensure_path(store, path)
+                store.set(path, content)
+        broker.catalog.refresh(topic)
+
+    # --- looking ---------------------------------------------------------------------------------------------
+
+    def isr(self, topic: str, partition: int = 0) -> set[int]:
+        """Who is in sync, by the controller's word."""
+        return set(self.leadership[TopicPartition(topic, partition)].isr)
+
+    def wait_for_isr(self, topic: str, *brokers: int, partition: int = 0) -> None:
+        """Wait until these are in sync and no others."""
+        wait_until(lambda: self.isr(topic, partition) == set(brokers), f"ISR {brokers}")
+
+    def settle(self, topic: str, partition: int = 0) -> None:
+        """Wait until all replicas that are up have the same, and know it."""
+        up = [each for each in self.assignments[TopicPartition(topic, partition)].replicas if each in self.servers]
+        leader = self.leadership[TopicPartition(topic, partition)].leader
+
+        def is_settled() -> bool:
+            end = self.log(leader, topic, partition).log_end_offset
+            logs = [self.log(each, topic, partition) for each in up]
+            return all((log.log_end_offset, log.high_watermark) == (end, end) for log in logs)
+
+        try:
+            wait_until(is_settled, f"{topic}-{partition} settled")
+        except AssertionError:
+            raise AssertionError([self.describe(each, topic, partition) for each in up]) from None
+
+    def describe(self, broker_id: int, topic: str, partition: int = 0) -> str:
+        """How a replica stands, for people."""
+        log, replica = self.log(broker_id, topic, partition), self.broker(broker_id).replicas.find(topic, partition)
+        role = None if replica is None else replica.machine.role
+        isr = sorted(role.isr) if isinstance(role, Leader) else ""
+        stage = role.stage if isinstance(role, Follower) else ""
+        return (
+            f"broker {broker_id}: {type(role).__name__} {isr}{stage} of epoch {replica and replica.machine.leader_epoch}, "
+            f"log to {log.log_end_offset}, watermark {log.high_watermark}, epochs {log.leader_epochs}"
+        )
+
+    def content(self, broker_id: int, topic: str, partition: int = 0) -> bytes:
+        """All bytes of a replica's segments."""
+        log = self.log(broker_id, topic, partition)
+        return b"".join(segment.read(0, segment.size_bytes) for segment in log.segments)
+
+    def assert_identical(self, topic: str, partition: int = 0) -> None:
+        """All replicas that are up have the same bytes and epochs."""
+        up = [each for each in self.assignments[TopicPartition(topic, partition)].replicas if each in self.servers]
+        first, *others = [self.content(each, topic, partition) for each in up]
+        assert all(other == first for other in others), {each: len(self.content(each, topic)) for each in up}
+        end = self.log(up[0], topic, partition).log_end_offset
+        epochs = {
+            tuple(epoch for epoch in self.log(each, topic, partition).leader_epochs if epoch[1] < end) for each in up
+        }
+        assert len(epochs) == 1, epochs

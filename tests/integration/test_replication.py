@@ -1,0 +1,408 @@
+"""Replicas on real brokers: what is acknowledged survives, logs stay the same, whoever leads (docs/design/0031)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.clients import Consumer, Producer, TopicPartition
+from millrace.errors import MillraceError, NotLeaderError, StaleControllerEpochError
+from millrace.protocol import millrace_pb2 as pb
+from millrace.records import Record, build_rows_batch
+from millrace_broker.controller import TopicPartition as Key
+from millrace_broker.controller.requests import LeaderAndIsrState
+
+from .replica_cluster import WAIT_S, ReplicaCluster, wait_until
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ReplicaCluster]:
+    with ReplicaCluster(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[ReplicaCluster]:
+    with ReplicaCluster(tmp_path, brokers=2) as running:
+        yield running
+
+
+def append(
+    cluster: ReplicaCluster,
+    broker_id: int,
+    topic: str,
+    *values: bytes,
+    acks: int = -1,
+    partition: int = 0,
+    timeout_ms: int = 10_000,
+    **options: Any,
+) -> pb.ProduceResponse.PartitionResult:
+    """One batch, sent to a broker as a client does."""
+    records = build_rows_batch([Record(key=None, value=value, timestamp_ms=NOW_MS) for value in values], **options)
+    data = pb.ProduceRequest.PartitionData(partition=partition, records=records)
+    request = pb.ProduceRequest(
+        acks=acks, timeout_ms=timeout_ms, topics=[pb.ProduceRequest.TopicData(name=topic, partitions=[data])]
+    )
+    other = next((each for each in cluster.servers if each != broker_id), broker_id)
+    response: pb.ProduceResponse = cluster.run(
+        cluster.broker(other).peers.call(broker_id, "Produce", request, timeout_s=WAIT_S)
+    )
+    return response.topics[0].partitions[0] if acks else pb.ProduceResponse.PartitionResult()
+
+
+def values_of(
+    cluster: ReplicaCluster, topic: str, partition: int = 0, options: dict[str, str] | None = None
+) -> list[bytes]:
+    """All that a consumer reads, in order."""
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "auto.offset.reset": "earliest", **(options or {})}
+    with Consumer(settings) as consumer:
+        place = TopicPartition(topic, partition)
+        consumer.assign([place])
+        end = consumer.end_offsets([place])[place]
+        found: list[bytes] = []
+        deadline = time.monotonic() + WAIT_S
+        while consumer.position(place) < end:
+            assert time.monotonic() < deadline
+            found += [record.value for record in consumer.poll(200) if isinstance(record.value, bytes)]
+        return found
+
+
+def test_followers_have_the_leaders_bytes(cluster: ReplicaCluster) -> None:
+    cluster.create("t", (1, 2, 3), segment_bytes="1000", index_interval_bytes="200")
+    for number in range(60):
+        result = append(cluster, 1, "t", *[b"%d-%d" % (number, each) for each in range(1 + number % 7)])
+        assert not result.HasField("error")
+    append(cluster, 1, "t", b"a", producer_id=5, producer_epoch=0, base_sequence=0)
+    cluster.settle("t")
+    cluster.assert_identical("t")
+    assert cluster.log(2, "t").segment_count > 2
+    assert [entry.last_sequence for entry in cluster.log(3, "t").producers] == [0]
+    assert append(cluster, 2, "t", b"x").error.code == NotLeaderError.code
+
+
+def test_what_is_not_on_all_in_sync_is_not_read(pair: ReplicaCluster) -> None:
+    pair.create("t", (1, 2))
+    append(pair, 1, "t", b"a")
+    pair.settle("t")
+    pair.kill(2)
+    assert append(pair, 1, "t", b"b", acks=1).base_offset == 1
+    assert (pair.log(1, "t").log_end_offset, pair.log(1, "t").high_watermark) == (2, 1)
+    assert values_of(pair, "t") == [b"a"]
+    pair.wait_for_isr("t", 1)  # the leader is the only one in sync, after a while
+    wait_until(lambda: pair.log(1, "t").high_watermark == 2)
+    assert values_of(pair, "t") == [b"a", b"b"]
+
+
+def test_acks(pair: ReplicaCluster) -> None:
+    pair.create("t", (1, 2), min_insync_replicas="2")
+    assert append(pair, 1, "t", b"all").base_offset == 0
+    assert append(pair, 1, "t", b"one", acks=1).base_offset == 1
+    append(pair, 1, "t", b"none", acks=0)
+    pair.settle("t")
+    pair.kill(2)
+    late = append(pair, 1, "t", b"late", timeout_ms=100)
+    assert late.error.code == 7  # appended, and not acknowledged in time
+    pair.wait_for_isr("t", 1)
+    end = pair.log(1, "t").log_end_offset
+    assert append(pair, 1, "t", b"refused").error.code == 19
+    assert pair.log(1, "t").log_end_offset == end  # nothing was appended
+    assert append(pair, 1, "t", b"one more", acks=1).base_offset == end
+    pair.start(2)
+    pair.tell("t", 2)
+    pair.wait_for_isr("t", 1, 2)
+    assert append(pair, 1, "t", b"again").base_offset == end + 1
+    pair.settle("t")
+    pair.assert_identical("t")
+
+
+def test_a_restarted_follower_keeps_what_was_acknowledged(pair: ReplicaCluster) -> None:
+    """KIP-101, first scenario: it must not go back to a watermark that it knew, for it may be elected."""
+    pair.create("t", (1, 2))
+    append(pair, 1, "t", b"m0", b"m1")
+    held = pair.log(2, "t")
+    assert held.log_end_offset == 2
+    pair.kill(2)
+    checkpoint = pair._directory / "2" / "replication-offset-checkpoint"
+    for path in (checkpoint, checkpoint.with_name(checkpoint.name + ".crc32c")):
+        path.unlink(missing_ok=True)  # what it knew of the watermark is older than what was acknowledged
+    pair.kill(1)
+    pair.start(2)
+    pair.tell("t", 2)  # a follower of a leader that is dead
+    assert pair.log(2, "t").log_end_offset == 2
+    pair.elect("t", 2, isr=[2])
+    assert values_of(pair, "t") == [b"m0", b"m1"]
+    pair.start(1)
+    pair.tell("t", 1)
+    append(pair, 2, "t", b"m2")
+    pair.settle("t")
+    pair.assert_identical("t")
+
+
+def test_logs_that_have_parted_become_one(pair: ReplicaCluster) -> None:
+    """KIP-101, second scenario: other records at the same offset, in another epoch, are truncated away."""
+    pair.create("t", (1, 2), segment_bytes="200")
+    append(pair, 1, "t", b"m0")
+    pair.settle("t")
+    pair.kill(2)
+    for number in range(10):
+        append(pair, 1, "t", b"only here %d" % number, acks=1)
+    pair.kill(1)
+    pair.start(2)
+    pair.elect("t", 2, isr=[2])
+    append(pair, 2, "t", b"m1", b"m1 too")
+    pair.start(1)
+    assert pair.log(1, "t").log_end_offset == 11
+    pair.tell("t", 1)
+    pair.wait_for_isr("t", 1, 2)
+    pair.settle("t")
+    pair.assert_identical("t")
+    assert values_of(pair, "t") == [b"m0", b"m1", b"m1 too"]
+    pair.elect("t", 1)
+    append(pair, 1, "t", b"m2")
+    pair.settle("t")
+    pair.assert_identical("t")
+    assert values_of(pair, "t") == [b"m0", b"m1", b"m1 too", b"m2"]
+
+
+def test_an_idempotent_producer_through_changes_of_leaders(cluster: ReplicaCluster) -> None:
+    cluster.create("t", (1, 2, 3), (2, 3, 1))
+    count, sent = 600, threading.Event()
+
+    def change_leaders() -> None:
+        for leader in (2, 3, 1, 2, 1):
+            if sent.wait(0.3):
+                return
+            cluster.elect("t", leader, partition=0)
+            cluster.elect("t", 1 + leader % 3, partition=1)
+
+    changing = threading.Thread(target=change_leaders)
+    changing.start()
+    options = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "enable.idempotence": True,
+        "linger.ms": 1,
+        "retry.backoff.ms": 10,
+    }
+    with Producer(options) as producer:
+        futures = []
+        for number in range(count):
+            futures.append(producer.send("t", b"%d" % number, partition=number % 2))
+            if number % 10 == 0:
+                time.sleep(0.02)  # so that the changes fall among them
+        for future in futures:
+            future.result(WAIT_S)
+    sent.set()
+    changing.join()
+    for partition in (0, 1):
+        cluster.settle("t", partition)
+        cluster.assert_identical("t", partition)
+        assert values_of(cluster, "t", partition) == [b"%d" % each for each in range(partition, count, 2)]
+    assert cluster.log(1, "t").leader_epochs[-1][0] > 0
+
+
+def test_the_isr_shrinks_and_grows(cluster: ReplicaCluster) -> None:
+    cluster.create("t", (1, 2, 3))
+    append(cluster, 1, "t", b"a")
+    cluster.kill(3)
+    started = time.monotonic()
+    assert append(cluster, 1, "t", b"b").base_offset == 1  # waits until the one that is dead is not in sync any more
+    assert time.monotonic() - started > 0.5
+    assert cluster.isr("t") == {1, 2}
+    cluster.start(3)
+    cluster.tell("t", 3)
+    cluster.wait_for_isr("t", 1, 2, 3)
+    append(cluster, 1, "t", b"c")
+    cluster.settle("t")
+    cluster.assert_identical("t")
+    assert [isr for _, isr in cluster.isr_changes] == [(1, 2), (1, 2, 3)]
+
+
+def test_a_killed_leader_comes_back_with_its_log(cluster: ReplicaCluster) -> None:
+    cluster.create("t", (1, 2, 3), segment_bytes="1000")
+    for number in range(50):
+        append(cluster, 1, "t", b"%d" % number)
+    cluster.kill(1)
+    cluster.elect("t", 2, isr=[2, 3])
+    for number in range(50, 60):
+        append(cluster, 2, "t", b"%d" % number)
+    cluster.start(1)
+    cluster.tell("t", 1)
+    cluster.wait_for_isr("t", 1, 2, 3)
+    cluster.elect("t", 1)
+    cluster.settle("t")
+    cluster.assert_identical("t")
+    assert values_of(cluster, "t") == [b"%d" % each for each in range(60)]
+
+
+def test_a_follower_begins_where_the_leaders_log_does(pair: ReplicaCluster) -> None:
+    pair.create("t", (1, 2))
+    append(pair, 1, "t", b"a")
+    pair.settle("t")
+    pair.stop(2)
+    append(pair, 1, "t", *[b"%d" % each for each in range(5)])
+    pair.wait_for_isr("t", 1)
+    append(pair, 1, "t", *[b"%d" % each for each in range(5, 10)])
+    pair.log(1, "t").roll()
+    assert pair.broker(1).logs.delete_records("t", 0, 8) == 8  # in the middle of a batch
+    pair.start(2)
+    pair.tell("t", 2)
+    pair.wait_for_isr("t", 1, 2)
+    append(pair, 1, "t", b"last")
+    pair.settle("t")
+    wait_until(lambda: pair.log(2, "t").log_start_offset == 8)
+    assert values_of(pair, "t")[-1] == b"last"
+    pair.elect("t", 2)
+    pair.settle("t")
+    assert values_of(pair, "t") == [b"7", b"8", b"9", b"last"]
+
+
+def test_replicas_that_are_catching_up_are_throttled(pair: ReplicaCluster) -> None:
+    pair.create("t", (1,), leader_replication_throttled_replicas="0:1")
+    for _ in range(30):
+        append(pair, 1, "t", b"x" * 100_000)
+    for broker_id in (1, 2):
+        pair.broker(broker_id).replicas.set_throttle_rates(leader_bytes_per_s=50_000, follower_bytes_per_s=1e12)
+    pair.assign("t", 1, 2)
+    wait_until(lambda: pair.log(2, "t").log_end_offset > 0)
+    time.sleep(0.5)
+    caught_up = pair.log(2, "t").log_end_offset
+    assert caught_up < 30  # the limit's ten seconds at once, and not much more
+    assert pair.isr("t") == {1}
+    assert append(pair, 1, "t", b"acknowledged without it").base_offset == 30
+    pair.broker(1).replicas.set_throttle_rates(leader_bytes_per_s=float("inf"), follower_bytes_per_s=float("inf"))
+    pair.wait_for_isr("t", 1, 2)
+    pair.settle("t")
+    pair.assert_identical("t")
+
+
+def noted(read: Any, noted_in: list[int], broker_id: int) -> Any:
+    """Note whom reads come to."""
+
+    def reading(*args: Any, **named: Any) -> Any:
+        noted_in.append(broker_id)
+        return read(*args, **named)
+
+    return reading
+
+
+def test_consumers_read_from_the_closest_replica(tmp_path: Path) -> None:
+    options = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+    with ReplicaCluster(tmp_path, brokers=0, options=options) as pair:
+        pair.start(1, broker_rack="a")
+        pair.start(2, broker_rack="b")
+        pair.create("t", (1, 2))
+        append(pair, 1, "t", b"a", b"b")
+        pair.settle("t")
+        fetched: list[int] = []
+        for each in (1, 2):
+            read = pair.log(each, "t").read
+            log: Any = pair.log(each, "t")
+            log.read = noted(read, fetched, each)
+        assert values_of(pair, "t", options={"client.rack": "b"}) == [b"a", b"b"]
+        assert set(fetched) == {2}
+        append(pair, 1, "t", b"c")
+        pair.settle("t")
+        fetched.clear()
+        assert values_of(pair, "t") == [b"a", b"b", b"c"]
+        assert set(fetched) == {1}
+
+
+def test_what_controllers_may_not_say(cluster: ReplicaCluster) -> None:
+    cluster.create("t", (1, 2))
+    key = Key("t", 0)
+
+    def become(broker_id: int, epoch: int, **changes: Any) -> MillraceError | None:
+        leadership = replace(cluster.leadership[key], **changes)
+        state = LeaderAndIsrState(leadership=leadership, assignment=cluster.assignments[key], is_new=False)
+        request = replace(cluster.request({key: state}), controller_epoch=epoch)
+        return cluster.run(cluster.broker(broker_id).replicas.become(request))[key]
+
+    assert isinstance(become(1, 1), StaleControllerEpochError)  # an epoch that is known
+    assert become(1, 5, leader_epoch=1) is None
+    with pytest.raises(StaleControllerEpochError):
+        become(1, 4, leader_epoch=2)
+    assert become(3, 5) is not None  # none of the replicas
+    before = cluster.topic_ids["t"]
+    cluster.topic_ids["t"] = type(before)(int=77)
+    problem = become(2, 5, leader_epoch=3)
+    assert problem is not None
+    assert "topic id" in problem.message
+    cluster.topic_ids["t"] = before
+    cluster.epoch = 6
+    assert cluster.delete_replica("t", 2) is None
+    assert cluster.broker(2).logs.get("t", 0) is None
+    assert cluster.delete_replica("t", 2) is None  # again does no harm
+
+
+def test_committed_offsets_survive_their_coordinator(cluster: ReplicaCluster) -> None:
+    cluster.create("__consumer_offsets", (1, 2, 3), cleanup_policy="compact")
+    cluster.create("t", (2, 3, 1))
+    append(cluster, 2, "t", *[b"%d" % each for each in range(10)])
+    options = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "group.id": "g",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "retry.backoff.ms": 20,
+        "metadata.max.age.ms": 500,
+    }
+    place = TopicPartition("t", 0)
+    with Consumer(options) as consumer:
+        consumer.subscribe(["t"])
+        read = 0
+        deadline = time.monotonic() + WAIT_S
+        while read < 10:
+            assert time.monotonic() < deadline
+            read += len(consumer.poll(200))
+        consumer.commit()
+        cluster.kill(1)
+        cluster.elect("__consumer_offsets", 2, isr=[2, 3])
+        cluster.elect("t", 2, isr=[2, 3])
+        append(cluster, 2, "t", b"10")
+        while read < 11:
+            assert time.monotonic() < deadline
+            read += len(consumer.poll(200))
+        consumer.commit()
+    cluster.elect("__consumer_offsets", 3)
+    with Consumer(options) as consumer:
+        committed = consumer.committed([place])[place]
+        assert committed is not None
+        assert committed.offset == 11
+
+
+def test_transactions_over_brokers(cluster: ReplicaCluster) -> None:
+    cluster.create("__transaction_state", (1, 2, 3), cleanup_policy="compact")
+    cluster.create("t", (2, 3), (3, 1))
+    options = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "transactional.id": "tx",
+        "retry.backoff.ms": 20,
+    }
+    with Producer(options) as producer:
+        producer.init_transactions()
+        for number in range(4):
+            if number == 2:
+                cluster.elect("__transaction_state", 2)
+            producer.begin_transaction()
+            for partition in (0, 1):
+                producer.send("t", b"%d" % number, partition=partition)
+            producer.flush()
+            if number % 2:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+    for partition in (0, 1):
+        cluster.settle("t", partition)
+        cluster.assert_identical("t", partition)
+        assert values_of(cluster, "t", partition, {"isolation.level": "read_committed"}) == [b"0", b"2"]
+        follower = cluster.log(3 if partition == 0 else 1, "t", partition)
+        wait_until(lambda log=follower: log.last_stable_offset == log.log_end_offset)  # type: ignore[misc]
+        assert len(follower.aborted_transactions(0, follower.log_end_offset)) == 2

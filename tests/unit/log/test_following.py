@@ -1,0 +1,209 @@
+"""A follower's log: a leader's batches as they are, and going back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millrace.errors import CorruptBatchError, FencedLeaderEpochError, OffsetOutOfRangeError, StorageError
+from millrace.records import ControlType, EndTransactionMarker, scan_headers
+from millrace_broker.log import PartitionLog
+from millrace_broker.log.following import check_replicated
+
+Open = Callable[..., PartitionLog]
+Batch = Callable[..., bytes]
+NOW_MS = 1_700_000_000_000
+SMALL = {"segment.bytes": 500, "index.interval.bytes": 100}
+
+
+def replicate(leader: PartitionLog, follower: PartitionLog, max_bytes: int = 2**20) -> None:
+    while records := leader.read_to_end(follower.log_end_offset, max_bytes):
+        follower.append_replicated(records, check_replicated(records))
+
+
+def content(log: PartitionLog) -> bytes:
+    return b"".join(segment.read(0, segment.size_bytes) for segment in log.segments)
+
+
+@pytest.fixture
+def leader(open_log: Open, tmp_path: Path) -> PartitionLog:
+    (tmp_path / "leader").mkdir()
+    return open_log(SMALL, directory=tmp_path / "leader")
+
+
+@pytest.fixture
+def follower(open_log: Open, tmp_path: Path) -> PartitionLog:
+    (tmp_path / "follower").mkdir()
+    log = open_log(SMALL, directory=tmp_path / "follower")
+    log.hold_watermark(0)
+    return log
+
+
+def test_batches_are_appended_as_they_are(leader: PartitionLog, follower: PartitionLog, batch: Batch) -> None:
+    for epoch in (0, 0, 2, 5, 5):
+        leader.append(batch([NOW_MS, NOW_MS + 1]), leader_epoch=epoch)
+    leader.append(batch(producer_id=7, producer_epoch=1, base_sequence=0), leader_epoch=5)
+    replicate(leader, follower)
+    assert content(follower) == content(leader)
+    assert follower.leader_epochs == leader.leader_epochs == ((0, 0), (2, 4), (5, 6))
+    assert follower.producers == leader.producers
+    assert follower.segment_count > 1
+    assert follower.offset_for_time(NOW_MS + 1) == leader.offset_for_time(NOW_MS + 1)
+    assert (follower.high_watermark, follower.read(0, 1000)) == (0, b"")
+    follower.raise_watermark(5)
+    follower.raise_watermark(3)
+    assert follower.high_watermark == 5
+
+
+def test_transactions_are_known_to_followers(leader: PartitionLog, follower: PartitionLog, batch: Batch) -> None:
+    for sequence, type_ in ((0, ControlType.ABORT), (1, ControlType.COMMIT)):
+        records = batch(producer_id=1, producer_epoch=0, base_sequence=sequence, is_transactional=True)
+        leader.append(records, in_transaction=True)
+        leader.append_end_marker(1, 0, EndTransactionMarker(type=type_, coordinator_epoch=3))
+    leader.append(batch(producer_id=1, producer_epoch=0, base_sequence=2, is_transactional=True), in_transaction=True)
+    replicate(leader, follower)
+    follower.raise_watermark(follower.log_end_offset)
+    assert follower.last_stable_offset == leader.last_stable_offset == 4
+    assert follower.aborted_transactions(0, 5) == leader.aborted_transactions(0, 5) != []
+    assert follower.producers == leader.producers
+
+
+@pytest.mark.parametrize("position", [0, 30, 80])
+def test_damaged_batches_are_refused(leader: PartitionLog, batch: Batch, position: int) -> None:
+    leader.append(batch())
+    records = bytearray(leader.read_to_end(0, 1000))
+    records[position] ^= 0x80
+    with pytest.raises(CorruptBatchError):
+        check_replicated(bytes(records))
+    with pytest.raises(CorruptBatchError):
+        check_replicated(leader.read_to_end(0, 1000)[:-1])
+
+
+def test_what_the_log_has_already_is_refused(leader: PartitionLog, follower: PartitionLog, batch: Batch) -> None:
+    leader.append(batch())
+    replicate(leader, follower)
+    records = leader.read_to_end(0, 1000)
+    with pytest.raises(CorruptBatchError):
+        follower.append_replicated(records, check_replicated(records))
+
+
+def test_an_epoch_begins_where_the_log_ends(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    log.append(batch(), leader_epoch=1)
+    log.begin_epoch(4)
+    assert log.leader_epochs == ((1, 0), (4, 1))
+    with pytest.raises(FencedLeaderEpochError):
+        log.append(batch(), leader_epoch=1)
+    assert open_log().leader_epochs == ((1, 0),)  # nothing was appended in it
+    log.append(batch(), leader_epoch=4)
+    assert open_log().leader_epochs == ((1, 0), (4, 1))
+
+
+def test_truncation_forgets_what_it_cuts_off(open_log: Open, batch: Batch) -> None:
+    log = open_log(SMALL)
+    log.hold_watermark(0)
+    for number in range(12):
+        log.append(
+            batch([NOW_MS + number], producer_id=3, producer_epoch=0, base_sequence=number), leader_epoch=number // 4
+        )
+    before, segments = content(log), log.segment_count
+    assert segments > 2
+    log.lower_recovery_point(5)
+    log.truncate_to(5)
+    assert log.log_end_offset == 5
+    assert before.startswith(content(log))
+    assert log.leader_epochs == ((0, 0), (1, 4))
+    assert [entry.last_sequence for entry in log.producers] == [4]
+    assert log.offset_for_time(NOW_MS + 4) == (4, NOW_MS + 4)
+    assert log.offset_for_time(NOW_MS + 5) is None
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read_to_end(6, 100)
+    again = batch([NOW_MS], producer_id=3, producer_epoch=0, base_sequence=5)
+    assert log.append(again, leader_epoch=7).base_offset == 5
+    reopened = open_log(SMALL)
+    assert (reopened.log_end_offset, reopened.leader_epochs) == (6, ((0, 0), (1, 4), (7, 5)))
+    assert content(reopened) == content(log)
+
+
+def test_epochs_that_begin_at_the_end_are_forgotten_too(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    log.append(batch(), leader_epoch=1)
+    log.begin_epoch(2)
+    log.truncate_to(1)
+    assert (log.log_end_offset, log.leader_epochs) == (1, ((1, 0),))
+
+
+def test_a_log_is_closed_cleanly_after_a_truncation(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    for number in range(5):
+        log.append(batch([NOW_MS + number]))
+    log.truncate_to(2)
+    log.close()
+    again = open_log(was_clean=True, recovery_point=2)
+    assert again.log_end_offset == 2
+    assert again.max_timestamp_offset() == (1, NOW_MS + 1)
+
+
+def test_a_log_begins_anew(open_log: Open, batch: Batch) -> None:
+    log = open_log(SMALL)
+    for number in range(12):
+        log.append(batch(producer_id=3, producer_epoch=0, base_sequence=number))
+    log.begin_at(100)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (100, 100, 100)
+    assert (log.leader_epochs, log.producers, log.segment_count) == ((), (), 1)
+    assert log.append(batch(), leader_epoch=3).base_offset == 100
+    reopened = open_log(SMALL)
+    assert (reopened.log_start_offset, reopened.log_end_offset, reopened.leader_epochs) == (100, 101, ((3, 100),))
+
+
+def test_a_failed_truncation_takes_the_partition_offline(open_log: Open, batch: Batch, disk) -> None:  # type: ignore[no-untyped-def]
+    log = open_log(files=disk)
+    log.append(batch())
+    log.append(batch())
+    disk.refuses_truncate = True
+    with pytest.raises(StorageError):
+        log.truncate_to(1)
+    disk.refuses_truncate = False
+    with pytest.raises(StorageError):
+        log.append(batch())
+    assert open_log(files=disk).log_end_offset in (1, 2)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=25),
+    cut=st.integers(0, 60),
+    reads=st.integers(1, 700),
+    held=st.booleans(),
+)
+def test_a_follower_that_went_back_gets_the_same_again(
+    open_log: Open,
+    batch: Batch,
+    tmp_path_factory: pytest.TempPathFactory,
+    sizes: list[int],
+    cut: int,
+    reads: int,
+    held: bool,
+) -> None:
+    first, second = tmp_path_factory.mktemp("leader"), tmp_path_factory.mktemp("follower")
+    leader, follower = open_log(SMALL, directory=first), open_log(SMALL, directory=second)
+    for number, size in enumerate(sizes):
+        leader.append(batch([NOW_MS + number] * size), leader_epoch=number // 3)
+    replicate(leader, follower, reads)
+    ends = {header.next_offset for _, header in scan_headers(content(leader))} | {0}
+    if held:
+        follower.hold_watermark(min(cut, follower.log_end_offset))
+    follower.lower_recovery_point(cut)
+    follower.truncate_to(cut)
+    assert follower.log_end_offset == max(end for end in ends if end <= cut)
+    assert content(leader).startswith(content(follower))
+    replicate(leader, follower, reads)
+    assert content(follower) == content(leader)
+    assert follower.leader_epochs == leader.leader_epochs
+    reopened = open_log(SMALL, directory=second)
+    assert content(reopened) == content(leader)
+    assert reopened.leader_epochs == leader.leader_epochs
