@@ -316,8 +316,9 @@ class ReplicaCluster:
         role = None if replica is None else replica.machine.role
         isr = sorted(role.isr) if isinstance(role, Leader) else ""
         stage = role.stage if isinstance(role, Follower) else ""
+        epoch = None if replica is None else replica.machine.leader_epoch
         return (
-            f"broker {broker_id}: {type(role).__name__} {isr}{stage} of epoch {replica and replica.machine.leader_epoch}, "
+            f"broker {broker_id}: {type(role).__name__} {isr}{stage} of epoch {epoch}, "
             f"log to {log.log_end_offset}, watermark {log.high_watermark}, epochs {log.leader_epochs}"
         )
 

@@ -37,8 +37,8 @@ class DataDirectory:
     """One of the broker's log directories, locked.
 
     ``recovery_points``, ``log_start_offsets`` and ``high_watermarks`` are the checkpoints as they were found at start;
-    without the file of the first it is not known of any partition what had been synced. ``failure``: why the directory is not used any
-    more.
+    without the file of the first it is not known of any partition what had been synced. ``failure``: why the directory
+    is not used any more.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""The part of a partition's log that a follower needs: a leader's batches as they are, and going back to where logs part.
+"""What a follower needs of a partition's log: a leader's batches as they are, and going back to where logs part.
 
 Invariants:
 
@@ -244,7 +244,7 @@ class FollowingLog(AppendableLog):
         self._unsynced_sealed = [each for each in self._unsynced_sealed if each.segment not in gone]
 
     def _cut_segment(self, segment: Segment, position: int, end_offset: int, *, in_place: bool) -> Segment:
-        """Let a segment end at ``position``, durably, and its indexes with it. Returns what stands for it from now on."""
+        """Let a segment end at ``position``, durably, with its indexes. Returns what stands for it from now on."""
         offsets, times = segment.indexes()
         builder = IndexBuilder(segment.base_offset, segment.index_interval_bytes)
         offset_count = sum(1 for entry in offsets if entry.position < position)
