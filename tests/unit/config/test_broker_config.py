@@ -95,3 +95,19 @@ def test_the_properties_file_shows_every_option_with_its_default() -> None:
     for name, value in documented.items():
         if name != "advertised.listeners":
             assert BrokerConfig.load({name: value}) == BrokerConfig.load({}), name
+
+
+def test_the_file_for_a_cluster_of_three_machines_loads() -> None:
+    config = BrokerConfig.load(read_properties(PROPERTIES.parent / "cluster" / "broker.properties"))
+    assert config.zookeeper_config is not None
+    assert config.zookeeper_config.address.chroot == "/millrace"
+    assert (config.default_replication_factor, config.topic_defaults.min_insync_replicas) == (3, 2)
+
+
+def test_without_zookeeper_a_broker_is_by_itself_and_its_options_are_checked_all_the_same() -> None:
+    assert not BrokerConfig.load({"zookeeper.session.timeout.ms": "1000"}).is_clustered
+    assert BrokerConfig.load({"zookeeper.connect": "a:2181,b:2181/c"}).is_clustered
+    with pytest.raises(InvalidConfigError, match=r"zookeeper\.session\.timeout\.ms"):
+        BrokerConfig.load({"zookeeper.session.timeout.ms": "soon"})
+    with pytest.raises(InvalidConfigError, match=r"zookeeper\.connect"):
+        BrokerConfig.load({"zookeeper.connect": "a:x"})
