@@ -99,6 +99,7 @@ def _parser(script: str, description: str | None, *, topology: bool) -> JobParse
     )
     parser.add_bootstrap_servers()
     parser.add_pairs("--option", "further option of the source; repeatable")
+    add("--dead-letters", metavar="TOPIC", help="where records go that fail (default: they stop the job)")
     add("--explain", action="store_true", help="print the compiled plan before running it")
     return parser
 
@@ -125,6 +126,7 @@ def _stream(factory: TopologyFactory, parsed: argparse.Namespace, stopping: Even
         tables=tables,
         bootstrap_servers=parsed.bootstrap_servers,
         options=options,
+        dead_letters=parsed.dead_letters,
         available_now=not parsed.continuous,
         interval=parsed.trigger_interval,
         on_batch=total.report,
@@ -155,6 +157,7 @@ def _batch(parsed: argparse.Namespace) -> None:
         tables=tables,
         bootstrap_servers=parsed.bootstrap_servers,
         options=options,
+        dead_letters=parsed.dead_letters,
         on_plan=say if parsed.explain else None,
     )
     _say_total(result.records, result.dropped, time.monotonic() - started)
@@ -175,7 +178,10 @@ class _Total:
         self._dropped += batch.dropped
         rows = ", ".join(f"{count:,} rows of {table}" for table, count in batch.rows.items())
         dropped = f", {batch.dropped:,} dropped" if batch.dropped else ""
-        say(f"batch {batch.batch_id}: {batch.records:,} records -> {rows}{dropped} in {now - self._before:.1f} s")
+        aside = f", {batch.dead_letters:,} put aside" if batch.dead_letters else ""
+        say(
+            f"batch {batch.batch_id}: {batch.records:,} records -> {rows}{dropped}{aside} in {now - self._before:.1f} s"
+        )
         self._before = now
 
     def finish(self) -> None:

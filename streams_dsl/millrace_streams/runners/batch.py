@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace_streams.compiler import explain
 from millrace_streams.graph import Topology
+from millrace_streams.runners.dead_letters import DEAD_LETTERS
 from millrace_streams.runners.output import count_outputs, limit_worker_threads, rows_by_name
 from millrace_streams.runners.packing import PACKED_DDL
 from millrace_streams.runners.sinks import BatchFunction, Sinks
@@ -25,13 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """What a batch run did: records read, rows written by Delta table or topic, records dropped as late or without a
-    key.
+    """What a batch run did: records read, rows by table or topic, records dropped as late or without a key.
+
+    ``dead_letters`` are the records put aside.
     """
 
     records: int
     rows: Mapping[str, int]
     dropped: int
+    dead_letters: int = 0
 
 
 def run_batch(
@@ -43,23 +46,25 @@ def run_batch(
     inputs: Mapping[str, DataFrame] | None = None,
     options: Mapping[str, Any] | None = None,
     foreach_batch: Mapping[str, BatchFunction] | None = None,
+    dead_letters: str | None = None,
     on_plan: Callable[[str], None] | None = None,
 ) -> BatchResult:
     """Run a topology over the retained records of its topics and overwrite its Delta tables.
 
-    A range is chosen by the source's ``options`` (``startingTimestamp``, ``endingOffsets`` ...). ``tables``, ``inputs``
-    and ``foreach_batch`` are as in ``run_stream``; the rows are equal to those that the stream comes to after the same
-    records. Topics get their records added, in every run anew.
+    A range is chosen by the source's ``options`` (``startingTimestamp``, ``endingOffsets`` ...). Other arguments are as
+    in ``run_stream``; the rows are equal to those that the stream comes to after the same records. Topics get their
+    records added, in every run anew.
 
     Raises ``TopologyError`` and its kind for a topology that cannot be run.
     """
     job = Job.prepare(
         topology,
         Inputs(bootstrap_servers=bootstrap_servers, frames=inputs or {}, options=options or {}),
+        puts_aside=dead_letters is not None,
     )
     if on_plan is not None:
         on_plan(explain(job.plan))
-    sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch)
+    sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch, dead_letters)
     sinks.prepare(spark, replaced=True)
     results = bounded_results(job, spark).persist()
     try:
@@ -67,7 +72,12 @@ def run_batch(
         sinks.write_all(results, counts)
     finally:
         results.unpersist()
-    return BatchResult(records=counts.records, rows=rows_by_name(counts, job.plan), dropped=counts.dropped)
+    return BatchResult(
+        records=counts.records,
+        rows=rows_by_name(counts, job.plan),
+        dropped=counts.dropped,
+        dead_letters=counts.rows[DEAD_LETTERS],
+    )
 
 
 def bounded_results(job: Job, spark: SparkSession) -> DataFrame:

@@ -58,6 +58,15 @@ class Roots:
 
         return found
 
+    def find(self, topic: str | None, partition: int | None, offset: int | None, topics: Sequence[str]) -> int | None:
+        """The root mark of the record that was read there; None if it is none of these."""
+        if topic is None or partition is None or offset is None:
+            return None
+        found = np.flatnonzero(
+            (self.topic == topics.index(topic)) & (self.partition == partition) & (self.offset == offset)
+        )
+        return int(found[0]) if len(found) else None
+
 
 def crossing_frame(flow: Flow, roots: Roots, *, pickled: bool, topic: bool) -> pl.DataFrame:
     """The rows of a flow as they travel; ``topic`` says that their records may be of several topics."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from millrace_streams.compiler import Plan
 from millrace_streams.layout import Layout
+from millrace_streams.runners.dead_letters import DEAD_LETTERS
 from millrace_streams.runners.packing import OUT, Unpacker
 from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE
 
@@ -65,7 +66,7 @@ def unpacked(results: DataFrame, sink: str, layout: Layout, reserved: Sequence[s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Records that went in, rows that came out by the node of their sink, records dropped."""
+    """Records that went in, rows that came out by the node of their sink (dead letters too), records dropped."""
 
     records: int
     rows: Mapping[str, int]
@@ -78,7 +79,7 @@ def count_outputs(results: DataFrame, plan: Plan) -> Counts:
     rows = {row["target"]: row["sum(rows)"] for row in counted}
     return Counts(
         records=sum(row["sum(records)"] for row in counted),
-        rows={node.name: rows.get(node.name, 0) for node in plan.outputs},
+        rows={name: rows.get(name, 0) for name in (*(node.name for node in plan.outputs), DEAD_LETTERS)},
         dropped=sum(row["sum(dropped)"] for row in counted),
     )
 

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from millrace.errors import UsageError
 from millrace_streams.compiler import Plan
+from millrace_streams.errors import TopologyError
 from millrace_streams.graph import DeltaSinkNode
+from millrace_streams.runners.dead_letters import DEAD_LETTERS, RECORDS, LetterRecords
+from millrace_streams.runners.dead_letters import LAYOUT as LETTERS
 from millrace_streams.runners.delta import ensure_table, overwrite, upsert
 from millrace_streams.runners.output import Counts, address, packed_of, spark_schema, unpacked
 from millrace_streams.runners.topic_rows import OPAQUE_ROWS, OpaqueRows, check_opaque
 from millrace_streams.runners.worker import Sink, sinks_of
-from millrace_streams.steps.batch import TOMBSTONE
+from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE
 from pyspark_millrace.delta.transactions import Transaction, append_rows
 
 if TYPE_CHECKING:
@@ -75,29 +78,56 @@ class TopicTarget:
 
     def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
         """Check that the topic is there and can hold the rows."""
-        if self._is_opaque():
+        if is_opaque(self.topic, self.bootstrap_servers):
             check_opaque(self.sink.layout, self.sink.name, self.topic)
 
     def write(self, results: DataFrame, transaction: Transaction | None) -> None:
         """Send the rows, in the order in which they came out of each bucket."""
-        options = {"kafka.bootstrap.servers": self.bootstrap_servers, "topic": self.topic}
-        if transaction is not None:
-            options |= {"txnAppId": transaction.application, "txnVersion": str(transaction.version)}
-        self._rows(results).write.format("millrace").options(**options).mode("append").save()
+        send(self._rows(results), self.topic, self.bootstrap_servers, transaction)
 
     def _rows(self, results: DataFrame) -> DataFrame:
-        if not self._is_opaque():
+        if not is_opaque(self.topic, self.bootstrap_servers):
             return unpacked(results, self.sink.name, self.sink.layout, self.sink.reserved)
         from pyspark.sql.pandas.types import from_arrow_schema
 
         rows = OpaqueRows(self.sink.layout)
         return packed_of(results, self.sink.name).mapInArrow(rows, from_arrow_schema(OPAQUE_ROWS))
 
-    def _is_opaque(self) -> bool:
-        from millrace.clients import Admin
 
-        with Admin({"bootstrap.servers": self.bootstrap_servers}) as admin:
-            return admin.describe_topic(self.topic).schema is None
+def is_opaque(topic: str, bootstrap_servers: str) -> bool:
+    """Whether a topic holds bytes. Raises ``UnknownTopicOrPartitionError`` and what else the admin client raises."""
+    from millrace.clients import Admin
+
+    with Admin({"bootstrap.servers": bootstrap_servers}) as admin:
+        return admin.describe_topic(topic).schema is None
+
+
+def send(rows: DataFrame, topic: str, bootstrap_servers: str, transaction: Transaction | None) -> None:
+    """Write rows to a topic: once for the transaction, or as a write of its own."""
+    options = {"kafka.bootstrap.servers": bootstrap_servers, "topic": topic}
+    if transaction is not None:
+        options |= {"txnAppId": transaction.application, "txnVersion": str(transaction.version)}
+    rows.write.format("millrace").options(**options).mode("append").save()
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterTarget:
+    """A topic of bytes for records that were put aside; what is wrong with each is in its headers."""
+
+    topic: str
+    bootstrap_servers: str
+
+    def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
+        """Check that the topic is there and holds bytes. Raises ``TopologyError``."""
+        if not is_opaque(self.topic, self.bootstrap_servers):
+            raise TopologyError(f"dead_letters: {self.topic} is a typed topic; name one of bytes")
+
+    def write(self, results: DataFrame, transaction: Transaction | None) -> None:
+        """Send the dead letters."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        rows = packed_of(results, DEAD_LETTERS).mapInArrow(LetterRecords(), from_arrow_schema(RECORDS))
+        send(rows, self.topic, self.bootstrap_servers, transaction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +159,11 @@ class Sinks:
         tables: Mapping[str, str] | str | None,
         bootstrap_servers: str | None,
         foreach_batch: Mapping[str, BatchFunction] | None,
+        dead_letters: str | None = None,
     ) -> Sinks:
         """Say where each sink's rows go. Raises ``UsageError`` for one without a place, or a place without a sink."""
         functions = dict(foreach_batch or {})
-        names = [address(node) for node in plan.outputs]
+        names = [address(node) for node in plan.outputs] + ([dead_letters] if dead_letters is not None else [])
         for name in functions.keys() - set(names):
             raise UsageError(f"foreach_batch: the topology writes no {name}; it writes {', '.join(names)}")
         paths = _paths([name for name in plan.topology.tables if name not in functions], tables)
@@ -151,6 +182,13 @@ class Sinks:
                     f"{node.name}: where is the topic {name}? give bootstrap_servers, or foreach_batch="
                     f"{{{name!r}: function}}"
                 )
+        if dead_letters is not None and dead_letters in functions:
+            aside = Sink(DEAD_LETTERS, LETTERS, reserved=(TIMESTAMP,))
+            targets[DEAD_LETTERS] = FunctionTarget(aside, functions[dead_letters])
+        elif dead_letters is not None:
+            if bootstrap_servers is None:
+                raise UsageError(f"dead_letters: where is the topic {dead_letters}? give bootstrap_servers")
+            targets[DEAD_LETTERS] = DeadLetterTarget(dead_letters, bootstrap_servers)
         return cls(targets)
 
     def prepare(self, spark: SparkSession, *, replaced: bool = False) -> None:

@@ -68,12 +68,13 @@ class Inputs:
 class Job:
     """A compiled topology with its inputs.
 
-    ``partitions``: of the source topics, None when not known. ``buckets``: how many there are for records that move.
+    ``partitions``: of the source topics, None when not known. ``puts_aside``: records that fail become dead letters.
     """
 
     stages: Stages
     inputs: Inputs
     partitions: int | None
+    puts_aside: bool = False
 
     @property
     def plan(self) -> Plan:
@@ -81,7 +82,7 @@ class Job:
         return self.stages.plan
 
     @classmethod
-    def prepare(cls, topology: Topology, inputs: Inputs) -> Job:
+    def prepare(cls, topology: Topology, inputs: Inputs, *, puts_aside: bool = False) -> Job:
         """Find the topics' shapes, compile, and refuse what cannot be run.
 
         Raises ``TopologyError``, ``UnsupportedTopologyError``, ``UnknownTopicOrPartitionError`` and the client's
@@ -103,7 +104,7 @@ class Job:
         stages = stages_of(compile_topology(topology, shapes))
         _check_partitions(stages, partitions)
         alike = [partitions[each.topic] for each in topology.sources if each.topic in partitions and not each.broadcast]
-        return cls(stages=stages, inputs=inputs, partitions=max(alike, default=None))
+        return cls(stages=stages, inputs=inputs, partitions=max(alike, default=None), puts_aside=puts_aside)
 
     @cached_property
     def buckets(self) -> int:
@@ -117,7 +118,10 @@ class Job:
 
     def programs(self) -> list[Program]:
         """What runs per bucket, stage by stage."""
-        return [Program.of(self.stages, stage, self.buckets) for stage in self.stages.stages]
+        return [self._program(stage) for stage in self.stages.stages]
+
+    def _program(self, stage: Stage) -> Program:
+        return Program.of(self.stages, stage, self.buckets, puts_aside=self.puts_aside)
 
     def packed(
         self, spark: SparkSession, *, streaming: bool, defaults: Mapping[str, str]
@@ -144,17 +148,19 @@ class Job:
         topic = reader.source.topic
         run = SourceRun(
             reader=Reader(reader.source, reader.layout, reader.operators),
-            program=Program.of(self.stages, prologue, self.buckets),
+            program=self._program(prologue),
             lane=[each.source.topic for each in self.plan.readers[: self.plan.readers.index(reader)]].count(topic),
             everywhere={
                 send.stage: self._buckets_of(reader, send.stage) for send in prologue.sends if send.way == "all"
             },
         )
         if topic in self.inputs.frames:
-            frame = _with_metadata(self.inputs.frames[topic], reader)
+            given = self.inputs.frames[topic]
+            frame = _with_metadata(given, reader)
             if not streaming:
-                # Runs of one partition must not overlap; a stream's are put in order by the task.
-                frame = frame.repartition(PARTITION).sortWithinPartitions(PARTITION, OFFSET)
+                # Runs of one partition must not overlap; a stream's are put in order by the stage.
+                together = frame.repartition(PARTITION) if PARTITION in given.columns else frame.coalesce(1)
+                frame = together.sortWithinPartitions(PARTITION, OFFSET)
             return frame.mapInArrow(run, PACKED_DDL)
         from pyspark_millrace.transform import encode_transform
 

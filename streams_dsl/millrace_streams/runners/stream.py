@@ -21,12 +21,14 @@ from pyspark.sql.streaming import StatefulProcessor
 from millrace.errors import UsageError
 from millrace_streams.compiler import explain
 from millrace_streams.graph import Topology
+from millrace_streams.runners.dead_letters import DEAD_LETTERS
 from millrace_streams.runners.output import count_outputs, limit_worker_threads, rows_by_name
 from millrace_streams.runners.packing import OUT, PACKED_DDL, Packed
 from millrace_streams.runners.sinks import BatchFunction, Sinks
 from millrace_streams.runners.source import Inputs, Job
 from millrace_streams.runners.state import load, writes
 from millrace_streams.runners.worker import Program, total_dropped
+from millrace_streams.steps.task import Task
 from pyspark_millrace.delta.transactions import query_id_of
 
 if TYPE_CHECKING:
@@ -43,12 +45,16 @@ _SOURCE_DEFAULTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """What a micro-batch did: records read, rows by table or topic, records dropped as late or without a key."""
+    """What a micro-batch did: records read, rows by table or topic, records dropped as late or without a key.
+
+    ``dead_letters`` are the records put aside.
+    """
 
     batch_id: int
     records: int
     rows: Mapping[str, int]
     dropped: int
+    dead_letters: int = 0
 
 
 def run_stream(
@@ -64,6 +70,7 @@ def run_stream(
     interval: str | None = None,
     name: str | None = None,
     foreach_batch: Mapping[str, BatchFunction] | None = None,
+    dead_letters: str | None = None,
     on_batch: Callable[[BatchReport], None] | None = None,
     on_plan: Callable[[str], None] | None = None,
 ) -> StreamingQuery:
@@ -73,7 +80,8 @@ def run_stream(
     when it has read what was there at its start; else it runs every ``interval`` ("10 seconds"), by default without
     pause. ``inputs`` gives streaming DataFrames in the place of topics, ``options`` are further ones of the source.
     ``foreach_batch`` names functions that take a table's or topic's rows in the place of writing them: they are called
-    with a DataFrame and the micro-batch's number for each one that has rows, again after a crash.
+    with a DataFrame and the micro-batch's number for each one that has rows, again after a crash. ``dead_letters``
+    names a topic for records that a function fails on, or that cannot be read; without it they stop the query.
     ``on_batch`` is called after each micro-batch, ``on_plan`` with the explained plan before the start.
 
     Raises ``TopologyError`` and its kind for a topology that cannot be run, before anything starts.
@@ -83,10 +91,11 @@ def run_stream(
     job = Job.prepare(
         topology,
         Inputs(bootstrap_servers=bootstrap_servers, frames=inputs or {}, options=options or {}),
+        puts_aside=dead_letters is not None,
     )
     if on_plan is not None:
         on_plan(explain(job.plan))
-    sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch)
+    sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch, dead_letters)
     sinks.prepare(spark)
     return start(
         job,
@@ -171,17 +180,19 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
     def _run(self, runs: list[Packed], bucket: int) -> Iterator[Packed]:
         program = self._program
         chunks = {name: [bytes(row[0]) for row in state.get()] for name, state in self._states.items()}
-        stores = {spec.name: load(spec, chunks[spec.name]) for spec in program.stores}
-        result, roots = program.run(program.task(stores), runs, bucket)
-        for name, write in writes(stores, chunks, result).items():
+
+        def new_task() -> Task:
+            return program.task({spec.name: load(spec, chunks[spec.name]) for spec in program.stores})
+
+        outcome = program.run(new_task, runs, bucket)
+        for name, write in writes(outcome.task.stores, chunks, outcome.result).items():
             values = [(chunk,) for chunk in write.chunks]
             if write.replace:
                 self._states[name].put(values)
             else:
                 self._states[name].appendList(values)
-        yield from program.results(result, bucket)
-        yield from program.sent(result, roots)
-        dropped = sum(run.dropped for run in runs) + total_dropped(result)
+        yield from program.packed(outcome, bucket)
+        dropped = sum(run.dropped for run in runs) + total_dropped(outcome.result)
         yield Packed(OUT, bucket, records=sum(run.records for run in runs), dropped=dropped)
 
     def close(self) -> None:
@@ -210,7 +221,15 @@ class _Writer:
         finally:
             results.unpersist()
         rows = rows_by_name(counts, self._plan)
-        self._on_batch(BatchReport(batch_id=batch_id, records=counts.records, rows=rows, dropped=counts.dropped))
+        self._on_batch(
+            BatchReport(
+                batch_id=batch_id,
+                records=counts.records,
+                rows=rows,
+                dropped=counts.dropped,
+                dead_letters=counts.rows[DEAD_LETTERS],
+            )
+        )
 
 
 @contextmanager

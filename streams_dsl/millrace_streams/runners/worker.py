@@ -7,10 +7,10 @@ stream, this process for a batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import NamedTuple, cast
 
 import polars as pl
 import pyarrow as pa
@@ -18,9 +18,11 @@ import pyarrow as pa
 from millrace_streams.compiler import Plan
 from millrace_streams.compiler.plan import Edge
 from millrace_streams.compiler.stages import Send, Stage, Stages
+from millrace_streams.errors import UserFunctionError
 from millrace_streams.graph import DeltaSinkNode, TopicSinkNode
 from millrace_streams.layout import Layout
 from millrace_streams.runners.crossing import Roots, arrive, by_bucket, crossing_frame, head_frame
+from millrace_streams.runners.dead_letters import DeadLetter, as_bytes, packed_letters, run_without_bad
 from millrace_streams.runners.output import gone, newest_rows
 from millrace_streams.runners.packing import (
     BYTES_PER_PAYLOAD_MAX,
@@ -41,23 +43,21 @@ from millrace_streams.steps.task import Steps, Task, TaskResult
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Where results go: the node, the layout of its rows, and what of them: rows that delete, times for a topic."""
+    """Where results go: the node, the layout of its rows, reserved columns that go out beside it.
+
+    ``deletes`` says that the rows are of a table, and some of them delete that of their key.
+    """
 
     name: str
     layout: Layout
     deletes: bool = False
-    topic: bool = False
-
-    @property
-    def reserved(self) -> list[str]:
-        """The columns that go out beside the layout's."""
-        return [TIMESTAMP, TOMBSTONE] if self.topic else [TOMBSTONE] if self.deletes else []
+    reserved: tuple[str, ...] = ()
 
     def rows(self, frame: pl.DataFrame) -> pl.DataFrame:
         """What goes out of a task's result: of a table the newest row of each key."""
         if self.deletes:
             frame = frame.with_columns(gone(frame.columns, self.layout).alias(TOMBSTONE))
-        elif self.topic:
+        elif TOMBSTONE in self.reserved:
             there = pl.col(TOMBSTONE).fill_null(False) if TOMBSTONE in frame.columns else pl.lit(False)
             frame = frame.with_columns(there.alias(TOMBSTONE))
         return newest_rows(frame.select(*self.layout.names, *self.reserved), self.layout)
@@ -67,10 +67,12 @@ def sinks_of(plan: Plan) -> dict[str, Sink]:
     """The sinks of a plan by their nodes' names; topics that records go through and that others may read are such."""
     sinks = {}
     for node in plan.outputs:
+        layout = plan.layouts[node.name]
         if isinstance(node, DeltaSinkNode):
-            sinks[node.name] = Sink(node.name, plan.layouts[node.name], deletes=plan.deletes(node))
+            deletes = plan.deletes(node)
+            sinks[node.name] = Sink(node.name, layout, deletes, (TOMBSTONE,) if deletes else ())
         else:
-            sinks[node.name] = Sink(node.name, plan.layouts[node.name], topic=True)
+            sinks[node.name] = Sink(node.name, layout, reserved=(TIMESTAMP, TOMBSTONE))
     return sinks
 
 
@@ -79,6 +81,7 @@ class Program:
     """A stage or a prologue as it is sent to workers. ``buckets``: how many there are for rows that move.
 
     ``topics`` are those that the plan reads; ``topic_of`` numbers that of each node whose records are all of one.
+    ``puts_aside`` says that records which fail become dead letters; else they stop the query.
     """
 
     stage: Stage
@@ -88,9 +91,10 @@ class Program:
     topics: Sequence[str]
     topic_of: Mapping[str, int]
     buckets: int
+    puts_aside: bool = False
 
     @classmethod
-    def of(cls, stages: Stages, stage: Stage, buckets: int) -> Program:
+    def of(cls, stages: Stages, stage: Stage, buckets: int, *, puts_aside: bool = False) -> Program:
         """Take from a plan what a worker needs for one of its stages."""
         sinks = sinks_of(stages.plan)
         topics = list(dict.fromkeys(reader.source.topic for reader in stages.plan.readers))
@@ -99,7 +103,7 @@ class Program:
             for name in (reader.head, *(operator.node.name for operator in prologue.operators)):
                 topic_of[name] = topics.index(reader.source.topic)
         outputs = [sinks[node.name] for node in stage.outputs]
-        return cls(stage, outputs, stages.forks, stages.lanes, topics, topic_of, buckets)
+        return cls(stage, outputs, stages.forks, stages.lanes, topics, topic_of, buckets, puts_aside)
 
     @cached_property
     def steps(self) -> Steps:
@@ -119,30 +123,38 @@ class Program:
         """What came in, in the order of its records."""
         return arrive(frames, self._layouts, self.topic_of, bucket, self.steps.fork_count)
 
-    def run(self, task: Task, runs: Iterable[Packed], bucket: int) -> tuple[TaskResult, Roots]:
-        """Run what came for a bucket, as packed rows, through its task."""
+    def run(self, new_task: Callable[[], Task], runs: Iterable[Packed], bucket: int) -> Outcome:
+        """Run what came for a bucket, as packed rows, through its task.
+
+        ``new_task`` gives the task as it is before these; it is asked again where a record had to be put aside.
+        """
         frames: dict[str, list[Packed]] = {}
         for run in sorted(runs, key=lambda run: run.sequence):
             frames.setdefault(run.target, []).append(run)
         arrivals, roots = self.arrive({name: _unpacked(found) for name, found in sorted(frames.items())}, bucket)
-        return self.run_flows(task, arrivals, roots), roots
+        if not self.puts_aside:
+            task = new_task()
+            return Outcome(task, self.run_flows(task, arrivals, roots), roots, [])
+        task, result, letters = run_without_bad(
+            lambda task, left: self.run_flows(task, left, roots), new_task, arrivals, roots, self.topics
+        )
+        return Outcome(task, result, roots, letters)
 
     def run_flows(self, task: Task, arrivals: Mapping[str, Flow], roots: Roots) -> TaskResult:
         """Run flows through a task."""
         return task.run(arrivals, roots.origin(self.topics), wall_clock_ms=time.time_ns() // 1_000_000)
 
-    def results(self, result: TaskResult, bucket: int, sinks: Iterable[Sink] | None = None) -> Iterator[Packed]:
-        """What leaves the topology, packed."""
+    def packed(self, outcome: Outcome, bucket: int, sinks: Iterable[Sink] | None = None) -> Iterator[Packed]:
+        """What leaves the topology at some sinks, or all, and what goes on to later stages."""
+        outputs = outcome.result.outputs
         for sink in self.sinks if sinks is None else sinks:
-            frame = sink.rows(result.outputs[sink.name].batch.frame)
+            frame = sink.rows(outputs[sink.name].batch.frame)
             if frame.height:
                 yield Packed(OUT, bucket, sink.name, rows=frame.height, payload=pack_frame(frame))
-
-    def sent(self, result: TaskResult, roots: Roots) -> Iterator[Packed]:
-        """What goes on to later stages, packed."""
+        yield from packed_letters(outcome.letters, bucket)
         for send in self.stage.sends:
             if send.way == "key":
-                yield from self._sent(send, result.outputs[_ending(send).node.name], roots)
+                yield from self._sent(send, outputs[_ending(send).node.name], outcome.roots)
 
     def _sent(self, send: Send, flow: Flow, roots: Roots) -> Iterator[Packed]:
         if not flow.batch.height:
@@ -156,6 +168,15 @@ class Program:
     @cached_property
     def _layouts(self) -> dict[str, Layout]:
         return {send.node: send.layout for send in self.stage.receives}
+
+
+class Outcome(NamedTuple):
+    """What a bucket's batch gave: the task as it is after it, outputs, the records they go back to, those put aside."""
+
+    task: Task
+    result: TaskResult
+    roots: Roots
+    letters: list[DeadLetter]
 
 
 def _ending(send: Send) -> Operator:
@@ -220,6 +241,37 @@ class SourceRun:
                 yield first
 
     def _run(self, run: pl.DataFrame, partition: int) -> Iterator[Packed]:
+        try:
+            # All of it, before any is given away.
+            rows = list(self._run_all(run, partition))
+        except UserFunctionError as error:
+            if not self.program.puts_aside:
+                raise
+            if run.height > 1:
+                middle = run.height // 2
+                yield from self._run(run[:middle], partition)
+                yield from self._run(run[middle:], partition)
+                return
+            rows = list(packed_letters([self._letter(error, run)], partition))
+        yield from rows
+
+    def _letter(self, error: UserFunctionError, run: pl.DataFrame) -> DeadLetter:
+        [record] = run.to_dicts()
+        source, layout = self.reader.source, self.reader.layout
+        key = [record[name] for name in layout.key if name in record]
+        values = {name: record[name] for name in layout.value_columns if name in record}
+        return DeadLetter(
+            source.topic,
+            int(record[PARTITION]),
+            int(record[OFFSET]),
+            error.node or source.name,
+            error.message,
+            as_bytes(key[0] if len(key) == 1 else key or None),
+            as_bytes(values.get(layout.value, values) if layout.value is not None else values),
+            record[TIMESTAMP] or 0,
+        )
+
+    def _run_all(self, run: pl.DataFrame, partition: int) -> Iterator[Packed]:
         read = self.reader.run(run, partition)
         frame = head_frame(read, self.lane)
         for send in self.program.stage.sends:
@@ -233,9 +285,9 @@ class SourceRun:
         head = program.stage.head
         assert head is not None
         arrivals, roots = self._arrive(head, frame, partition)
-        result = program.run_flows(program.task(), arrivals, roots)
-        yield from program.results(result, partition)
-        yield from program.sent(result, roots)
+        task = program.task()
+        result = program.run_flows(task, arrivals, roots)
+        yield from program.packed(Outcome(task, result, roots, []), partition)
         yield Packed(OUT, partition, dropped=total_dropped(result))
 
     def _arrive(self, head: str, frame: pl.DataFrame, partition: int) -> tuple[dict[str, Flow], Roots]:
@@ -296,24 +348,23 @@ class _Bucket:
     def take(self, run: Packed) -> Iterator[Packed]:
         self._records += run.records
         self._dropped += run.dropped
-        if not self._program.stage.incremental:
+        if self._program.puts_aside or not self._program.stage.incremental:
             self._waiting.append(run)
             return iter(())
-        return self._run([run])
+        return self._run([run], lambda: self._task)
 
-    def _run(self, runs: list[Packed]) -> Iterator[Packed]:
-        result, roots = self._program.run(self._task, runs, self.number)
-        self._dropped += total_dropped(result)
+    def _run(self, runs: list[Packed], new_task: Callable[[], Task]) -> Iterator[Packed]:
+        outcome = self._program.run(new_task, runs, self.number)
+        self._dropped += total_dropped(outcome.result)
         for name, parts in self._tables.items():
-            parts.append(self._sinks[name].rows(result.outputs[name].batch.frame))
+            parts.append(self._sinks[name].rows(outcome.result.outputs[name].batch.frame))
         if sum(part.height for parts in self._tables.values() for part in parts) > 2 * self._compacted_rows + 100_000:
             self._compact()
-        yield from self._program.results(result, self.number, self._streams)
-        yield from self._program.sent(result, roots)
+        yield from self._program.packed(outcome, self.number, self._streams)
 
     def finish(self) -> Iterator[Packed]:
         if self._waiting:
-            yield from self._run(self._waiting)
+            yield from self._run(self._waiting, self._program.task)
         self._compact()
         tables = {name: parts[0] for name, parts in self._tables.items() if parts}
         for name, frame in tables.items():

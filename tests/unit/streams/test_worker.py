@@ -34,6 +34,7 @@ from millrace_streams import (
 )
 from millrace_streams.compiler import Plan, Stages, stages_of
 from millrace_streams.layout import OPAQUE_SHAPE
+from millrace_streams.runners.dead_letters import DEAD_LETTERS, IN_A_BATCH_MAX
 from millrace_streams.runners.output import newest_rows
 from millrace_streams.runners.packing import OUT, Packed, from_batch, to_batches
 from millrace_streams.runners.stream import PackedTask
@@ -129,12 +130,12 @@ def stages(build: Callable[..., None]) -> Stages:
     return stages_of(compile_topology(topology(build), {"in": OPAQUE_SHAPE, "other": OPAQUE_SHAPE}))
 
 
-def packed(cut: Stages, script: Script, first: int, buckets: int) -> list[Packed]:
+def packed(cut: Stages, script: Script, first: int, puts_aside: bool) -> list[Packed]:
     """Records of opaque topics as they come from where they are read; the sequence column has their order."""
     found = []
     for number, (reader, prologue) in enumerate(zip(cut.plan.readers, cut.prologues, strict=True)):
         placed = [(first + place, record) for place, (topic, record) in enumerate(script) if topic == number]
-        program = Program.of(cut, prologue, buckets)
+        program = Program.of(cut, prologue, 1, puts_aside=puts_aside)
         run = SourceRun(Reader(reader.source, reader.layout, reader.operators), program, 0, {})
         found += [row for batch in run(iter([batch_of(placed)])) for row in from_batch(batch)]
     return found
@@ -173,21 +174,34 @@ class ListState:
         self.rows += rows
 
 
-def streamed(cut: Stages, batches: list[Script], buckets: int) -> dict[str, pl.DataFrame]:
-    """What the stream's Delta tables hold after these micro-batches, each in workers that know but the state."""
+def streamed(cut: Stages, batches: list[Script]) -> dict[str, pl.DataFrame]:
+    """What the stream's Delta tables hold after these micro-batches."""
+    return tables_of(cut, stream_results(cut, batches))
+
+
+def stream_results(cut: Stages, batches: list[Script], *, puts_aside: bool = False) -> list[Packed]:
+    """What leaves a stream, each of whose micro-batches runs in workers that know but the state."""
     states: dict[tuple[int, int, str], ListState] = defaultdict(ListState)
-    frames: dict[str, list[pl.DataFrame]] = {}
+    programs = [Program.of(cut, stage, 1, puts_aside=puts_aside) for stage in cut.stages]
+    results: list[Packed] = []
     first = 0
     for script in batches:
-        rows = packed(cut, script, first, buckets)
+        rows = packed(cut, script, first, puts_aside)
         first += len(script)
-        for program in (Program.of(cut, stage, buckets) for stage in cut.stages):
+        for program in programs:
             rows = [row for bucket in {row.bucket for row in rows} for row in called(program, bucket, rows, states)]
         assert sum(row.records for row in rows) == len(script)
-        for row in rows:
-            assert row.stage == OUT
-            if row.target:
-                frames.setdefault(row.target, []).append(unpack_frame(row.payload))
+        assert {row.stage for row in rows} == {OUT}
+        results += rows
+    return results
+
+
+def tables_of(cut: Stages, rows: list[Packed]) -> dict[str, pl.DataFrame]:
+    """What Delta tables make of results."""
+    frames: dict[str, list[pl.DataFrame]] = {}
+    for row in rows:
+        if row.target:
+            frames.setdefault(row.target, []).append(unpack_frame(row.payload))
     return {sink.table: merged(cut.plan, sink, frames.get(sink.name, [])) for sink in cut.plan.delta_sinks}
 
 
@@ -209,22 +223,23 @@ def merged(plan: Plan, sink: Any, frames: list[pl.DataFrame]) -> pl.DataFrame:
     return rows.filter(~pl.col(TOMBSTONE)).drop(TOMBSTONE) if TOMBSTONE in rows.columns else rows
 
 
-def bounded(cut: Stages, batches: list[Script], buckets: int) -> dict[str, pl.DataFrame]:
+def bounded(cut: Stages, batches: list[Script]) -> dict[str, pl.DataFrame]:
     """What the batch's Delta tables hold."""
+    return tables_of(cut, bounded_results(cut, batches))
+
+
+def bounded_results(cut: Stages, batches: list[Script], *, puts_aside: bool = False) -> list[Packed]:
+    """What leaves a batch."""
     rows, first = [], 0
     for script in batches:
-        rows += packed(cut, script, first, buckets)
+        rows += packed(cut, script, first, puts_aside)
         first += len(script)
     for stage in cut.stages:
         rows.sort(key=lambda row: (row.bucket, row.sequence))
-        run = BoundedRun(Program.of(cut, stage, buckets))
+        run = BoundedRun(Program.of(cut, stage, 1, puts_aside=puts_aside))
         rows = [row for batch in run(to_batches(rows)) for row in from_batch(batch)]
     assert sum(row.records for row in rows) == first
-    frames: dict[str, list[pl.DataFrame]] = {}
-    for row in rows:
-        if row.target:
-            frames.setdefault(row.target, []).append(unpack_frame(row.payload))
-    return {sink.table: pl.concat(frames.get(sink.name, [pl.DataFrame()])) for sink in cut.plan.delta_sinks}
+    return rows
 
 
 def as_rows(frame: pl.DataFrame) -> list[Any]:
@@ -243,9 +258,55 @@ def test_stream_and_batch_come_to_what_the_driver_gives(
     batches = [script[start:end] for start, end in pairwise(edges)]
     driver = TopologyTestDriver(topology(build))
     driver.pipe_records([TestRecord(["in", "other"][topic], *record) for topic, record in script])
-    for tables_of in (streamed, bounded):
-        for name, frame in tables_of(stages(build), batches, 1).items():
+    for run in (streamed, bounded):
+        for name, frame in run(stages(build), batches).items():
             assert as_rows(frame) == as_rows(driver.table(name)), name
+
+
+@pytest.mark.parametrize("where", ["where it is read", "in a stage"])
+def test_records_that_fail_are_put_aside_as_if_they_had_not_come(where: str) -> None:
+    def fails(value: Any) -> Any:
+        if value == 3:
+            raise ValueError("three")
+        return value
+
+    def build(stream: Any) -> None:
+        if where == "in a stage":
+            stream.group_by_key().reduce(lambda one, value: one + fails(value)).to_delta("sums")
+        else:
+            stream.map_values(fails).group_by_key().reduce(lambda one, value: one + value).to_delta("sums")
+
+    script = [
+        (0, (key, value, time))
+        for time, (key, value) in enumerate(zip("abcabcab", [1, 2, 4, 3, 3, 5, 3, 6], strict=True))
+    ]
+    good = [record for record in script if record[1][1] != 3]
+    builder = StreamsBuilder()
+    build(builder.stream("in", **TYPES))
+    cut = stages_of(compile_topology(builder.build(), {"in": OPAQUE_SHAPE}))
+    driver = TopologyTestDriver(cut.plan.topology)
+    driver.pipe_records([TestRecord("in", *record) for _, record in good])
+    for results_of in (stream_results, bounded_results):
+        rows = results_of(cut, [script], puts_aside=True)
+        letters = pl.concat([unpack_frame(row.payload) for row in rows if row.target == DEAD_LETTERS]).sort("offset")
+        assert letters.select("topic", "partition", "offset", "value").rows() == [
+            ("in", 0, offset, LONG.serialize(3) if where == "where it is read" else b"3") for offset in (3, 4, 6)
+        ]
+        assert set(letters["node"]) == {cut.plan.topology.nodes[1].name}
+        assert "raised ValueError: three (record of topic in, partition 0, offset 3" in letters["reason"][0]
+        [sums] = tables_of(cut, rows).values()
+        assert as_rows(sums) == as_rows(driver.table("sums"))
+
+
+def test_when_too_many_fail_it_is_not_the_records() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", **TYPES).group_by_key().reduce(lambda one, value: 1 // 0).to_delta("t")
+    cut = stages_of(compile_topology(builder.build(), {"in": OPAQUE_SHAPE}))
+    script = [(0, ("a", 1, 0))] * (IN_A_BATCH_MAX + 2)
+    with pytest.raises(
+        UserFunctionError, match="100 records of the same micro-batch failed before: it is the function"
+    ):
+        stream_results(cut, [script], puts_aside=True)
 
 
 def test_bytes_that_are_not_what_the_serde_says_are_named() -> None:

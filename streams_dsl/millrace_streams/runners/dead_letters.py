@@ -1,0 +1,160 @@
+"""Records that a user's function cannot handle, or that are not what their serde says: put aside, with the reason.
+
+A record is put aside as a whole where the stage begins that it came to: it changes nothing there, as if it had not
+come. What earlier stages made of it stays. A dead letter holds key and value as they were, if they were bytes; else as
+they came to that stage, as JSON. Its headers say where the record was read, and what was wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from millrace_streams.errors import UserFunctionError
+from millrace_streams.layout import Layout
+from millrace_streams.runners.crossing import Roots
+from millrace_streams.runners.packing import OUT, Packed
+from millrace_streams.steps.batch import TIMESTAMP
+from millrace_streams.steps.chunks import pack_frame, unpack_frame
+from millrace_streams.steps.flow import ROOT, Flow
+from millrace_streams.steps.task import Task, TaskResult
+
+DEAD_LETTERS: Final = "dead letters"
+"""The ``target`` of dead letters among packed rows."""
+IN_A_BATCH_MAX: Final = 100
+"""Records of a bucket's share of a micro-batch that may fail on a stage; each costs another run of that share."""
+
+COLUMNS: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("node", pa.string()),
+        ("reason", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+    ]
+)
+LAYOUT: Final = Layout(schema=COLUMNS, key=(), bucket_columns=None)
+_HEADERS: Final = {
+    "reason": "__millrace.errors.reason",
+    "topic": "__millrace.errors.topic",
+    "partition": "__millrace.errors.partition",
+    "offset": "__millrace.errors.offset",
+    "node": "__millrace.errors.node",
+}
+"""Those of the jobs' dead letters, and the node's name."""
+_HEADER: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+RECORDS: Final = pa.schema(
+    [("key", pa.binary()), ("value", pa.binary()), ("timestamp", pa.timestamp("us", tz="UTC")), ("headers", _HEADER)]
+)
+
+
+class DeadLetter(NamedTuple):
+    """A record that was put aside."""
+
+    topic: str
+    partition: int
+    offset: int
+    node: str
+    reason: str
+    key: bytes | None
+    value: bytes | None
+    time_ms: int
+
+
+def as_bytes(value: Any) -> bytes | None:
+    """A key or value as it is written: bytes as they are, others as JSON."""
+    return value if value is None or isinstance(value, bytes) else json.dumps(value, default=repr).encode()
+
+
+def packed_letters(letters: Sequence[DeadLetter], bucket: int) -> Iterator[Packed]:
+    """Dead letters as they leave the topology."""
+    if letters:
+        columns = dict(zip((*COLUMNS.names, TIMESTAMP), zip(*letters, strict=True), strict=True))
+        types = {"partition": pl.Int32, "key": pl.Binary, "value": pl.Binary, TIMESTAMP: pl.Int64}
+        frame = pl.DataFrame(columns, schema_overrides=types)
+        yield Packed(OUT, bucket, DEAD_LETTERS, rows=len(letters), payload=pack_frame(frame))
+
+
+def run_without_bad(
+    run: Callable[[Task, Mapping[str, Flow]], TaskResult],
+    new_task: Callable[[], Task],
+    arrivals: Mapping[str, Flow],
+    roots: Roots,
+    topics: Sequence[str],
+) -> tuple[Task, TaskResult, list[DeadLetter]]:
+    """Run a batch without the records that fail; ``new_task`` gives a task as it was before the batch.
+
+    Raises ``UserFunctionError`` for what is no single record's fault, and when too many fail.
+    """
+    letters: list[DeadLetter] = []
+    while True:
+        task = new_task()
+        try:
+            return task, run(task, arrivals), letters
+        except UserFunctionError as error:
+            root = roots.find(error.topic, error.partition, error.offset, topics)
+            if root is None:
+                raise
+            if len(letters) >= IN_A_BATCH_MAX:
+                raise UserFunctionError(
+                    f"{error.message}; {IN_A_BATCH_MAX} records of the same micro-batch failed before: it is the "
+                    "function that must be mended"
+                ) from error
+            letters.append(_letter(error, arrivals, root))
+            arrivals = {name: _without(flow, root) for name, flow in arrivals.items()}
+
+
+def _letter(error: UserFunctionError, arrivals: Mapping[str, Flow], root: int) -> DeadLetter:
+    batch, row = next(
+        (flow.batch, rows[0]) for flow in arrivals.values() if len(rows := np.flatnonzero(flow.marks[:, ROOT] == root))
+    )
+    assert error.topic is not None
+    assert error.partition is not None
+    assert error.offset is not None
+    return DeadLetter(
+        error.topic,
+        error.partition,
+        error.offset,
+        error.node or "",
+        error.message,
+        as_bytes(batch.keys[row]),
+        as_bytes(batch.values[row]),
+        batch.times[row],
+    )
+
+
+def _without(flow: Flow, root: int) -> Flow:
+    rows = np.flatnonzero(flow.marks[:, ROOT] != root)
+    return Flow(flow.batch.take(rows), flow.marks[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class LetterRecords:
+    """Turns packed dead letters into records of a topic of bytes; a callable for ``mapInArrow``."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Make records of a Spark task's dead letters."""
+        for batch in batches:
+            for payload in batch.column("payload"):
+                yield from self._records(unpack_frame(payload.as_py()))
+
+    def _records(self, frame: pl.DataFrame) -> Iterator[pa.RecordBatch]:
+        rows = frame.to_dicts()
+        headers = [
+            [{"key": name, "value": str(row[column]).encode()} for column, name in _HEADERS.items()] for row in rows
+        ]
+        columns = [
+            pa.array([row["key"] for row in rows], pa.binary()),
+            pa.array([row["value"] for row in rows], pa.binary()),
+            pa.array([row[TIMESTAMP] * 1000 for row in rows], pa.int64()).cast(RECORDS.field("timestamp").type),
+            pa.array(headers, _HEADER),
+        ]
+        yield from pa.Table.from_arrays(columns, schema=RECORDS).to_batches()
