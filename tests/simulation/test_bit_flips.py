@@ -14,7 +14,8 @@ from millrace_broker.log import LogManager
 
 from .contents import read_all
 from .disk import SimulatedDisk
-from .world import DATA, Partition, World
+from .promises import Partition
+from .world import DATA, World
 
 Records = list[tuple[int, tuple[bytes, bytes | None, int]]]
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -43,6 +42,7 @@ from millrace_broker.log.cleaning.partition_view import PartitionView
 
 from .contents import TRANSACTIONAL, batches, last_sequence, latest_epoch, read_all, verify_transactions
 from .disk import SimulatedDisk
+from .promises import Entry, Partition
 
 DATA: Final = Path("/data")
 NOW_MS: Final = 1_700_000_000_000
@@ -78,39 +78,6 @@ class WorldClock:
 
     def monotonic(self) -> float:
         return self.ms / 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One record as it was appended. ``sequence`` is -1 unless an idempotent producer sent it."""
-
-    key: bytes
-    value: bytes | None
-    time_ms: int
-    epoch: int
-    sequence: int
-
-
-@dataclass(slots=True)
-class Partition:
-    """What is known of one partition: ``end`` follows the last acknowledged record, ``synced`` the last safe one."""
-
-    topic: str
-    topic_id: UUID
-    is_compacted: bool
-    records: dict[int, Entry] = field(default_factory=dict)
-    markers: set[int] = field(default_factory=set)
-    """Offsets of what ends transactions."""
-    transactional_sequence: int = 0
-    end: int = 0
-    end_max: int = 0
-    """While a truncation goes on: where the log ended before it."""
-    synced: int = 0
-    start: int = 0
-    sequence: int = 0
-    epoch: int = 0
-    is_settled: bool = False
-    """Whether its creation was acknowledged, and its deletion has not begun."""
 
 
 def _no_schema(schema_id: int) -> pa.Schema:
