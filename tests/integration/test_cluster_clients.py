@@ -1,0 +1,123 @@
+"""Clients of three real brokers: leaders and coordinators elsewhere by the next call, and brokers that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from millrace.clients import Admin, Consumer, Producer, TopicPartition
+from millrace.errors import MillraceError
+from millrace.records import scan_headers
+
+from .broker_cluster import Cluster
+from .frame_calls import eventually
+from .zookeeper_server import ZooKeeperServer
+
+QUICK = {"retry.backoff.ms": "20", "socket.connection.setup.timeout.ms": "10000"}
+
+
+@pytest.fixture(scope="module")
+def cluster(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Brokers 1, 2 and 3, which tests leave as they were."""
+    with Cluster(zookeeper_server, tmp_path_factory.mktemp("cluster")) as cluster:
+        cluster.start(1, 2, 3)
+        yield cluster
+
+
+def fill(cluster: Cluster, topic: str, partitions: int, count: int) -> None:
+    with Producer({"bootstrap.servers": cluster.bootstrap_servers, **QUICK}) as producer:
+        for partition in range(partitions):
+            producer.send_table(topic, {"value": [b"%d" % n for n in range(count)]}, partition=partition)
+
+
+def test_a_client_knows_all_brokers_when_its_bootstrap_broker_is_gone(cluster: Cluster, topic: str) -> None:
+    with Admin({"bootstrap.servers": cluster.brokers[1].bootstrap_servers, **QUICK}) as admin:
+        assert len(admin.describe_cluster().brokers) == 3
+        cluster.stop(1)
+        created = admin.create_topic(topic, replication_factor=2)
+        assert created is not None
+        assert [each.node_id for each in admin.describe_cluster().brokers] == [2, 3]
+        cluster.start(1)
+        eventually(lambda: len(admin.describe_cluster().brokers) == 3)
+
+
+def test_what_is_asked_of_a_leader_is_asked_of_the_next_one_when_it_has_moved(cluster: Cluster, topic: str) -> None:
+    cluster.admin.create_topic(topic, assignment={0: [1, 2], 1: [2, 3], 2: [3, 1]})
+    fill(cluster, topic, 3, 50)
+    wanted = {TopicPartition(topic, n): "latest" for n in range(3)}
+    with Admin({"bootstrap.servers": cluster.bootstrap_servers, **QUICK}) as admin:
+        assert [each.offset for each in admin.list_offsets(wanted).values()] == [50, 50, 50]
+        cluster.stop(1)  # the client's metadata says that it leads partition 0
+        assert [each.offset for each in admin.list_offsets(wanted).values()] == [50, 50, 50]
+        cluster.start(1)
+        eventually(lambda: set(cluster.isr(topic)) == {1, 2})
+        cluster.admin.elect_leaders()
+        eventually(lambda: cluster.leader(topic) == 1)
+        # It is led by broker 1 again, and this client believes that broker 2 leads it.
+        located = admin.locate_range(topic, 0, 0)
+        assert (located.log_start_offset, located.high_watermark) == (0, 50)
+        read = b"".join(admin.read_range(topic, 0, 0, 50))
+        assert sum(header.last_offset_delta + 1 for _, header in scan_headers(read)) == 50
+        assert admin.delete_records({TopicPartition(topic, 0): 20}) == {TopicPartition(topic, 0): 20}
+
+
+def test_a_group_goes_on_when_its_coordinator_is_gone(cluster: Cluster, topic: str) -> None:
+    cluster.admin.create_topic(topic, assignment={0: [2, 3]})
+    fill(cluster, topic, 1, 20)
+    group = f"group-{topic}"
+    partition = TopicPartition(topic, 0)
+    options = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "auto.offset.reset": "earliest"}
+    with Consumer({**options, **QUICK, "enable.auto.commit": "false"}) as consumer:
+        consumer.assign([partition])
+        consumer.commit({partition: 7})
+        coordinator = int(cluster.admin.describe_group(group).coordinator.rpartition("(")[2].rstrip(")"))
+        cluster.stop(coordinator)
+        assert consumer.committed([partition])[partition].offset == 7
+        consumer.commit({partition: 9})
+        with Admin({"bootstrap.servers": cluster.bootstrap_servers, **QUICK}) as admin:
+            assert admin.list_group_offsets(group)[partition].offset == 9
+        cluster.start(coordinator)
+        eventually(lambda: len(cluster.admin.describe_cluster().brokers) == 3)
+
+
+def test_metadata_of_an_older_leader_epoch_is_not_believed(cluster: Cluster, topic: str) -> None:
+    cluster.admin.create_topic(topic, assignment={0: [1, 2]})
+    with Admin({"bootstrap.servers": cluster.bootstrap_servers, **QUICK}) as admin:
+        before = admin.describe_topic(topic)
+        cluster.admin.alter_partition_reassignments({TopicPartition(topic, 0): [2, 1]})
+        eventually(lambda: not cluster.admin.list_partition_reassignments())
+        eventually(lambda: admin.describe_topic(topic).partitions[0].leader_epoch > before.partitions[0].leader_epoch)
+        assert admin._metadata._as_last_heard(before).partitions == admin.describe_topic(topic).partitions
+
+
+@pytest.mark.spark
+def test_spark_reads_each_partition_from_its_leader(cluster: Cluster, topic: str, spark: object) -> None:
+    cluster.admin.create_topic(topic, partitions=6, replication_factor=2)
+    fill(cluster, topic, 6, 100)
+
+    def count() -> int:
+        reader = spark.read.format("millrace").option("kafka.bootstrap.servers", cluster.bootstrap_servers)  # type: ignore[attr-defined]
+        return int(reader.option("subscribe", topic).load().count())
+
+    assert count() == 600
+    cluster.stop(3)
+    try:
+        assert count() == 600
+    finally:
+        cluster.start(3)
+
+
+def test_a_coordinator_needs_as_many_brokers_as_its_topic_is_to_have_replicas(
+    zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with Cluster(zookeeper_server, tmp_path_factory.mktemp("two")) as two:
+        two.start(1, 2)
+        with (
+            Admin({"bootstrap.servers": two.bootstrap_servers, "default.api.timeout.ms": "500", **QUICK}) as admin,
+            pytest.raises(MillraceError, match="replication factor 3: between 1 and 2"),
+        ):
+            admin.describe_group("g")
+        two.start(3)
+        with Admin({"bootstrap.servers": two.bootstrap_servers, **QUICK}) as admin:
+            assert admin.list_group_offsets("g") == {}
