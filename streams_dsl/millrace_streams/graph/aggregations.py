@@ -36,12 +36,14 @@ class Fold:
     """How Python functions aggregate.
 
     ``initializer()`` begins, ``aggregator(key, value, aggregate)`` goes on, ``merger(key, one, other)`` joins two
-    sessions. A reduction has no initializer: its first value is the first aggregate.
+    sessions. A reduction has no initializer: its first value is the first aggregate; ``reducer(aggregate, value)`` is
+    its aggregator without the key.
     """
 
     initializer: Callable[[], Any] | None
     aggregator: Callable[[Any, Any, Any], Any]
     merger: Callable[[Any, Any, Any], Any] | None = None
+    reducer: Callable[[Any, Any], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -17,6 +17,7 @@ def reduction(reducer: Callable[[Any, Any], Any]) -> Fold:
         initializer=None,
         aggregator=lambda key, value, aggregate: reducer(aggregate, value),
         merger=lambda key, one, other: reducer(one, other),
+        reducer=reducer,
     )
 
 

@@ -24,10 +24,11 @@ import polars as pl
 from millrace_streams.graph import AggregateNode
 from millrace_streams.layout import WINDOW_END, WINDOW_START
 from millrace_streams.steps.accumulators import AccumulatedAggregate, Accumulator, accumulate
-from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE, Batch, empty_batch
+from millrace_streams.steps.batch import TIMESTAMP, Batch, empty_batch
 from millrace_streams.steps.codec import columns_of
 from millrace_streams.steps.evaluation import polars_schema
 from millrace_streams.steps.flow import Inputs, Output
+from millrace_streams.steps.groups import counts
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State
 from millrace_streams.steps.store import StateDelta, Store, StoreSpec
 from millrace_streams.stores.base import Stored
@@ -37,6 +38,7 @@ _STREAM_TIME: Final = "__stream_time"
 _ROW: Final = "__row"
 _MEMBER: Final = "__member"
 _HAD: Final = "__had"
+_COUNTS: Final = "__counts"
 _STATE_ROW: Final = -1
 
 
@@ -82,7 +84,7 @@ class AggregateStep:
         store = state.stores[self.node.store]
         assert isinstance(store, Store)
         batch = inputs.batch
-        records = self._with_key(batch.frame.with_row_index(_ROW))
+        records = self._records(batch)
         stream_time = pl.max_horizontal(pl.col(TIMESTAMP).cum_max(), pl.lit(store.stream_time_ms, pl.Int64))
         records = records.with_columns(stream_time.alias(_STREAM_TIME))
         placed = self._in_windows(records)
@@ -90,16 +92,14 @@ class AggregateStep:
         dropped = (batch.height - records.height) + (placed.height - accepted.height)
         if not accepted.height:
             return Output(empty_batch(self.operator.result), [], dropped)
-        lifted = accepted.select(
-            *self._group,
-            *(accumulator.lift.alias(accumulator.name) for accumulator in self._accumulators),
-            TIMESTAMP,
-            pl.col(_ROW).cast(pl.Int64),
-        )
+        lifted = accepted.drop(_STREAM_TIME)
+        every = self.node.emit == "every"
+        if not every and not self._sequential:
+            # These folds may be done in parts: state is then asked for and changed by group, not by record.
+            lifted = self._fold_last(lifted)
         known = store.matching(lifted.select(self._group).unique())
         known = known.with_columns(pl.lit(_STATE_ROW, pl.Int64).alias(_ROW))
         lifted = pl.concat([known.select(lifted.columns), lifted])
-        every = self.node.emit == "every"
         folded = self._fold_every(lifted) if every else self._fold_last(lifted)
         newest = folded.unique(self._group, keep="last", maintain_order=True) if every else folded
         delta_rows = newest.select(self.store.schema.names())
@@ -155,15 +155,23 @@ class AggregateStep:
         key = self.operator.given.key_columns
         return [*key, _WINDOW] if self.node.window is not None else list(key)
 
-    def _with_key(self, batch: pl.DataFrame) -> pl.DataFrame:
-        """The records that count: a key is null if all its columns are; null values count in windows only."""
-        given = self.operator.given
-        there = pl.any_horizontal([pl.col(name).is_not_null() for name in given.key])
-        if self.node.window is None and given.value is not None:
-            there &= pl.col(given.value).is_not_null()
-        elif self.node.window is None and TOMBSTONE in batch.columns:
-            there &= ~pl.col(TOMBSTONE)
-        return batch.filter(there)
+    @cached_property
+    def _sequential(self) -> list[Accumulator]:
+        """The accumulators whose records must be added one after the other."""
+        return [accumulator for accumulator in self._accumulators if accumulator.fold == "sequential_sum"]
+
+    def _records(self, batch: Batch) -> pl.DataFrame:
+        """The records that count: key, lifted accumulators, time and row; null values count in windows only."""
+        given, frame = self.operator.given, batch.frame
+        there = counts(given, frame.columns, needs_value=self.node.window is None)
+        records = frame.select(
+            *given.key_columns,
+            *(accumulator.lift.alias(accumulator.name) for accumulator in self._accumulators),
+            TIMESTAMP,
+            pl.int_range(pl.len(), dtype=pl.Int64).alias(_ROW),
+            there.alias(_COUNTS),
+        )
+        return (records if records[_COUNTS].all() else records.filter(_COUNTS)).drop(_COUNTS)
 
     def _in_windows(self, records: pl.DataFrame) -> pl.DataFrame:
         """One row per record and window that it falls into, in record order, windows ascending."""
@@ -184,11 +192,13 @@ class AggregateStep:
         window = self.node.window
         if window is None:
             return placed
-        return placed.filter(pl.col(_WINDOW) + window.size_ms + window.grace_ms > pl.col(_STREAM_TIME))
+        is_open = pl.col(_WINDOW) + window.size_ms + window.grace_ms > pl.col(_STREAM_TIME)
+        flags = placed.select(is_open).to_series()
+        return placed if flags.all() else placed.filter(flags)
 
     def _fold_last(self, lifted: pl.DataFrame) -> pl.DataFrame:
         """One row per group: all that is in it folded; in the order of the groups' last records."""
-        sequential = [accumulator for accumulator in self._accumulators if accumulator.fold == "sequential_sum"]
+        sequential = self._sequential
         folds = [_last_fold(accumulator) for accumulator in self._accumulators if accumulator not in sequential]
         folds += [pl.col(TIMESTAMP).max(), pl.col(_ROW).last()]
         if sequential:

@@ -37,6 +37,7 @@ NO_TIMESTAMP: Final = -1
 
 Rows = npt.NDArray[np.int64]
 """Numbers of rows."""
+NO_ROWS: Final = np.zeros(0, dtype=np.int64)
 
 
 class Batch:

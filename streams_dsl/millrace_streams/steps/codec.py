@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -16,6 +18,7 @@ from millrace_streams.windows import FOREVER_MS, Windowed
 
 _LAST_MS: Final = (2**63 - 1) // 1000
 """The last instant that a timestamp of microseconds can tell: a window without end has no end in a column."""
+_WITHIN: Final = pl.when(pl.col("ms") <= _LAST_MS)
 
 
 def keys_of(layout: Layout, frame: pl.DataFrame) -> list[Any]:
@@ -106,6 +109,12 @@ def _decoders(schema: pa.Schema) -> dict[str, Callable[[Any], Any]]:
     return {name: serde.from_column for name, serde in serdes.items() if serde.from_column is not None}
 
 
-def _instants(times_ms: list[int]) -> pl.Series:
-    times = pl.Series([None if time_ms > _LAST_MS else time_ms for time_ms in times_ms], dtype=pl.Int64)
-    return (times * 1000).cast(pl.Datetime("us", "UTC"))
+def window_columns(starts: npt.NDArray[np.int64], size_ms: int | None) -> list[pl.Series]:
+    """The columns of windows of one size; None: without end."""
+    ends = np.full(len(starts), FOREVER_MS) if size_ms is None else starts + size_ms
+    return [_instants(starts).alias(WINDOW_START), _instants(ends).alias(WINDOW_END)]
+
+
+def _instants(times_ms: Sequence[int] | npt.NDArray[np.int64]) -> pl.Series:
+    times = pl.DataFrame({"ms": pl.Series(times_ms, dtype=pl.Int64)})
+    return times.select(_WITHIN.then(pl.col("ms") * 1000).cast(pl.Datetime("us", "UTC"))).to_series()

@@ -86,8 +86,8 @@ class Inputs:
 
     batches: tuple[Batch, ...]
     marks: Marks
-    sides: list[int]
-    rows: list[int]
+    sides: Sequence[int]
+    rows: Sequence[int]
     origin: Callable[[int], Origin]
     ticks: Ticks | None = None
     wall_clock_ms: int = 0
@@ -270,11 +270,11 @@ class Emitted:
         return latest
 
 
-def interleave(flows: Sequence[Flow]) -> tuple[Marks, list[int], list[int]]:
+def interleave(flows: Sequence[Flow]) -> tuple[Marks, Sequence[int], Sequence[int]]:
     """The order in which rows of several flows are taken: their marks, and side and row of each turn."""
     if len(flows) == 1:
         marks = flows[0].marks
-        return marks, [0] * len(marks), list(range(len(marks)))
+        return marks, [0] * len(marks), range(len(marks))
     marks = np.concatenate([flow.marks for flow in flows])
     sides = np.concatenate([np.full(len(flow.marks), side) for side, flow in enumerate(flows)])
     rows = np.concatenate([np.arange(len(flow.marks)) for flow in flows])

@@ -1,92 +1,76 @@
 """What Python functions fold together: the template of all kinds of windows, and folds by key alone.
 
 Records of different keys have nothing to do with each other but stream time, and that is known before: the largest time
-so far. So what belongs to one key (and window) is folded together, in a tight loop over its records, and the results
-are put into the order of the records at the end.
+so far. So the records of one input are folded group by group, a group being a key (and window): the store is asked
+once, a tight loop calls the user's function, and the results are put into the order of the records at the end. Several
+inputs (a cogroup) have stream times of their own, sessions and sliding windows depend on each other: these go record by
+record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
+import polars as pl
+
 from millrace_streams.graph import Fold, FoldNode
+from millrace_streams.steps.batch import NO_ROWS, TIMESTAMP, Batch, Rows
+from millrace_streams.steps.codec import window_columns
 from millrace_streams.steps.flow import Emitted, Inputs, Output, Place
+from millrace_streams.steps.groups import Groups, fold_groups, group, rows_that_count
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.stores import StoreSpec
 from millrace_streams.stores.base import Stored, StoreKind
-
-Groups = Iterable[tuple[Any, Sequence[int]]]
-"""Turns by what their records are added to."""
+from millrace_streams.windows import TimeWindows
 
 
 @dataclass(slots=True)
 class Folding:
-    """A batch at work: keys, values, times and sides of its records by turn, the turns that count, what comes out."""
+    """A batch at work, record by record: keys, values, times and sides by turn, the turns that count, what comes out.
+
+    ``stream_times`` is of each turn that counts the largest time that its input has brought so far.
+    """
 
     node: FoldNode
     store: Any
     keys: list[Any]
     values: list[Any]
     times: list[int]
-    sides: list[int]
+    sides: Sequence[int]
     turns: list[int]
+    stream_times: Rows
     place: Place
     out: Emitted = field(default_factory=Emitted)
 
-    def stream_times(self) -> list[int]:
-        """Of each turn that counts the stream time of its input: the largest time that it has brought so far."""
-        names = [f"stream_time_{side}" for side in range(len(self.node.folds))]
-        newest = [self.store.number(name) for name in names]
-        times = []
-        for turn in self.turns:
-            side, time_ms = self.sides[turn], self.times[turn]
-            if time_ms > newest[side]:
-                newest[side] = time_ms
-            times.append(newest[side])
-        self.store.numbers.update(zip(names, newest, strict=True))
-        return times
+    def add(self, key: Any, turn: int, stored: Stored | None, result_key: Any) -> tuple[Any, int]:
+        """Add the value of a turn to what is stored; gives what is to be stored, and its time.
 
-    def grouped(self, placed: Iterable[tuple[Hashable, int]]) -> Groups:
-        """Turns by what their records are added to, each in order.
-
-        Of several inputs each turn is by itself: they do not agree on stream time, so the order counts.
+        Unless results wait for the window to close, it goes out under ``result_key``.
         """
-        if len(self.node.folds) > 1:
-            return [(slot, (turn,)) for slot, turn in placed]
-        groups: dict[Hashable, list[int]] = {}
-        for slot, turn in placed:
-            if slot in groups:
-                groups[slot].append(turn)
-            else:
-                groups[slot] = [turn]
-        return groups.items()
+        self.place.turn = turn
+        fold, time_ms = self.node.folds[self.sides[turn]], self.times[turn]
+        before = stored.value if stored is not None else begin(fold)
+        newest_ms = time_ms if stored is None else max(time_ms, stored.timestamp)
+        result = go_on(fold, key, self.values[turn], before)
+        if not self.node.on_close:
+            self.out.add(turn, result_key, result, newest_ms, before if self.node.sends_old else None)
+        return result, newest_ms
 
-    def grow(self, key: Any, turns: Sequence[int], stored: Stored | None, result_key: Any) -> tuple[Any, int]:
-        """Add the values of these turns, all of one key, to what is stored; gives what is to be stored, and its time.
 
-        Unless results wait for the window to close, each goes out under ``result_key``.
-        """
-        node, values, times, sides, place = self.node, self.values, self.times, self.sides, self.place
-        befores: list[Any] = []
-        results: list[Any] = []
-        newest_times: list[int] = []
-        aggregate, newest_ms = stored if stored is not None else (None, -1)
-        for turn in turns:
-            place.turn = turn
-            fold, time_ms = node.folds[sides[turn]], times[turn]
-            if aggregate is None:
-                aggregate, newest_ms = begin(fold), time_ms
-            elif time_ms > newest_ms:
-                newest_ms = time_ms
-            befores.append(aggregate)
-            aggregate = go_on(fold, key, values[turn], aggregate)
-            results.append(aggregate)
-            newest_times.append(newest_ms)
-        if not node.on_close:
-            self.out.extend(turns, result_key, results, newest_times, befores if node.sends_old else None)
-        return aggregate, newest_ms
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The rows that are folded, each once for each of its windows, and these windows' starts if there are any.
+
+    ``counted`` are the rows that count, ``closed`` says of each up to when windows are closed when it comes.
+    """
+
+    rows: Rows
+    starts: Rows | None
+    counted: Rows
+    closed: Rows
 
 
 @dataclass(frozen=True)
@@ -100,6 +84,7 @@ class FoldStep:
     operator: Operator
     kind: ClassVar[StoreKind] = "key_value"
     needs_value: ClassVar[bool] = True
+    in_groups: ClassVar[bool] = True
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
@@ -117,25 +102,99 @@ class FoldStep:
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Fold a batch."""
+        store = state.stores[self.node.store]
+        with inputs.blaming(self.node.name, "aggregator") as place:
+            if self.in_groups and len(inputs.batches) == 1:
+                output = self._fold_groups(inputs.batch, store, place)
+            else:
+                output = self._fold_records(inputs, store, place)
+        return typed(self.node, output, inputs).in_order()
+
+    def place(self, batch: Batch, counted: Rows, store: Any, out: Emitted) -> Placed:
+        """Where the rows that count belong."""
+        return Placed(counted, None, counted, NO_ROWS)
+
+    def stored(self, store: Any, key: Any, start: int) -> Stored | None:
+        """What is stored of a group."""
+        found: Stored | None = store.get(key)
+        return found
+
+    def put(self, store: Any, key: Any, start: int, value: Any, time_ms: int) -> None:
+        """Store what a group came to."""
+        store.put(key, value, time_ms)
+
+    def finish(self, placed: Placed, store: Any, out: Emitted) -> None:
+        """End a batch of groups: give finals, forget what is over."""
+
+    def fold_record(self, work: Folding, turn: int, stream_time_ms: int) -> None:
+        """Fold one record."""
+        key = work.keys[turn]
+        work.store.put(key, *work.add(key, turn, work.store.get(key), key))
+
+    def end_records(self, work: Folding) -> None:
+        """End a batch that was folded record by record."""
+
+    def _fold_records(self, inputs: Inputs, store: Any, place: Place) -> Output:
         keys, values, times = inputs.by_turn()
-        needs_value = self.needs_value
         turns = [
             turn
             for turn, (key, value) in enumerate(zip(keys, values, strict=True))
-            if key is not None and not (value is None and needs_value)
+            if key is not None and not (value is None and self.needs_value)
         ]
-        with inputs.blaming(self.node.name, "aggregator") as place:
-            store = state.stores[self.node.store]
-            work = Folding(self.node, store, keys, values, times, inputs.sides, turns, place)
-            work.out.dropped = len(keys) - len(turns)
-            self.fold(work)
-        return typed(self.node, work.out.output(self.operator.result), inputs).in_order()
+        stream_times = np.zeros(len(turns), dtype=np.int64)
+        if self.node.window is not None:
+            stream_times = _stream_times(store, inputs.sides, times, turns)
+        work = Folding(self.node, store, keys, values, times, inputs.sides, turns, stream_times, place)
+        work.out.dropped = len(keys) - len(turns)
+        for turn, stream_time_ms in zip(turns, stream_times.tolist(), strict=True):
+            self.fold_record(work, turn, stream_time_ms)
+        self.end_records(work)
+        return work.out.output(self.operator.result)
 
-    def fold(self, work: Folding) -> None:
-        """Fold the records that count."""
-        store = work.store
-        for key, turns in work.grouped((work.keys[turn], turn) for turn in work.turns):
-            store.put(key, *work.grow(key, turns, store.get(key), key))
+    def _fold_groups(self, batch: Batch, store: Any, place: Place) -> Output:
+        counted = rows_that_count(batch, needs_value=self.needs_value)
+        out = Emitted(dropped=batch.height - len(counted))
+        placed = self.place(batch, counted, store, out)
+        groups = group(batch, placed.rows, placed.starts)
+        taken = batch.take(groups.rows)
+        [fold], values = self.node.folds, taken.values
+        folded = fold_groups(
+            groups,
+            taken.times,
+            place,
+            load=lambda key, start: self.stored(store, key, start),
+            add=lambda key, first, end, value, results: _add_all(fold, key, values[first:end], value, results),
+            save=lambda key, start, value, time_ms: self.put(store, key, start, value, time_ms),
+        )
+        self.finish(placed, store, out)
+        if self.node.on_close:
+            return out.output(self.operator.result)
+        changes = self._keyed(groups, taken, folded.times).with_values(folded.results)
+        olds = [begin(fold) if each is None else each for each in folded.befores] if self.node.sends_old else None
+        return Output(changes.with_changes(self.operator.result, olds, None), groups.rows, out.dropped)
+
+    def _keyed(self, groups: Groups, taken: Batch, times: list[int]) -> Batch:
+        """The keys of the results, with their windows, and the results' times."""
+        columns = [pl.Series(TIMESTAMP, times, dtype=pl.Int64)]
+        window = self.node.window
+        if window is not None:
+            starts = np.repeat(np.asarray(groups.starts, dtype=np.int64), np.diff([0, *groups.ends]))
+            columns += window_columns(starts, window.size_ms if isinstance(window, TimeWindows) else None)
+        names = [name for name in self.operator.result.key_columns if name in taken.layout.names]
+        return Batch.of_frame(self.operator.result, taken.frame.select(names).with_columns(columns))
+
+
+def _stream_times(store: Any, sides: Sequence[int], times: Sequence[int], turns: Sequence[int]) -> Rows:
+    """Of each turn the largest time that its input has brought so far; the last are kept with the store."""
+    newest: dict[int, int] = {}
+    found = np.empty(len(turns), dtype=np.int64)
+    for place, turn in enumerate(turns):
+        side = sides[turn]
+        if side not in newest:
+            newest[side] = store.number(f"stream_time_{side}")
+        newest[side] = found[place] = max(newest[side], times[turn])
+    store.numbers.update({f"stream_time_{side}": time_ms for side, time_ms in newest.items()})
+    return found
 
 
 def begin(fold: Fold) -> Any:
@@ -148,3 +207,18 @@ def go_on(fold: Fold, key: Any, value: Any, aggregate: Any) -> Any:
     if fold.initializer is None and aggregate is None:
         return value
     return fold.aggregator(key, value, aggregate)
+
+
+def _add_all(fold: Fold, key: Any, values: list[Any], aggregate: Any, results: list[Any]) -> None:
+    """Append the aggregate after each value to ``results``: ``go_on`` in a loop, with as little around it as can be."""
+    append = results.append
+    if fold.reducer is not None:
+        reducer = fold.reducer
+        for value in values:
+            aggregate = value if aggregate is None else reducer(aggregate, value)
+            append(aggregate)
+        return
+    call = fold.aggregator
+    for value in values:
+        aggregate = call(key, value, begin(fold) if aggregate is None else aggregate)
+        append(aggregate)

@@ -25,20 +25,26 @@ class SessionWindowsStep(FoldStep):
 
     kind: ClassVar[StoreKind] = "session"
     needs_value: ClassVar[bool] = False
+    in_groups: ClassVar[bool] = False
 
-    def fold(self, work: Folding) -> None:
-        """Fold record by record: what can be merged depends on the sessions of all keys, which expire together."""
-        node, store, window = work.node, work.store, work.node.window
+    def fold_record(self, work: Folding, turn: int, stream_time_ms: int) -> None:
+        """Merge the sessions that a record joins."""
+        store, window = work.store, self.node.window
         assert isinstance(window, SessionWindows)
-        late_ms = window.grace_ms + window.gap_ms
-        for number, (turn, time_ms) in enumerate(zip(work.turns, work.stream_times(), strict=True)):
-            work.place.turn = turn
-            self._merge(work, window, turn, time_ms - late_ms)
-            if node.on_close:
-                _emit_closed(work, turn, time_ms - late_ms)
-            if number % _TURNS_PER_EXPIRY == 0:
-                store.expire(until_ms=store.number("closed") if node.on_close else None)
-        store.expire(until_ms=store.number("closed") if node.on_close else None)
+        work.place.turn = turn
+        closed_ms = stream_time_ms - window.grace_ms - window.gap_ms
+        self._merge(work, window, turn, closed_ms)
+        if self.node.on_close:
+            _emit_closed(work, turn, closed_ms)
+        if turn % _TURNS_PER_EXPIRY == 0:
+            self._expire(store)
+
+    def end_records(self, work: Folding) -> None:
+        """Forget the sessions that are over."""
+        self._expire(work.store)
+
+    def _expire(self, store: SessionStore) -> None:
+        store.expire(until_ms=store.number("closed") if self.node.on_close else None)
 
     def _merge(self, work: Folding, window: SessionWindows, turn: int, closed_ms: int) -> None:
         node, store, out, key, time_ms = work.node, work.store, work.out, work.keys[turn], work.times[turn]

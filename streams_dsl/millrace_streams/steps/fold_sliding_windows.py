@@ -21,23 +21,33 @@ class SlidingWindowsStep(FoldStep):
     """The step of a ``FoldNode`` with sliding windows. One is closed when ``end + grace < stream time``."""
 
     kind: ClassVar[StoreKind] = "window"
+    in_groups: ClassVar[bool] = False
 
-    def fold(self, work: Folding) -> None:
-        """Fold record by record: each makes windows by which others expire."""
-        node, store, window = work.node, work.store, work.node.window
+    @property
+    def window(self) -> SlidingWindows:
+        """The windows."""
+        window = self.node.window
         assert isinstance(window, SlidingWindows)
-        length_ms = window.difference_ms
-        closed = [time_ms - window.grace_ms for time_ms in work.stream_times()]
-        for turn, closed_ms in zip(work.turns, closed, strict=True):
-            key, time_ms = work.keys[turn], work.times[turn]
-            if time_ms + 1 + length_ms <= closed_ms:
-                work.out.dropped += 1
-                continue
-            one = _Record(work, turn, key, time_ms, length_ms, closed_ms)
-            one.early() if time_ms < length_ms else one.usual()
-        if node.on_close:
-            emit_closed(work, closed, length_ms, 1)
-        store.expire(until_ms=max(0, store.number("closed") - length_ms) if node.on_close else None)
+        return window
+
+    def fold_record(self, work: Folding, turn: int, stream_time_ms: int) -> None:
+        """Update the windows that hold the record, and make those that it brings."""
+        length_ms, closed_ms = self.window.difference_ms, stream_time_ms - self.window.grace_ms
+        time_ms = work.times[turn]
+        if time_ms + 1 + length_ms <= closed_ms:
+            work.out.dropped += 1
+            return
+        one = _Record(work, turn, work.keys[turn], time_ms, length_ms, closed_ms)
+        one.early() if time_ms < length_ms else one.usual()
+
+    def end_records(self, work: Folding) -> None:
+        """Give the finals of windows that have closed, forget those that are over."""
+        store, length_ms = work.store, self.window.difference_ms
+        if not self.node.on_close:
+            store.expire()
+            return
+        emit_closed(store, work.turns, work.stream_times - self.window.grace_ms, length_ms, 1, work.out)
+        store.expire(until_ms=max(0, store.number("closed") - length_ms))
 
 
 @dataclass(slots=True)
@@ -125,4 +135,4 @@ class _Record:
             self.work.out.dropped += 1
             return
         key = Windowed(self.key, start, end)
-        self.work.store.put(self.key, start, *self.work.grow(self.key, (self.turn,), stored, key))
+        self.work.store.put(self.key, start, *self.work.add(self.key, self.turn, stored, key))

@@ -65,7 +65,7 @@ class Reader:
             batches=(batch,),
             marks=marks,
             sides=[0] * batch.height,
-            rows=list(range(batch.height)),
+            rows=range(batch.height),
             origin=lambda offset: Origin(self.source.topic, partition, offset),
         )
 

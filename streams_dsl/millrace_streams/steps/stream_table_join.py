@@ -59,6 +59,9 @@ class StreamTableJoinStep:
     def _find(self, inputs: Inputs, mapped: list[Any], view: TableView, found: _Found) -> None:
         """Look up records as they come."""
         stream, table = inputs.batches
+        if not table.height and type(view) is TableView:
+            self._find_at_once(stream, mapped, view, found)
+            return
         keys, values, times = stream.keys, stream.values, stream.times
         is_left = self._node.kind == "left"
         for turn, side, row in inputs.turns():
@@ -74,6 +77,19 @@ class StreamTableJoinStep:
                 found.add(turn, row, stored.value)
             elif is_left:
                 found.add(turn, row, None)
+
+    def _find_at_once(self, stream: Batch, mapped: list[Any], view: TableView, found: _Found) -> None:
+        """Look up the records of a batch in which the table does not change."""
+        keys, rows = stream.keys, list(map(view.rows.get, mapped))
+        is_left = self._node.kind == "left"
+        lookups = zip(stream.values, mapped, rows, strict=True)
+        for row, (value, table_key, stored) in enumerate(lookups):
+            if value is None or (table_key is None and not (is_left and keys[row] is None)):
+                found.dropped += 1
+            elif stored is not None or is_left:
+                found.rows.append(row)
+                found.values.append(stored[0] if stored is not None else None)
+        found.turns = found.rows
 
     def _find_in_time(
         self, inputs: Inputs, mapped: list[Any], buffer: TimeBuffer, view: TableView, found: _Found

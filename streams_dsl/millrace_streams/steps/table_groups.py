@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+import polars as pl
+
 from millrace_streams.graph import GroupTableNode, TableFoldNode
-from millrace_streams.steps.batch import Batch
+from millrace_streams.steps.batch import TIMESTAMP, Batch
 from millrace_streams.steps.evaluation import to_polars
-from millrace_streams.steps.flow import Emitted, Inputs, Output, Place
+from millrace_streams.steps.flow import Emitted, Inputs, Output
+from millrace_streams.steps.groups import fold_groups, group
 from millrace_streams.steps.map_values import reserved_of
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, StatelessStep, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec
-from millrace_streams.stores.base import Stored
 
 _NOTHING: Final = (None, None)
 
@@ -30,20 +33,20 @@ class GroupTableStep(StatelessStep):
         batch, out = inputs.batch, Emitted()
         news = self._selected(batch, batch.values, inputs)
         olds = self._selected(batch, batch.olds, inputs)
-        latest = batch.latest if batch.latest is not None and self.operator.versioned[0] else [True] * batch.height
-        rows = zip(news, olds, batch.times, latest, strict=True)
-        for row, ((new_key, new), (old_key, old), time_ms, newest) in enumerate(rows):
-            if not newest:
+        times, add = batch.times, out.add
+        latest = batch.latest if self.operator.versioned[0] else None
+        for row, ((new_key, new), (old_key, old)) in enumerate(zip(news, olds, strict=True)):
+            if latest is not None and not latest[row]:
                 out.dropped += 1
                 continue
-            there, gone = new_key is not None and new is not None, old_key is not None and old is not None
-            if there and gone and new_key == old_key:
-                out.add(row, new_key, new, time_ms, old)
+            is_there, was_there = new_key is not None and new is not None, old_key is not None and old is not None
+            if is_there and was_there and new_key == old_key:
+                add(row, new_key, new, times[row], old)
                 continue
-            if gone:
-                out.add(row, old_key, None, time_ms, old)
-            if there:
-                out.add(row, new_key, new, time_ms)
+            if was_there:
+                add(row, old_key, None, times[row], old)
+            if is_there:
+                add(row, new_key, new, times[row])
         return typed(self.operator.node, out.output(self.operator.result), inputs)
 
     def _selected(self, batch: Batch, values: list[Any], inputs: Inputs) -> list[tuple[Any, Any]]:
@@ -78,42 +81,34 @@ class TableFoldStep:
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Take away and add, group by group."""
-        node, batch, out = self._node, inputs.batch, Emitted()
+        node, batch = self._node, inputs.batch
         store = state.stores[node.store]
         assert isinstance(store, KeyValueStore)
-        groups: dict[Any, list[int]] = {}
-        for row, key in enumerate(batch.keys):
-            if key in groups:
-                groups[key].append(row)
-            else:
-                groups[key] = [row]
-        with inputs.blaming(node.name, "adder or subtractor") as place:
-            for key, rows in groups.items():
-                store.put(key, *self._changed(key, rows, store.get(key), batch, place, out))
-        return typed(node, out.output(self.operator.result), inputs).in_order()
+        groups = group(batch, np.arange(batch.height))
+        taken = batch.take(groups.rows)
+        news, olds = taken.values, taken.olds
 
-    def _changed(
-        self, key: Any, rows: list[int], stored: Stored | None, batch: Batch, place: Place, out: Emitted
-    ) -> tuple[Any, int]:
-        """Give a group's aggregate after each of these changes, and return the last with its time."""
-        node, news, olds, times = self._node, batch.values, batch.olds, batch.times
-        aggregate, newest_ms = stored if stored is not None else (None, -1)
-        befores: list[Any] = []
-        results: list[Any] = []
-        newest_times: list[int] = []
-        for row in rows:
-            place.turn = row
-            new, old, time_ms = news[row], olds[row], times[row]
-            befores.append(aggregate)
-            newest_ms = time_ms if aggregate is None or time_ms > newest_ms else newest_ms
-            if old is not None and aggregate is not None:
-                aggregate = node.subtractor(key, old, aggregate)
-            if new is not None:
-                aggregate = self._added(node, key, new, aggregate)
-            results.append(aggregate)
-            newest_times.append(newest_ms)
-        out.extend(rows, key, results, newest_times, befores if node.sends_old else None)
-        return aggregate, newest_ms
+        def add(key: Any, first: int, end: int, aggregate: Any, results: list[Any]) -> None:
+            for new, old in zip(news[first:end], olds[first:end], strict=True):
+                if old is not None and aggregate is not None:
+                    aggregate = node.subtractor(key, old, aggregate)
+                if new is not None:
+                    aggregate = self._added(node, key, new, aggregate)
+                results.append(aggregate)
+
+        with inputs.blaming(node.name, "adder or subtractor") as place:
+            folded = fold_groups(
+                groups,
+                taken.times,
+                place,
+                load=lambda key, start: store.get(key),
+                add=add,
+                save=lambda key, start, value, time_ms: store.put(key, value, time_ms),
+            )
+        times = pl.Series(TIMESTAMP, folded.times, dtype=pl.Int64)
+        keyed = taken.with_times(times).with_values(folded.results, self.operator.result)
+        changes = keyed.with_changes(self.operator.result, folded.befores if node.sends_old else None, None)
+        return typed(node, Output(changes, groups.rows), inputs).in_order()
 
     def _added(self, node: TableFoldNode, key: Any, new: Any, aggregate: Any) -> Any:
         if aggregate is None:
