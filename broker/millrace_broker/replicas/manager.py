@@ -91,6 +91,7 @@ class ReplicaManager:
         self._broker: Final = broker
         self._hosted: Final[dict[PartitionKey, HostedReplica]] = {}
         self._controller_epoch = 0
+        self._is_first_request = True
         self._deciding: Final = asyncio.Lock()
         self._acknowledgements: Final[Purgatory[PartitionKey]] = Purgatory("produce", broker.timer)
         self._service: Final = FollowerService(broker, self)
@@ -196,6 +197,7 @@ class ReplicaManager:
         """
         async with self._deciding:
             self._check_controller(request.controller_epoch)
+            self._name_strays(request)
             found = await self._broker.run_io(self._find_logs, request)
             answers: dict[TopicPartition, MillraceError | None] = {
                 each: log for each, log in found.items() if isinstance(log, MillraceError)
@@ -220,6 +222,15 @@ class ReplicaManager:
     def _check_controller(self, epoch: int) -> None:
         check_controller_epoch(self._controller_epoch, epoch)
         self._controller_epoch = epoch
+
+    def _name_strays(self, request: LeaderAndIsrRequest) -> None:
+        """Say which partitions are on the disk that the controller's first request does not name."""
+        if not self._is_first_request or not self._broker.is_clustered:
+            return
+        self._is_first_request = False
+        for log in self._broker.logs.logs():
+            if TopicPartition(log.topic, log.partition) not in request.partitions:
+                _logger.warning("%s is not this broker's any more, as far as the controller says", log.directory)
 
     def _find_logs(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, PartitionLog | MillraceError]:
         """Find the logs of partitions, or make them. In a thread."""
