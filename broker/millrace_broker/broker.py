@@ -256,11 +256,16 @@ class Broker:
             self._administration.shutdown()
 
     async def _tick(self) -> None:
+        told_failed = frozenset(self.logs.failed_directories())
         while True:
             await asyncio.sleep(_TICK_S)
             try:
                 await self.run_io(self.logs.tick)
                 self._check_directories()
+                failed = frozenset(self.logs.failed_directories())
+                if failed - told_failed:
+                    await self.membership.disks_failed()
+                    told_failed = failed
             except StorageError as error:
                 self.fail(error)
                 return

@@ -61,6 +61,10 @@ class Membership(Protocol):
         """The broker is about to stop: let others take over what it does."""
         ...
 
+    async def disks_failed(self) -> None:
+        """A disk of this broker has failed: others may be able to lead what was on it."""
+        ...
+
     async def close(self) -> None:
         """Be known no more."""
         ...

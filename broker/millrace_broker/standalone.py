@@ -86,6 +86,9 @@ class Standalone:
     async def leave(self) -> None:
         """There is nobody to take over."""
 
+    async def disks_failed(self) -> None:
+        """There is nobody who could take over."""
+
     async def close(self) -> None:
         """Close the store."""
         await self._broker.administer(self.disconnect)

@@ -16,6 +16,7 @@ from millrace_broker.embedded import EmbeddedBroker
 
 from .broker_cluster import Cluster
 from .frame_calls import eventually
+from .test_broker_directories import BreakingFiles
 from .zookeeper_server import ZooKeeperServer
 
 
@@ -154,6 +155,23 @@ def test_a_broker_that_stops_has_others_lead_first_and_comes_back(cluster: Clust
     cluster.admin.elect_leaders()
     eventually(lambda: cluster.leader(topic) == 2)
     assert cluster.end_offset(topic) == 20
+
+
+def test_others_lead_what_was_on_a_disk_that_failed(
+    zookeeper_server: ZooKeeperServer, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = BreakingFiles()
+    monkeypatch.setattr("millrace_broker.broker.OsFiles", lambda: files)
+    with Cluster(zookeeper_server, tmp_path) as cluster:
+        directories = [tmp_path / "one", tmp_path / "two"]
+        cluster.start(1, log_dirs=",".join(map(str, directories)))
+        cluster.start(2)
+        cluster.admin.create_topic(topic, assignment={0: [1, 2], 1: [1, 2]})
+        files.broken.append(next(each for each in directories if (each / f"{topic}-0").exists()))
+        produce(cluster, topic, 10)  # it is tried again until the other broker leads
+        assert (cluster.leader(topic, 0), cluster.isr(topic, 0)) == (2, (2,))
+        assert cluster.end_offset(topic) == 10
+        assert cluster.leader(topic, 1) == 1
 
 
 def test_when_the_controllers_session_ends_another_one_takes_over(cluster: Cluster, topic: str) -> None:

@@ -40,6 +40,7 @@ from millrace.coordination.nodes import (
     decode_epoch,
     encode_epoch,
 )
+from millrace.coordination.notices import LogDirEventNode
 from millrace.coordination.outcomes import settle
 from millrace_broker.controller import ControllerMovedError, Effect, Leadership, LiveBroker, TopicPartition
 from millrace_broker.controller.effects import (
@@ -70,6 +71,7 @@ class ControllerStore:
     BROKERS: Final = "brokers"
     TOPICS: Final = "topics"
     DELETIONS: Final = "deletions"
+    DISKS: Final = "disks"
 
     def __init__(
         self,
@@ -204,6 +206,14 @@ class ControllerStore:
         default = self._config.topic_defaults.unclean_leader_election_enable
         found = self.session.get_many([paths.topic_config_path(each) for each in topics])
         return {topic for topic, node in zip(topics, found, strict=True) if _is_unclean(node, default=default)}
+
+    def take_failed_disks(self) -> set[int]:
+        """The brokers that have told of a failed disk since this was asked last; what they told is removed."""
+        names = self.session.children(paths.LOG_DIR_EVENTS, self._watch(self.DISKS))
+        nodes = [f"{paths.LOG_DIR_EVENTS}/{name}" for name in names]
+        found = self.session.get_many(nodes)
+        self._delete(nodes)
+        return {LogDirEventNode.decode(node[0]).broker_id for node in found if node is not None}
 
     # --- writing ---------------------------------------------------------------------------------------------
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from millrace.config.broker import BrokerConfig
 from millrace.coordination import (
@@ -46,6 +46,8 @@ _PAUSE_S: Final = 0.5
 _FIRST_BALANCE_S: Final = 5.0
 
 T = TypeVar("T")
+_Steps = Generator[Any, Any, T]
+"""Steps of the controller, or of its runner: these may also make a ``_StoreCall``."""
 
 
 class Administer(Protocol):
@@ -59,9 +61,15 @@ class Administer(Protocol):
 @dataclass(frozen=True, slots=True, eq=False)
 class _Event:
     name: str
-    steps: Callable[[Controller], Steps[Any]]
+    steps: Callable[[Controller], _Steps[Any]]
     result: asyncio.Future[Any] | None = None
     store: ControllerStore | None = None
+
+
+class _StoreCall(NamedTuple):
+    """What is asked of the store beside the controller's own effects."""
+
+    call: Callable[[ControllerStore], Any]
 
 
 class Controlling:
@@ -118,6 +126,7 @@ class Controlling:
             ControllerStore.BROKERS: OnLoop(loop, partial(self._told, session, self._brokers_changed)),
             ControllerStore.TOPICS: OnLoop(loop, partial(self._told, session, self._topics_changed)),
             ControllerStore.DELETIONS: OnLoop(loop, partial(self._told, session, self._deletions_changed)),
+            ControllerStore.DISKS: OnLoop(loop, partial(self._told, session, self._disks_failed)),
         }
         self._store = ControllerStore(session, self._config, self._now_ms, watches.__getitem__)
         self._put("elect", lambda controller: controller.elect())
@@ -154,7 +163,7 @@ class Controlling:
         self._events.put_nowait(_Event(name, steps, result, self._store))
         return await result
 
-    def _put(self, name: str, steps: Callable[[Controller], Steps[Any]]) -> None:
+    def _put(self, name: str, steps: Callable[[Controller], _Steps[Any]]) -> None:
         """Put an event in the queue; one that only says that something changed, once."""
         if name not in self._waiting:
             self._waiting.add(name)
@@ -177,6 +186,9 @@ class Controlling:
 
     def _deletions_changed(self, event: WatchEvent) -> None:
         self._put("deletions", lambda controller: controller.deletions_changed())
+
+    def _disks_failed(self, event: WatchEvent | None = None) -> None:
+        self._put("disks", self._look_at_disks)
 
     def _answered(self, broker_id: int, request: BrokerRequest, answers: Answers) -> None:
         if isinstance(request, StopReplicaRequest):
@@ -241,6 +253,7 @@ class Controlling:
                 _answer(event.result, result)
             if self.is_active and not was_active:
                 _logger.info("broker %d is the controller, of epoch %d", self._config.broker_id, self.epoch)
+                self._disks_failed()  # somebody may have told of one before
 
     async def _start_over(self, event: _Event, store: ControllerStore, error: Exception) -> None:
         is_fault = not isinstance(error, ConnectionLossError)
@@ -254,14 +267,18 @@ class Controlling:
             _logger.info("the controller's chair could not be left: %s", problem.message)
         self._put("chair", self._look_at_chair)
 
-    def _look_at_chair(self, controller: Controller) -> Steps[bool]:
+    def _look_at_chair(self, controller: Controller) -> _Steps[bool]:
         """The chair may be free, or somebody else's: find out, and sit down if it is."""
-        if controller.is_active and (yield _HOLDS_CHAIR):
+        if controller.is_active and (yield _StoreCall(ControllerStore.holds_chair)):
             return False
         self._resign()
         return (yield from controller.elect())
 
-    async def _carry_out(self, steps: Steps[T], store: ControllerStore) -> T:
+    def _look_at_disks(self, controller: Controller) -> _Steps[None]:
+        if controller.is_active:
+            yield from controller.disks_failed((yield _StoreCall(ControllerStore.take_failed_disks)))
+
+    async def _carry_out(self, steps: _Steps[T], store: ControllerStore) -> T:
         result: Any = None
         try:
             while True:
@@ -273,8 +290,8 @@ class Controlling:
                 if isinstance(effect, SendRequests):
                     self._queues.send(effect.requests)
                     result = None
-                elif effect is _HOLDS_CHAIR:
-                    result = await self._administer(store.holds_chair)
+                elif isinstance(effect, _StoreCall):
+                    result = await self._administer(effect.call, store)
                 else:
                     result = await self._administer(store.carry_out, effect)
                 if isinstance(effect, ReadBrokers):
@@ -298,10 +315,6 @@ class Controlling:
     def _refuse_waiting(self) -> None:
         while not self._events.empty():
             self._refuse(self._events.get_nowait())
-
-
-_HOLDS_CHAIR: Final[Any] = object()
-"""Beside the controller's own effects: whether this session has the chair still."""
 
 
 def _answer(future: asyncio.Future[Any], value: Any) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millrace.config.broker import Listener
 from millrace.coordination import Coordination, CoordinationError, OnLoop, Operation, SessionState, WatchEvent, paths
 from millrace.coordination.nodes import BrokerNode
+from millrace.coordination.notices import LogDirEventNode
 from millrace.errors import BrokerUnavailableError, EnvironmentProblemError, MillraceError, StaleBrokerEpochError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.cluster import administration
@@ -236,6 +237,12 @@ class Member:
             names = ", ".join(map(str, remaining[:10]))
             _logger.warning("nobody else can lead %d partitions of broker %d: %s", len(remaining), self._id, names)
         return not remaining
+
+    async def disks_failed(self) -> None:
+        """Tell the controller, by a node as Kafka's brokers do."""
+        node = LogDirEventNode(self._id).encode()
+        create = partial(self._coordination.create, paths.LOG_DIR_EVENT, node, sequential=True)
+        await self._broker.administer(create)
 
     async def close(self) -> None:
         """Resign as the controller if it is that, and end the session: the others see at once that it is gone."""

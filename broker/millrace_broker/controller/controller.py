@@ -156,6 +156,15 @@ class Controller:
         yield from replicas_not_deleted(self.context, [each for each in deleted if each.partition in refused])
         yield from replicas_deleted(self.context, [each for each in deleted if each.partition not in refused])
 
+    def disks_failed(self, brokers: Iterable[int]) -> Steps[None]:
+        """Disks of brokers have failed: tell them anew what they have, and they answer of which they cannot.
+
+        As in Kafka, a broker only says that a disk has failed, by a node in ZooKeeper.
+        """
+        if self.is_active:
+            there = set(brokers) & set(self.context.brokers)
+            yield from change_replicas(self.context, self.context.replicas_on(there), ReplicaState.ONLINE)
+
     def replicas_failed(self, broker_id: int, partitions: Iterable[TopicPartition]) -> Steps[None]:
         """A disk of a broker has failed: it cannot take over what a LeaderAndIsr says of these partitions."""
         if not self.is_active:
