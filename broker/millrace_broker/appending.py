@@ -54,8 +54,9 @@ class Appending:
         """Append whole batches, as durably as the topic wants it, and tell those who wait for them.
 
         ``in_transaction`` says that a coordinator knows the transaction that the batch says it is in; with another
-        ``origin`` less is checked. With ``acks_all`` it returns once all replicas in sync have them. Raises what the log
-        raises, and ``NotLeaderError``; with ``acks_all`` also ``NotEnoughReplicasError``,
+        ``origin`` less is checked. With ``acks_all`` it returns once all replicas in sync have them.
+
+        Raises what the log raises, and ``NotLeaderError``; with ``acks_all`` also ``NotEnoughReplicasError``,
         ``NotEnoughReplicasAfterAppendError`` and ``RequestTimedOutError``.
         """
         write = functools.partial(partition.log.append_unsynced, records, in_transaction=in_transaction, origin=origin)
@@ -106,7 +107,7 @@ class Appending:
         assert result is not None, "it may wait in a thread"
         await self._appended(partition, result, size_bytes)
         if acks_all and replica is not None and not replica.is_alone:
-            await broker.replicas.acknowledged(replica, result.last_offset + 1, timeout_s)
+            await broker.replicas.waiting.acknowledged(replica, result.last_offset + 1, timeout_s)
         return result
 
     async def _appended(self, partition: ServedPartition, result: AppendResult, size_bytes: int) -> None:
@@ -134,14 +135,23 @@ class Appending:
         if stable_offset < log.high_watermark:
             self._unstable_bytes[key] = unstable_bytes
 
-    async def delete_records(self, partition: ServedPartition, before_offset: int) -> int:
-        """Delete the records before an offset; returns where the log starts then. Raises what the log raises."""
-        broker = self._broker
+    async def delete_records(
+        self, partition: ServedPartition, before_offset: int, timeout_s: float = ACKNOWLEDGED_WITHIN_S
+    ) -> int:
+        """Delete the records before an offset, on all replicas; returns where the log starts then.
+
+        Raises what the log raises, ``NotLeaderError``, and ``RequestTimedOutError`` when replicas take too long.
+        """
+        broker, replica = self._broker, partition.replica
         try:
-            return await broker.run_io(broker.logs.delete_records, *partition.key, before_offset)
+            start_offset = await broker.run_io(broker.logs.delete_records, *partition.key, before_offset)
         finally:
             broker.arrivals.changed(partition.key)
             broker.stable_arrivals.changed(partition.key)
+        if replica is not None and not replica.is_alone:
+            broker.replicas.announce(replica)
+            await broker.replicas.waiting.deleted(replica, before_offset, broker.replicas.is_alive, timeout_s)
+        return start_offset
 
     def changed(self, key: PartitionKey) -> None:
         """A partition is gone, or this broker's role in it another: whoever waits there looks at once."""

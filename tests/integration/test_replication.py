@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from millrace.clients import Consumer, Producer, TopicPartition
-from millrace.errors import MillraceError, NotLeaderError, StaleControllerEpochError
+from millrace.errors import MillraceError, NotLeaderError, OffsetNotAvailableError, StaleControllerEpochError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import Record, build_rows_batch
 from millrace_broker.controller import TopicPartition as Key
 from millrace_broker.controller.requests import LeaderAndIsrState
+from millrace_broker.replication import Follower
 
 from .replica_cluster import WAIT_S, ReplicaCluster, wait_until
 
@@ -262,6 +263,55 @@ def test_a_follower_begins_where_the_leaders_log_does(pair: ReplicaCluster) -> N
     pair.elect("t", 2)
     pair.settle("t")
     assert values_of(pair, "t") == [b"7", b"8", b"9", b"last"]
+
+
+def test_deleted_records_go_on_all_replicas(pair: ReplicaCluster) -> None:
+    pair.create("t", (1, 2))
+    for number in range(10):
+        append(pair, 1, "t", b"%d" % number)
+    pair.settle("t")
+
+    def delete(offset: int, timeout_ms: int) -> pb.DeleteRecordsResponse.PartitionResult:
+        wanted = pb.DeleteRecordsRequest.PartitionOffset(partition=0, offset=offset)
+        topic = pb.DeleteRecordsRequest.TopicOffsets(name="t", partitions=[wanted])
+        request = pb.DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
+        response: pb.DeleteRecordsResponse = pair.run(
+            pair.broker(1).peers.call(1, "DeleteRecords", request, timeout_s=WAIT_S)
+        )
+        return response.topics[0].partitions[0]
+
+    assert delete(4, 10_000).low_watermark == 4
+    assert [pair.log(each, "t").log_start_offset for each in (1, 2)] == [4, 4]
+    pair.kill(2)
+    pair.broker(1).replicas.brokers_alive(frozenset({1, 2}))  # nobody has noticed yet
+    assert delete(6, 100).error.code == 7
+    assert pair.log(1, "t").log_start_offset == 6
+
+
+def test_a_new_leader_does_not_say_less_than_the_one_before(cluster: ReplicaCluster) -> None:
+    cluster.create("t", (1, 2, 3))
+    append(cluster, 1, "t", b"a")
+    cluster.settle("t")
+    cluster.log(2, "t").hold_watermark(0)  # what it knows is older than what the leader has said
+    follower = cluster.broker(2).replicas.find("t", 0)
+    assert follower is not None
+    cluster.kill(1)
+    cluster.kill(3)
+    assert isinstance(follower.machine.role, Follower)
+    follower.machine.role._high_watermark = 0
+    cluster.elect("t", 2)  # alone with an ISR of three
+
+    def answer() -> pb.ListOffsetsResponse.PartitionOffset:
+        latest = pb.ListOffsetsRequest.PartitionTime(partition=0, timestamp=-1)
+        request = pb.ListOffsetsRequest(topics=[pb.ListOffsetsRequest.TopicTimes(name="t", partitions=[latest])])
+        response: pb.ListOffsetsResponse = cluster.run(
+            cluster.broker(2).peers.call(2, "ListOffsets", request, timeout_s=WAIT_S)
+        )
+        return response.topics[0].partitions[0]
+
+    assert answer().error.code == OffsetNotAvailableError.code
+    cluster.elect("t", 2, isr=[2])
+    assert answer().offset == 1
 
 
 def test_replicas_that_are_catching_up_are_throttled(pair: ReplicaCluster) -> None:

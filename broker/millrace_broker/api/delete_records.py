@@ -11,6 +11,8 @@ from millrace_broker.metadata import rules
 
 _HIGH_WATERMARK: Final = -1
 _FAILED: Final = -1
+_TIMEOUT_S: Final = 30.0
+"""For requests that name none."""
 
 
 async def handle(broker: Broker, request: pb.DeleteRecordsRequest, call: Call) -> pb.DeleteRecordsResponse:
@@ -25,7 +27,8 @@ async def handle(broker: Broker, request: pb.DeleteRecordsRequest, call: Call) -
                 rules.check_not_internal(topic.name)
                 partition = broker.partition(topic, wanted.partition)
                 offset = partition.log.high_watermark if wanted.offset == _HIGH_WATERMARK else wanted.offset
-                result.low_watermark = await broker.delete_records(partition, offset)
+                timeout_s = request.timeout_ms / 1000 or _TIMEOUT_S
+                result.low_watermark = await broker.delete_records(partition, offset, timeout_s)
             except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
                 result.low_watermark = _FAILED
                 result.error.CopyFrom(error_message(error))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from millrace.errors import InvalidRequestError
+from millrace.errors import InvalidRequestError, OffsetNotAvailableError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.api.leader_epochs import check_epoch
 from millrace_broker.api.ranges import end_of
-from millrace_broker.broker import Broker
+from millrace_broker.broker import Broker, ServedPartition
 from millrace_broker.log import PartitionLog
 
 LATEST: Final = -1
@@ -40,6 +40,7 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> 
                 if request.HasField("replica_id") and wanted.timestamp == LATEST:
                     result.offset, result.timestamp = log.log_end_offset, -1
                     continue
+                _check_known(partition)
                 # Looking for a time, one begins at the start; an end of the log is known without looking.
                 looks_from = log.log_end_offset if wanted.timestamp in _ENDS else log.log_start_offset
                 result.offset, result.timestamp = await broker.run_read(
@@ -51,6 +52,15 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> 
                 result.leader_epoch = -1
                 result.error.CopyFrom(error_message(error))
     return response
+
+
+def _check_known(partition: ServedPartition) -> None:
+    """Raise while a new leader's high watermark may lie before what an earlier leader's was, which consumers know."""
+    replica = partition.replica
+    if replica is not None and replica.log.high_watermark < replica.leader.epoch_start:
+        raise OffsetNotAvailableError(
+            f"{replica.name}: not all replicas in sync have told the new leader yet what they have: try again"
+        )
 
 
 def _find(log: PartitionLog, timestamp_ms: int, isolation_level: pb.IsolationLevel.ValueType) -> tuple[int, int]:

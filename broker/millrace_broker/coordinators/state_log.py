@@ -120,7 +120,7 @@ class StateLog:
             # What was appended before a crash and never acknowledged is decided by being here.
             await self._broker.run_io(log.flush)
         if partition.replica is not None:
-            await self._broker.replicas.committed(partition.replica, end_offset)
+            await self._broker.replicas.waiting.committed(partition.replica, end_offset)
         await self._broker.run_io(_load, log, visit)
 
     # --- appending -----------------------------------------------------------------------------------------

@@ -1,35 +1,117 @@
-"""Appends with acks=all that wait for replicas (Kafka's ``DelayedProduce``, one for each partition of a request)."""
+"""Calls that wait for replicas: appends with acks=all (Kafka's ``DelayedProduce``), coordinators that read their state,
+deletions of records (``DelayedDeleteRecords``). Each waits for one partition; a request with several waits for each.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 from typing import Final
 
-from millrace.errors import MillraceError, NotLeaderError, RequestTimedOutError
-from millrace_broker.purgatory import DelayedOperation
+from millrace.errors import (
+    MillraceError,
+    NotEnoughReplicasAfterAppendError,
+    NotLeaderError,
+    RequestTimedOutError,
+)
+from millrace_broker.purgatory import DelayedOperation, PartitionKey, Purgatory, PurgatoryStatistics, Timer
 from millrace_broker.replicas.hosted import HostedReplica
+from millrace_broker.replication import Leader
+
+_LOOKS_AGAIN_S: Final = 10.0
 
 
-class Acknowledgement(DelayedOperation):
-    """Waits until all replicas in sync have what is before ``end_offset``, or until this broker leads no more."""
+class Acknowledgements:
+    """Who waits for replicas of what this broker leads. For the event loop's thread."""
 
-    def __init__(self, replica: HostedReplica, end_offset: int, timeout_s: float) -> None:
+    def __init__(self, timer: Timer) -> None:
+        self._appends: Final[Purgatory[PartitionKey]] = Purgatory("produce", timer)
+        self._deletions: Final[Purgatory[PartitionKey]] = Purgatory("delete records", timer)
+
+    def check(self, key: PartitionKey) -> None:
+        """The watermark, the ISR, or this broker's role has changed."""
+        self._appends.check(key)
+        self._deletions.check(key)
+
+    def fetched(self, key: PartitionKey) -> None:
+        """A follower has told where its log starts."""
+        self._deletions.check(key)
+
+    def close(self) -> None:
+        """Let nobody wait any more: the broker stops."""
+        self._appends.close()
+        self._deletions.close()
+
+    def statistics(self) -> PurgatoryStatistics:
+        """How many appends wait for replicas."""
+        return self._appends.statistics()
+
+    async def acknowledged(self, replica: HostedReplica, end_offset: int, timeout_s: float) -> None:
+        """Wait until all replicas in sync have what is before an offset.
+
+        Raises ``RequestTimedOutError``, ``NotLeaderError`` when another broker leads meanwhile, and
+        ``NotEnoughReplicasAfterAppendError``.
+        """
+        late = f"{replica.name}: appended, but not all replicas in sync had it in time"
+        await _wait(
+            self._appends, _Waiting(replica, lambda leader: leader.is_acknowledged(end_offset), timeout_s, late)
+        )
+
+    async def committed(self, replica: HostedReplica, end_offset: int) -> None:
+        """Wait, however long that takes, until what is before an offset may be read. Raises ``NotLeaderError``."""
+        while replica.leader and replica.log.high_watermark < end_offset:
+            with contextlib.suppress(RequestTimedOutError, NotEnoughReplicasAfterAppendError):
+                await self.acknowledged(replica, end_offset, _LOOKS_AGAIN_S)
+
+    async def deleted(
+        self, replica: HostedReplica, before_offset: int, is_alive: Callable[[int], bool], timeout_s: float
+    ) -> None:
+        """Wait until the logs of all replicas whose brokers are there start at an offset, or later.
+
+        Raises ``RequestTimedOutError``, ``NotLeaderError``.
+        """
+
+        def is_deleted(leader: Leader) -> bool:
+            followers = leader.followers.items()
+            return all(each.log_start_offset >= before_offset for id_, each in followers if is_alive(id_))
+
+        late = f"{replica.name}: records before {before_offset} are deleted, but not on all replicas in time"
+        await _wait(self._deletions, _Waiting(replica, is_deleted, timeout_s, late))
+
+
+async def _wait(purgatory: Purgatory[PartitionKey], waiting: _Waiting) -> None:
+    try:
+        purgatory.complete_or_watch(waiting, [waiting.replica.key])
+        await waiting.ended
+    finally:
+        waiting.force_complete()
+    waiting.check()
+
+
+class _Waiting(DelayedOperation):
+    """Waits until a condition of the leader holds, or until this broker leads no more."""
+
+    def __init__(
+        self, replica: HostedReplica, condition: Callable[[Leader], bool], timeout_s: float, late: str
+    ) -> None:
         super().__init__(max(0, round(timeout_s * 1000)))
-        self._replica: Final = replica
+        self.replica: Final = replica
         self._leader: Final = replica.leader
-        self._end_offset: Final = end_offset
+        self._condition: Final = condition
+        self._late: Final = late
         self._error: MillraceError | None = NotLeaderError(f"{replica.name}: the broker stops: fetch the metadata anew")
         self.ended: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
 
     def try_complete(self) -> bool:
         """Look at the leader's machine."""
-        if self._replica.machine.role is not self._leader:
+        if self.replica.machine.role is not self._leader:
             self._error = NotLeaderError(
-                f"{self._replica.name} is led by another broker since this was appended: fetch the metadata anew"
+                f"{self.replica.name} is led by another broker by now: fetch the metadata anew"
             )
             return self.force_complete()
         try:
-            if not self._leader.is_acknowledged(self._end_offset):
+            if not self._condition(self._leader):
                 return False
             self._error = None
         except MillraceError as error:
@@ -42,12 +124,10 @@ class Acknowledgement(DelayedOperation):
             self.ended.set_result(None)
 
     def on_expiration(self) -> None:
-        """The replicas took too long; the records are in the log and may come to count all the same."""
-        self._error = RequestTimedOutError(
-            f"{self._replica.name}: appended, but not all replicas in sync {sorted(self._leader.isr)} had it in time"
-        )
+        """The replicas took too long; what was done stays done, and may come to count all the same."""
+        self._error = RequestTimedOutError(f"{self._late} (in sync: {sorted(self._leader.isr)})")
 
     def check(self) -> None:
-        """Raise unless it is acknowledged, once ended."""
+        """Raise unless the condition holds, once ended."""
         if self._error is not None:
             raise self._error

@@ -135,7 +135,7 @@ class SourceFetcher:
         if bounds:
             await self._ask_bounds(asked, bounds)
         fetches = {key: each[2] for key, each in asked.items() if isinstance(each[2], FetchFrom)}
-        is_throttled = self._replicas.follower_quota.is_exceeded
+        is_throttled = self._replicas.throttles.from_leaders.is_exceeded
         if is_throttled:
             fetches = {key: each for key, each in fetches.items() if not self._is_throttled(asked[key][0])}
         if fetches:
@@ -155,7 +155,7 @@ class SourceFetcher:
         return asked
 
     def _is_throttled(self, replica: HostedReplica) -> bool:
-        return self._replicas.is_follower_throttled(replica)
+        return self._replicas.throttles.limits_follower(replica)
 
     # --- asking ----------------------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class SourceFetcher:
                 continue
             size_bytes = len(each.answer.records)
             if size_bytes and self._is_throttled(each.replica):
-                self._replicas.follower_quota.used(size_bytes)
+                self._replicas.throttles.from_leaders.used(size_bytes)
             self._replicas.fetched(each.replica, size_bytes)
 
     async def _take(self, asked: Asked, answers: Iterator[tuple[PartitionKey, Any]]) -> None:

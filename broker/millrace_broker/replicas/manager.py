@@ -24,22 +24,20 @@ from uuid import UUID
 from millrace.errors import (
     InconsistentTopicIdError,
     MillraceError,
-    NotEnoughReplicasAfterAppendError,
     OperationNotAttemptedError,
-    RequestTimedOutError,
 )
 from millrace_broker.controller.isr_changes import IsrChange
 from millrace_broker.controller.model import Leadership, TopicPartition
 from millrace_broker.controller.requests import LeaderAndIsrRequest, LeaderAndIsrState, StopReplicaRequest
 from millrace_broker.limits import Lease
 from millrace_broker.log import PartitionLog
-from millrace_broker.purgatory import PartitionKey, Purgatory, PurgatoryStatistics
-from millrace_broker.replicas.acknowledgements import Acknowledgement
+from millrace_broker.purgatory import PartitionKey, PurgatoryStatistics
+from millrace_broker.replicas.acknowledgements import Acknowledgements
 from millrace_broker.replicas.applying import carry_out_all
 from millrace_broker.replicas.fetching import Fetchers
 from millrace_broker.replicas.hosted import HostedReplica
 from millrace_broker.replicas.serving import FollowerService
-from millrace_broker.replicas.throttles import ReplicationQuota, is_throttled
+from millrace_broker.replicas.throttles import Throttles
 from millrace_broker.replication import (
     AlterIsr,
     Leader,
@@ -66,7 +64,6 @@ RoleListener = Callable[[int], None]
 _EPOCH_OF_TIME_MS: Final = 10**12
 """Added to the monotonic clock: a replica of which nothing is known counts as having caught up at 0, long ago."""
 _ASKED_AGAIN_S: Final = 0.5
-_WAITS_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,15 +90,15 @@ class ReplicaManager:
         self._controller_epoch = 0
         self._is_first_request = True
         self._deciding: Final = asyncio.Lock()
-        self._acknowledgements: Final[Purgatory[PartitionKey]] = Purgatory("produce", broker.timer)
+        self.waiting: Final = Acknowledgements(broker.timer)
+        """Who waits for replicas."""
         self._service: Final = FollowerService(broker, self)
         self._fetchers: Final = Fetchers(broker, self)
         self._alive: frozenset[int] | None = None
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self.alter_partition: AlterPartition | None = None
         self.role_listeners: Final[dict[str, RoleListener]] = {}
-        self.leader_quota: Final = ReplicationQuota(broker.clock.monotonic)
-        self.follower_quota: Final = ReplicationQuota(broker.clock.monotonic)
+        self.throttles: Final = Throttles(broker.config.broker_id, broker.clock.monotonic)
 
     # --- life ------------------------------------------------------------------------------------------------
 
@@ -113,7 +110,7 @@ class ReplicaManager:
 
     def release(self) -> None:
         """Answer all who wait, now that the broker is about to stop."""
-        self._acknowledgements.close()
+        self.waiting.close()
         self._service.close()
 
     async def close(self) -> None:
@@ -186,7 +183,7 @@ class ReplicaManager:
 
     def statistics(self) -> PurgatoryStatistics:
         """How many appends wait for replicas."""
-        return self._acknowledgements.statistics()
+        return self.waiting.statistics()
 
     # --- what the controller says ----------------------------------------------------------------------------
 
@@ -288,7 +285,7 @@ class ReplicaManager:
 
     def _lead(self, replica: HostedReplica, epoch: int) -> None:
         leader, log = replica.leader, replica.log
-        leader.know_alive(lambda broker_id: self._alive is None or broker_id in self._alive)
+        leader.know_alive(self.is_alive)
         log.begin_epoch(epoch)
         replica.followers = tuple(sorted(leader.followers))
         replica.is_alone = not replica.followers
@@ -313,7 +310,7 @@ class ReplicaManager:
             if change.is_new_role or not replica.leads:
                 self._broker.appending.changed(replica.key)
             self.follow(replica, change.outcome)
-            self._acknowledgements.check(replica.key)
+            self.waiting.check(replica.key)
             listener = self.role_listeners.get(replica.key[0])
             if listener is not None and change.is_new_role:
                 listener(replica.key[1])
@@ -355,7 +352,7 @@ class ReplicaManager:
 
     def _stopped(self, replica: HostedReplica) -> None:
         replica.unread.clear()
-        self._acknowledgements.check(replica.key)
+        self.waiting.check(replica.key)
         self._broker.appending.changed(replica.key)
         listener = self.role_listeners.get(replica.key[0])
         if listener is not None:
@@ -364,6 +361,10 @@ class ReplicaManager:
     def brokers_alive(self, brokers: frozenset[int]) -> None:
         """These brokers are there, the others cannot come into an ISR."""
         self._alive = brokers
+
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether a broker is there; all are before anybody has said so."""
+        return self._alive is None or broker_id in self._alive
 
     # --- leading ---------------------------------------------------------------------------------------------
 
@@ -393,12 +394,18 @@ class ReplicaManager:
         self.follow(replica, leader.appended(replica.log.durable_end, self.now_ms()))
         self._service.wake(replica.followers)
 
+    def announce(self, replica: HostedReplica) -> None:
+        """Have followers look what is new of a partition, beside records."""
+        self._service.wake(replica.followers, is_urgent=True)
+
     def follow(self, replica: HostedReplica, outcome: LeaderOutcome) -> None:
         """Carry out what a leader's event leads to."""
         if outcome.has_watermark_risen:
             replica.log.raise_watermark(replica.machine.high_watermark)
             self._broker.appending.readable(replica.key, replica.log, replica.take_readable_bytes())
-            self._acknowledgements.check(replica.key)
+            self.waiting.check(replica.key)
+            if self._broker.config.replica_selector_class:  # consumers wait for it at the followers
+                self.announce(replica)
         if outcome.alter_isr is not None:
             self._begin(self._alter(replica, replica.leader, outcome.alter_isr))
 
@@ -410,7 +417,7 @@ class ReplicaManager:
             outcome = await self._alter_once(replica, leader, again)
             again = outcome.alter_isr
             self.follow(replica, replace(outcome, alter_isr=None))
-            self._acknowledgements.check(replica.key)  # too few may be in sync now
+            self.waiting.check(replica.key)  # too few may be in sync now
             if again is not None:
                 await asyncio.sleep(_ASKED_AGAIN_S)
 
@@ -428,26 +435,6 @@ class ReplicaManager:
         if replica.machine.role is not leader:
             return LeaderOutcome()
         return leader.isr_altered(answer.isr, answer.leader_epoch, answer.partition_epoch, self.now_ms())
-
-    async def acknowledged(self, replica: HostedReplica, end_offset: int, timeout_s: float) -> None:
-        """Wait until all replicas in sync have what is before an offset.
-
-        Raises ``RequestTimedOutError``, ``NotLeaderError`` when another broker leads meanwhile, and
-        ``NotEnoughReplicasAfterAppendError``.
-        """
-        waiting = Acknowledgement(replica, end_offset, timeout_s)
-        try:
-            self._acknowledgements.complete_or_watch(waiting, [replica.key])
-            await waiting.ended
-        finally:
-            waiting.force_complete()
-        waiting.check()
-
-    async def committed(self, replica: HostedReplica, end_offset: int) -> None:
-        """Wait, however long that takes, until what is before an offset may be read. Raises ``NotLeaderError``."""
-        while replica.leader and replica.log.high_watermark < end_offset:
-            with contextlib.suppress(RequestTimedOutError, NotEnoughReplicasAfterAppendError):
-                await self.acknowledged(replica, end_offset, _WAITS_S)
 
     async def fetch(self, request: pb.FetchRequest, lease: Lease) -> FetchAnswer:
         """Answer a follower; see ``serving``."""
@@ -477,17 +464,6 @@ class ReplicaManager:
 
     def set_throttle_rates(self, *, leader_bytes_per_s: float, follower_bytes_per_s: float) -> None:
         """Set ``leader.`` and ``follower.replication.throttled.rate``; infinity for none."""
-        self.leader_quota.bytes_per_s, self.follower_quota.bytes_per_s = leader_bytes_per_s, follower_bytes_per_s
+        self.throttles.to_followers.bytes_per_s = leader_bytes_per_s
+        self.throttles.from_leaders.bytes_per_s = follower_bytes_per_s
         self._service.wake_all()
-
-    def is_leader_throttled(self, replica: HostedReplica, follower: int) -> bool:
-        """Whether what a follower gets of a partition is limited: it is not in sync, and the replica here is named."""
-        option = replica.log.config.leader_replication_throttled_replicas
-        if not option or follower in replica.leader.isr:
-            return False
-        return is_throttled(option, replica.key[1], self._broker.config.broker_id)
-
-    def is_follower_throttled(self, replica: HostedReplica) -> bool:
-        """Whether what is fetched for a replica here is limited: it is named as one that is catching up."""
-        option = replica.log.config.follower_replication_throttled_replicas
-        return bool(option) and is_throttled(option, replica.key[1], self._broker.config.broker_id)

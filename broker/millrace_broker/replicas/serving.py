@@ -47,15 +47,15 @@ class FollowerService:
         self._broker: Final = broker
         self._replicas: Final = replicas
         self._sessions: Final = FetchSessions()
-        self._parked: Final[defaultdict[int, set[asyncio.Future[None]]]] = defaultdict(set)
+        self._parked: Final[defaultdict[int, set[asyncio.Future[bool]]]] = defaultdict(set)
         self._is_closed = False
 
-    def wake(self, followers: tuple[int, ...]) -> None:
-        """There is something new for these followers."""
+    def wake(self, followers: tuple[int, ...], *, is_urgent: bool = False) -> None:
+        """There is something new for these followers; if it ``is_urgent`` they are answered even without records."""
         for follower in followers:
             for parked in self._parked.get(follower, ()):
                 if not parked.done():
-                    parked.set_result(None)
+                    parked.set_result(is_urgent)
 
     def wake_all(self) -> None:
         """Have all who wait look again."""
@@ -72,20 +72,22 @@ class FollowerService:
         session.take(changed_fetches(request), forgotten_fetches(request))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.max_wait_ms / 1000
-        parked: asyncio.Future[None] = loop.create_future()
+        parked: asyncio.Future[bool] = loop.create_future()
         waiting = self._parked[session.follower]
         waiting.add(parked)
+        is_urgent = False
         try:
             problems = self._note(session)
             while True:
                 records = await self._read(session, request, problems, lease)
                 size_bytes, left_s = sum(map(len, records.values())), deadline - loop.time()
-                if size_bytes >= request.min_bytes or problems or left_s <= 0 or self._is_closed:
+                if size_bytes >= request.min_bytes or problems or is_urgent or left_s <= 0 or self._is_closed:
                     return self._answer(session, records, problems)
                 del records
                 lease.release()
                 if not parked.done():
                     await asyncio.wait([parked], timeout=left_s)
+                is_urgent = parked.done() and parked.result()
                 waiting.discard(parked)
                 parked = loop.create_future()
                 waiting.add(parked)
@@ -110,6 +112,7 @@ class FollowerService:
                     session.follower, fetch.offset, fetch.log_start_offset, self._replicas.now_ms()
                 )
                 self._replicas.follow(replica, outcome)
+                self._replicas.waiting.fetched(key)
             except MillraceError as error:
                 problems[key] = error
         return problems
@@ -151,7 +154,7 @@ class FollowerService:
         lease.settle(sum(map(len, records.values())))
         throttled = sum(len(records.get(read.key, b"")) for read in reads if read.is_throttled)
         if throttled:
-            self._replicas.leader_quota.used(throttled)
+            self._replicas.throttles.to_followers.used(throttled)
         return records
 
     def _choose(self, session: FollowerSession, max_bytes: int, problems: dict[PartitionKey, Problem]) -> list[_Read]:
@@ -161,8 +164,8 @@ class FollowerService:
             replica = self._replicas.find(*key)
             if key in problems or replica is None or fetch.offset >= replica.log.log_end_offset:
                 continue
-            is_throttled = self._replicas.is_leader_throttled(replica, session.follower)
-            if is_throttled and self._replicas.leader_quota.is_exceeded:
+            is_throttled = self._replicas.throttles.limits_leader(replica, session.follower)
+            if is_throttled and self._replicas.throttles.to_followers.is_exceeded:
                 continue
             reads.append(_Read(key, replica, fetch.offset, max(0, min(fetch.max_bytes, max_bytes)), is_throttled))
             max_bytes -= reads[-1].max_bytes

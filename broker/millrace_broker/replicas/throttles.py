@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from millrace_broker.replicas.hosted import HostedReplica
+
 _SAMPLES: Final = 11
 _SAMPLE_S: Final = 1.0
 ALL: Final = "*"
@@ -60,3 +62,24 @@ class ReplicationQuota:
     def _forget(self, now: float) -> None:
         while self._samples and now - self._samples[0][0] > _SAMPLES * _SAMPLE_S:
             self._used_bytes -= self._samples.popleft()[1]
+
+
+class Throttles:
+    """The limits of a broker: ``to_followers`` of what it leads, and ``from_leaders`` of what it follows."""
+
+    def __init__(self, broker_id: int, monotonic: Callable[[], float]) -> None:
+        self._broker_id: Final = broker_id
+        self.to_followers: Final = ReplicationQuota(monotonic)
+        self.from_leaders: Final = ReplicationQuota(monotonic)
+
+    def limits_leader(self, replica: HostedReplica, follower: int) -> bool:
+        """Whether what a follower gets of a partition is limited: it is not in sync, and the replica here is named."""
+        option = replica.log.config.leader_replication_throttled_replicas
+        if not option or not replica.leads or follower in replica.leader.isr:
+            return False
+        return is_throttled(option, replica.key[1], self._broker_id)
+
+    def limits_follower(self, replica: HostedReplica) -> bool:
+        """Whether what is fetched for a replica here is limited: it is named as one that is catching up."""
+        option = replica.log.config.follower_replication_throttled_replicas
+        return bool(option) and is_throttled(option, replica.key[1], self._broker_id)

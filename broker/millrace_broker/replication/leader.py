@@ -81,6 +81,11 @@ class Leader:
         return self._epoch
 
     @property
+    def epoch_start(self) -> int:
+        """Where its log ended when the leader epoch began."""
+        return self._epoch_start
+
+    @property
     def partition_epoch(self) -> int:
         """The version that the next change of the ISR builds upon."""
         return self._partition_epoch

@@ -70,6 +70,13 @@ class UnknownLeaderEpochError(MillraceError):
     retriable = True
 
 
+class OffsetNotAvailableError(MillraceError):
+    """A new leader does not know yet how far the partition may be read: earlier ones may have said more (KIP-207)."""
+
+    code = 78
+    retriable = True
+
+
 class AuthorizationError(MillraceError):
     """The principal may not do this."""
 
