@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -104,12 +105,20 @@ class Inputs:
 
     def by_turn(self) -> tuple[list[Any], list[Any], list[int]]:
         """Keys, values and times of all parents' rows, in order."""
-        if len(self.batches) == 1:
-            return self.batch.keys, self.batch.values, self.batch.times
-        columns = [(batch.keys, batch.values, batch.times) for batch in self.batches]
-        places = list(zip(self.sides, self.rows, strict=True))
-        keys, values, times = ([columns[side][part][row] for side, row in places] for part in range(3))
-        return keys, values, times
+        keys, values, times = ([getattr(batch, name) for batch in self.batches] for name in ("keys", "values", "times"))
+        return self._in_order(keys), self._in_order(values), self._in_order(times)
+
+    def olds_by_turn(self) -> list[Any]:
+        """What the changes of all parents replace, in order."""
+        return self._in_order([batch.olds for batch in self.batches])
+
+    def _in_order(self, lists: list[list[Any]]) -> list[Any]:
+        if len(lists) == 1:
+            return lists[0]
+        begins = np.cumsum([0, *(len(each) for each in lists)])
+        places = begins[np.asarray(self.sides, dtype=np.int64)] + np.asarray(self.rows, dtype=np.int64)
+        whole = list(chain.from_iterable(lists))
+        return list(map(whole.__getitem__, places.tolist()))
 
     def origin_of(self, turn: int) -> Origin:
         """Where the record came from that a turn goes back to."""

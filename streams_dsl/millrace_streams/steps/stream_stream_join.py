@@ -12,6 +12,7 @@ The rules are Kafka Streams' (3.9), with its order of results:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,11 +53,13 @@ class StreamStreamJoinStep:
         sides = [state.stores[node.left_store], state.stores[node.right_store]]
         waiting = state.stores[node.waiting_store]
         assert isinstance(waiting, TimeBuffer)
+        keys, values, times = inputs.by_turn()
         with inputs.blaming(node.name, node.joiner) as place:
-            for place.turn, side, row in inputs.turns():
-                batch = inputs.batches[side]
-                one = _Arrival(self._node, sides, waiting, place.turn, side, out)
-                one.handle(batch.keys[row], batch.values[row], batch.times[row])
+            join = _Join(node, sides, waiting, out, node.joiner.keyed, node.window.retention_ms)
+            for turn, side in enumerate(inputs.sides):
+                join.turn = place.turn = turn
+                join.side = side
+                join.handle(keys[turn], values[turn], times[turn])
         return typed(node, out.output(self.operator.result), inputs)
 
     @property
@@ -67,15 +70,17 @@ class StreamStreamJoinStep:
 
 
 @dataclass(slots=True)
-class _Arrival:
-    """One record that arrives."""
+class _Join:
+    """The join at work on the records of a batch, one after the other: ``turn`` and ``side`` are of the one in hand."""
 
     node: StreamStreamJoinNode
     sides: list[Any]
     waiting: TimeBuffer
-    turn: int
-    side: int
     out: Emitted
+    joiner: Callable[[Any, Any, Any], Any]
+    retention_ms: int
+    turn: int = 0
+    side: int = _LEFT
 
     def handle(self, key: Any, value: Any, time_ms: int) -> None:
         """Keep the record, join it, and let go what has waited long enough."""
@@ -111,9 +116,13 @@ class _Arrival:
         store.numbers[_NEWEST[self.side]] = newest_ms
         stored = store.get(key)
         records = [] if stored is None else stored.value if store.changed(key) else list(stored.value)
-        insort(records, (time_ms, value), key=lambda record: record[0])
-        oldest_ms = newest_ms - self.node.window.retention_ms
-        del records[: bisect_right(records, oldest_ms, key=lambda record: record[0])]
+        if not records or records[-1][0] <= time_ms:
+            records.append((time_ms, value))
+        else:
+            insort(records, (time_ms, value), key=_time)
+        oldest_ms = newest_ms - self.retention_ms
+        if records[0][0] <= oldest_ms:
+            del records[: bisect_right(records, oldest_ms, key=_time)]
         store.put(key, records or None, newest_ms)
 
     def _join(self, key: Any, value: Any, time_ms: int) -> bool:
@@ -127,11 +136,11 @@ class _Arrival:
         stored = store.get(key)
         if stored is None:
             return False
-        oldest_ms = store.number(_NEWEST[other]) - window.retention_ms
+        oldest_ms = store.number(_NEWEST[other]) - self.retention_ms
         first_ms = max(0, first_ms, oldest_ms + 1)
         records = stored.value
-        low = bisect_left(records, first_ms, key=lambda record: record[0])
-        high = bisect_right(records, max(0, last_ms), key=lambda record: record[0])
+        low = bisect_left(records, first_ms, key=_time)
+        high = bisect_right(records, max(0, last_ms), key=_time)
         for other_ms, other_value in records[low:high]:
             self._settle(other, key, other_ms)
             self._emit(key, self.side, value, other_value, max(time_ms, other_ms))
@@ -139,7 +148,7 @@ class _Arrival:
 
     def _emit(self, key: Any, side: int, value: Any, other: Any, time_ms: int) -> None:
         left, right = (value, other) if side == _LEFT else (other, value)
-        self.out.add(self.turn, key, self.node.joiner.keyed(key, left, right), time_ms)
+        self.out.add(self.turn, key, self.joiner(key, left, right), time_ms)
 
     def _settle(self, side: int, key: Any, time_ms: int) -> None:
         """A record has found a partner: it waits no longer."""
@@ -161,20 +170,27 @@ class _Arrival:
 
     def _release(self, stream_time_ms: int) -> None:
         """Join with None what no partner can come for any more; both sides wait in one order of time."""
-        node, grace_ms = self.node, self.node.window.grace_ms
+        grace_ms = self.node.window.grace_ms
         oldest_ms = self.waiting.number(_OLDEST_WAITING, FOREVER_MS)
         if oldest_ms + self._reach(self.side) + grace_ms >= stream_time_ms:
             return
         self.waiting.numbers[_OLDEST_WAITING] = FOREVER_MS
         still_open = [False, False]
-        for (side, key, time_ms), waiting in list(self.waiting.entries()):
+        over: list[Any] = []
+        for identity, waiting in self.waiting.entries():
+            side, _, time_ms = identity
             self.waiting.numbers[_OLDEST_WAITING] = time_ms
             if all(still_open):
                 break
-            reach_ms = node.window.after_ms if side == _LEFT else node.window.before_ms
-            if time_ms + reach_ms + grace_ms >= stream_time_ms:
+            if time_ms + self._reach(side) + grace_ms >= stream_time_ms:
                 still_open[side] = True
-                continue
+            else:
+                over.append((identity, waiting))
+        for (side, key, time_ms), waiting in over:
             self.waiting.remove((side, key, time_ms))
             for value in waiting.values:
                 self._emit(key, side, value, None, time_ms)
+
+
+def _time(record: tuple[int, Any]) -> int:
+    return record[0]

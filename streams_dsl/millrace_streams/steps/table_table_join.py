@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,34 +37,47 @@ class TableTableJoinStep:
         node, found = self._node, self._find(inputs, state)
         results = self._joined(inputs, found, found.news)
         befores = self._joined(inputs, found, found.olds) if node.sends_old else None
+        keys = [found.keys[turn] for turn in found.turns]
         store = state.stores[node.store] if node.store is not None else None
         if isinstance(store, KeyValueStore):
-            store.put_all(found.keys, results, found.times)
-        batch = Batch.of_lists(self.operator.result, found.keys, results, found.times, olds=befores)
+            store.put_all(keys, results, found.newest_times)
+        batch = Batch.of_lists(self.operator.result, keys, results, found.newest_times, olds=befores)
         return typed(node, Output(batch, found.turns, found.dropped), inputs)
 
     def _find(self, inputs: Inputs, state: State) -> _Found:
         """The changes that give a result, each with the row of the other side."""
-        found, views = _Found(), self._views(inputs, state)
-        columns = [(batch.keys, batch.values, batch.olds, batch.times) for batch in inputs.batches]
-        latest = [
-            batch.latest if is_versioned else None
-            for batch, is_versioned in zip(inputs.batches, self.operator.versioned, strict=True)
-        ]
+        found = _Found(*inputs.by_turn(), inputs.olds_by_turn(), inputs.sides)
+        tables: list[dict[Any, Any]] = [view.rows for view in self._views(inputs, state)]
+        alone = (self._answers_alone(0), self._answers_alone(1))
+        outdated = self._outdated(inputs)
+        found.dropped = len(outdated)
+        records = zip(found.sides, found.keys, found.news, found.times, strict=True)
+        for turn, (side, key, value, time_ms) in enumerate(records):
+            if turn in outdated:
+                continue
+            if value is None:
+                tables[side].pop(key, None)
+            else:
+                tables[side][key] = (value, time_ms)
+            other = tables[1 - side].get(key)
+            if other is not None:
+                found.add(turn, other[0], time_ms if time_ms > other[1] else other[1])
+            elif alone[side] and (value is not None or found.olds[turn] is not None):
+                found.add(turn, None, time_ms)
+        return found
+
+    def _outdated(self, inputs: Inputs) -> set[int]:
+        """The turns of changes of versioned tables that are not the newest of their key."""
+        pairs = zip(inputs.batches, self.operator.versioned, strict=True)
+        latest = [batch.latest if is_versioned else None for batch, is_versioned in pairs]
+        if latest[0] is latest[1] is None:
+            return set()
+        outdated = set()
         for turn, side, row in inputs.turns():
             newest = latest[side]
             if newest is not None and not newest[row]:
-                found.dropped += 1
-                continue
-            keys, values, olds, times = columns[side]
-            key, value, old, time_ms = keys[row], values[row], olds[row], times[row]
-            views[side].roll(key, value, time_ms)
-            other = views[1 - side].get(key, time_ms)
-            if other is not None:
-                found.add(turn, side, key, value, old, other.value, max(time_ms, other.timestamp))
-            elif self._answers_alone(side) and (value is not None or old is not None):
-                found.add(turn, side, key, value, old, None, time_ms)
-        return found
+                outdated.add(turn)
+        return outdated
 
     def _views(self, inputs: Inputs, state: State) -> list[TableView]:
         reads = self.operator.reads
@@ -78,18 +92,22 @@ class TableTableJoinStep:
 
     def _joined(self, inputs: Inputs, found: _Found, own: list[Any]) -> list[Any]:
         """The joined value of each change's own value and the opposite one, None where these give none."""
-        node = self._node
-        pairs = zip(found.sides, own, found.opposites, strict=True)
-        sides = [(value, opposite) if side == 0 else (opposite, value) for side, value, opposite in pairs]
+        node, turns = self._node, found.turns
+        sides = [
+            (own[turn], opposite) if found.sides[turn] == 0 else (opposite, own[turn])
+            for turn, opposite in zip(turns, found.opposites, strict=True)
+        ]
         rows = [row for row, (left, right) in enumerate(sides) if _joins(node.kind, left, right)]
         joined = inputs.call(
             node.name,
             node.joiner,
-            [found.turns[row] for row in rows],
-            [found.keys[row] for row in rows],
+            [turns[row] for row in rows],
+            [found.keys[turns[row]] for row in rows] if node.joiner.takes_key else (),
             [sides[row][0] for row in rows],
             [sides[row][1] for row in rows],
         )
+        if len(rows) == len(sides):
+            return joined
         results: list[Any] = [None] * len(sides)
         for row, result in zip(rows, joined, strict=True):
             results[row] = result
@@ -104,25 +122,22 @@ class TableTableJoinStep:
 
 @dataclass(slots=True)
 class _Found:
-    """Changes that give a result, by the side they are of, with the value of the other side's row."""
+    """All changes by turn; and which turns give a result, with the value of the other side's row, and its time."""
 
+    keys: list[Any]
+    news: list[Any]
+    times: list[int]
+    olds: list[Any]
+    sides: Sequence[int]
     turns: list[int] = field(default_factory=list)
-    sides: list[int] = field(default_factory=list)
-    keys: list[Any] = field(default_factory=list)
-    news: list[Any] = field(default_factory=list)
-    olds: list[Any] = field(default_factory=list)
     opposites: list[Any] = field(default_factory=list)
-    times: list[int] = field(default_factory=list)
+    newest_times: list[int] = field(default_factory=list)
     dropped: int = 0
 
-    def add(self, turn: int, side: int, key: Any, new: Any, old: Any, opposite: Any, time_ms: int) -> None:
+    def add(self, turn: int, opposite: Any, time_ms: int) -> None:
         self.turns.append(turn)
-        self.sides.append(side)
-        self.keys.append(key)
-        self.news.append(new)
-        self.olds.append(old)
         self.opposites.append(opposite)
-        self.times.append(time_ms)
+        self.newest_times.append(time_ms)
 
 
 def _joins(kind: JoinKind, left: Any, right: Any) -> bool:

@@ -6,7 +6,9 @@ where outputs go and where the stores are kept in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -107,6 +109,10 @@ class Task:
 
         Processors that share a store see what the others did with each record: then records are run one by one.
         """
+        with _collecting_later():
+            return self._run_all(arrivals, origin, wall_clock_ms)
+
+    def _run_all(self, arrivals: Mapping[str, Flow], origin: Callable[[int], Origin], wall_clock_ms: int) -> TaskResult:
         if not self.steps.one_by_one:
             return self._run(arrivals, origin, wall_clock_ms)
         roots = sorted({int(root) for flow in arrivals.values() for root in flow.marks[:, ROOT]})
@@ -176,6 +182,18 @@ class Task:
 
     def _commit(self) -> dict[str, Change]:
         return {name: store.commit() for name, store in self.stores.items() if isinstance(store, ObjectStore)}
+
+
+@contextmanager
+def _collecting_later() -> Iterator[None]:
+    """Put off the search for objects in circles: a batch makes and keeps many, and none of ours are in circles."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _of_root(flow: Flow, root: int) -> Flow:

@@ -1,13 +1,14 @@
 """The session store: a value per key and session, from its first to its last record, kept for a retention.
 
-A session can be read as long as ``end > newest end - retention``.
+A session can be read as long as ``end > newest end - retention``. Two heaps tell which sessions end next: one that is
+deleted stays in them until its turn comes, since taking it out would cost as much as there are sessions.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Any, cast
 
 from millrace_streams.serdes import sort_key
@@ -20,7 +21,9 @@ class SessionStore(ObjectStore):
     """Values by key and session; an identity is a ``Windowed``."""
 
     _sessions: dict[Any, dict[tuple[int, int], Any]] = field(default_factory=dict)
-    _ends: list[tuple[Any, ...]] = field(default_factory=list)
+    _to_end: list[tuple[int, int, Any, int]] = field(default_factory=list)
+    _to_expire: list[tuple[int, int, Any, int]] = field(default_factory=list)
+    _filed: int = 0
 
     @property
     def oldest_ms(self) -> int:
@@ -39,14 +42,17 @@ class SessionStore(ObjectStore):
         return [(Windowed(key, start, end), value) for end, start, value in found]
 
     def ended(self, first_ms: int, last_ms: int) -> list[tuple[Windowed, Any]]:
-        """All keys' sessions that end from ``first_ms`` to ``last_ms``, by end and then key."""
-        found = []
-        for end, start, _, key in self._ends[bisect_left(self._ends, (first_ms,)) :]:
-            if end > last_ms:
-                break
-            found.append((Windowed(key, start, end), self._sessions[key][start, end]))
-        found.sort(key=lambda session: (session[0].end, sort_key(session[0].key), session[0].start))
-        return found
+        """All keys' sessions that end from ``first_ms`` to ``last_ms``, by end and then key.
+
+        What ends by ``last_ms`` is not asked for again.
+        """
+        found: dict[Windowed, Any] = {}
+        while self._to_end and self._to_end[0][0] <= last_ms:
+            end, _, key, start = heappop(self._to_end)
+            sessions = self._sessions.get(key, {})
+            if end >= first_ms and (start, end) in sessions:
+                found[Windowed(key, start, end)] = sessions[start, end]
+        return sorted(found.items(), key=lambda item: (item[0].end, sort_key(item[0].key), item[0].start))
 
     def put(self, session: Windowed, value: Any) -> None:
         """Set the value of a session; None deletes it."""
@@ -56,21 +62,25 @@ class SessionStore(ObjectStore):
 
     def restore(self, identity: Hashable, entry: Any) -> None:
         """Put an entry back."""
-        key, start, end = session = cast("Windowed", identity)
+        key, start, end = cast("Windowed", identity)
         if entry is None:
-            self._delete(session)
+            self._delete(key, start, end)
             return
         sessions = self._sessions.setdefault(key, {})
         if (start, end) not in sessions:
-            insort(self._ends, (end, start, sort_key(key), key))
+            self._filed += 1
+            heappush(self._to_end, (end, self._filed, key, start))
+            heappush(self._to_expire, (end, self._filed, key, start))
         sessions[start, end] = entry
 
     def expire(self, *, until_ms: int | None = None) -> None:
         """Forget the sessions that can no longer be read, at most those that end before ``until_ms``."""
         limit = self.oldest_ms if until_ms is None else min(until_ms, self.oldest_ms)
-        while self._ends and self._ends[0][0] < limit:
-            end, start, _, key = self._ends[0]
-            self._delete(Windowed(key, start, end))
+        while self._to_expire and self._to_expire[0][0] < limit:
+            end, _, key, start = heappop(self._to_expire)
+            self._delete(key, start, end)
+        while self._to_end and self._to_end[0][0] < limit:
+            heappop(self._to_end)
 
     def entry(self, identity: Hashable) -> Any:
         """The value of a session, also when its retention is over."""
@@ -90,10 +100,10 @@ class SessionStore(ObjectStore):
                 if end >= self.oldest_ms:
                     yield Windowed(key, start, end), value
 
-    def _delete(self, session: Windowed) -> None:
-        key, start, end = session
-        sessions = self._sessions.get(key, {})
-        if sessions.pop((start, end), None) is not None:
-            del self._ends[bisect_left(self._ends, (end, start, sort_key(key)))]
+    def _delete(self, key: Any, start: int, end: int) -> None:
+        sessions = self._sessions.get(key)
+        if sessions is None:
+            return
+        sessions.pop((start, end), None)
         if not sessions:
-            self._sessions.pop(key, None)
+            del self._sessions[key]
