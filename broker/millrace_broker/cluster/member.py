@@ -6,8 +6,8 @@ again under the next one, for as long as it takes.
 
 Invariants
 * What a controller of an older epoch says is refused, and what was meant for an earlier life of this broker.
-* Calls that block run in the administration thread; only the opening and closing of sessions has threads of its own, so
-  that a ZooKeeper that is out of reach keeps nothing waiting that could end it.
+* Calls that block run in the administration thread; but opening, registering and closing sessions has threads of its
+  own, for in the administration thread somebody may be waiting for a session.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.config.broker import Listener
-from millrace.coordination import Coordination, CoordinationError, OnLoop, Operation, SessionState, WatchEvent, paths
+from millrace.coordination import Coordination, CoordinationError, OnLoop, Operation, WatchEvent, paths
 from millrace.coordination.nodes import BrokerNode
 from millrace.coordination.notices import LogDirEventNode
 from millrace.errors import BrokerUnavailableError, EnvironmentProblemError, MillraceError, StaleBrokerEpochError
@@ -82,6 +82,8 @@ class Member:
         self._heard: Final = asyncio.Event()
         self._is_closing = False
         self._renewing: asyncio.Task[None] | None = None
+        self._replaced: Coordination | None = None
+        """The session that is over and for which another one is being opened."""
         self._waits: Final = TopicWaits(broker.timer)
         self._isr_requests: Final = IsrRequests(self._send_isr_changes)
         self.controlling: Final = Controlling(
@@ -97,7 +99,8 @@ class Member:
         try:
             registration.ensure_roots(session)
             cluster_id = self._cluster_id(session)
-            self._coordination = RenewedCoordination(session)
+            patience_s = self._broker.config.zookeeper.connection_timeout_ms / 1000
+            self._coordination = RenewedCoordination(session, patience_s)
             self._notifications = Notifications(self._config_changed, self._broker.clock.now_ms)
             self._notifications.skip(session)
             self._catalog = ClusterCatalog(self._coordination, self._broker.config.topic_defaults)
@@ -168,12 +171,11 @@ class Member:
     async def _begin(self, session: Coordination, patience_s: float) -> None:
         """Do what each session begins with."""
         session.on_session_end(partial(self._tell_loop, session))
-        administer = self._broker.administer
-        self.broker_epoch = await administer(
+        self.broker_epoch = await asyncio.to_thread(
             registration.register, session, self._id, self._node, patience_s=patience_s
         )
         _logger.info("broker %d is registered, in broker epoch %d", self._id, self.broker_epoch)
-        await administer(self._notifications.take, session, self._config_watch)
+        await self._broker.administer(self._notifications.take, session, self._config_watch)
         self.controlling.begin(session)
 
     def _tell_loop(self, session: Coordination) -> None:
@@ -181,17 +183,18 @@ class Member:
             self._loop.call_soon_threadsafe(self._over, session)
 
     def _over(self, session: Coordination) -> None:
-        if self._is_closing or session is not self._coordination.session:
+        if self._is_closing or session is not self._coordination.session or session is self._replaced:
             return
         _logger.warning("broker %d: its session with ZooKeeper is over; it registers again", self._id)
         self.controlling.session_over()
-        if self._renewing is None or self._renewing.done():
-            self._renewing = asyncio.create_task(self._renew(), name="millrace-zookeeper-session")
+        if self._renewing is not None:
+            self._renewing.cancel()  # it waits for the administration thread, where somebody may wait for a session
+        self._renewing = asyncio.create_task(self._renew(), name="millrace-zookeeper-session")
 
     async def _renew(self) -> None:
         """Open sessions until one has become this broker's."""
         while True:
-            before = self._coordination.session
+            before = self._replaced = self._coordination.session
             try:
                 await asyncio.to_thread(before.close)
                 session = await asyncio.to_thread(self._store.connect)
@@ -207,8 +210,7 @@ class Member:
                 _logger.warning("broker %d cannot register again yet: %s", self._id, error.message)
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            if session.state is not SessionState.EXPIRED:
-                return
+            return
 
     def _notice_left(self, event: WatchEvent) -> None:
         session = self._coordination.session
@@ -247,6 +249,8 @@ class Member:
     async def close(self) -> None:
         """Resign as the controller if it is that, and end the session: the others see at once that it is gone."""
         self._is_closing = True
+        if hasattr(self, "_coordination"):
+            self._coordination.release()
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)

@@ -2,27 +2,38 @@
 
 It is for what does not depend on a session: reads, and writes that are conditional on what was read. Whoever has
 ephemeral nodes or watches, or may write only as long as he is who he was, holds the session itself.
+
+A read under a session that is over is made again under the next one, which is waited for as long as for a lost
+connection. A write is not: the session may have ended while it was under way.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from millrace.coordination import (
     ANY_VERSION,
     Coordination,
     NodeStat,
     Operation,
+    SessionExpiredError,
     SessionState,
     Watch,
 )
+
+T = TypeVar("T")
 
 
 class RenewedCoordination:
     """A ``Coordination`` whose session is replaced by ``renew``; see there for what each method promises."""
 
-    def __init__(self, session: Coordination) -> None:
+    def __init__(self, session: Coordination, patience_s: float) -> None:
         self._session = session
+        self._patience_s: Final = patience_s
+        self._renewed: Final = threading.Condition()
+        self._is_closing = False
 
     @property
     def session(self) -> Coordination:
@@ -31,7 +42,29 @@ class RenewedCoordination:
 
     def renew(self, session: Coordination) -> None:
         """Use another session from now on."""
-        self._session = session
+        with self._renewed:
+            self._session = session
+            self._renewed.notify_all()
+
+    def release(self) -> None:
+        """Let nobody wait for another session any more: the broker stops."""
+        with self._renewed:
+            self._is_closing = True
+            self._renewed.notify_all()
+
+    def _read(self, call: Callable[[Coordination], T]) -> T:
+        while True:
+            session = self._session
+            try:
+                return call(session)
+            except SessionExpiredError:
+                if not self._await_other_than(session):
+                    raise
+
+    def _await_other_than(self, session: Coordination) -> bool:
+        with self._renewed:
+            self._renewed.wait_for(lambda: self._session is not session or self._is_closing, self._patience_s)
+            return self._session is not session
 
     @property
     def state(self) -> SessionState:
@@ -49,11 +82,11 @@ class RenewedCoordination:
 
     def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]:
         """Read a node."""
-        return self._session.get(path, watch)
+        return self._read(lambda session: session.get(path, watch))
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
         """Read nodes; None for those that do not exist."""
-        return self._session.get_many(paths)
+        return self._read(lambda session: session.get_many(paths))
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
         """Write a node."""
@@ -65,11 +98,11 @@ class RenewedCoordination:
 
     def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
         """The node's bookkeeping, or None."""
-        return self._session.exists(path, watch)
+        return self._read(lambda session: session.exists(path, watch))
 
     def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Sorted names of the children."""
-        return self._session.children(path, watch)
+        return self._read(lambda session: session.children(path, watch))
 
     def multi(self, operations: Sequence[Operation]) -> list[str | NodeStat | None]:
         """Apply all operations or none."""

@@ -1,0 +1,73 @@
+"""Three real brokers whose sessions with ZooKeeper end at any moment, and ZooKeeper out of reach for all of them."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from millrace import errors
+from millrace.clients import Admin, Producer
+
+from .broker_cluster import SESSION_MS, Cluster
+from .frame_calls import eventually
+from .zookeeper_server import ZooKeeperServer, proxy_to
+
+ROUNDS = 12
+
+
+def is_whole(admin: Admin, topics: set[str]) -> bool:
+    """Whether all brokers are there, and all topics, of all of which every replica is in sync."""
+    described = admin.list_topics()
+    partitions = [partition for topic in described for partition in topic.partitions]
+    return (
+        len(admin.describe_cluster().brokers) == 3
+        and topics <= {topic.name for topic in described}
+        and all(each.leader in (1, 2, 3) and len(each.isr) == len(each.replicas) for each in partitions)
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sessions_that_end_at_any_moment_leave_a_whole_cluster(
+    zookeeper_server: ZooKeeperServer, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    with Cluster(zookeeper_server, tmp_path) as cluster:
+        cluster.start(1, 2, 3)
+        created: set[str] = set()
+        for number in range(ROUNDS):
+            time.sleep(chance.choice([0, 0.005, 0.02, 0.1]))  # when it happens is what is being varied
+            cluster.expire(chance.choice([1, 2, 3]))
+            try:
+                cluster.admin.create_topic(f"t{number}", partitions=3)
+            except (errors.InvalidReplicationFactorError, errors.RequestTimedOutError, errors.UnknownOutcomeError):
+                continue  # nobody is registered just now, or it cannot be known whether it was done
+            created.add(f"t{number}")
+        assert len(created) > ROUNDS / 3
+        eventually(lambda: is_whole(cluster.admin, created), timeout_s=40)
+        epochs = [cluster.member(each).controlling.epoch for each in (1, 2, 3) if cluster.controller == each]
+        assert len(epochs) == 1
+
+
+def test_brokers_go_on_without_zookeeper_and_register_again_when_it_is_back(
+    zookeeper_server: ZooKeeperServer, tmp_path: Path
+) -> None:
+    with proxy_to(zookeeper_server) as proxy, Cluster(zookeeper_server, tmp_path) as cluster:
+        cluster.connect = cluster.connect.replace(zookeeper_server.address, proxy.address)
+        cluster._options["zookeeper.connect"] = cluster.connect
+        cluster.start(1, 2, 3)
+        cluster.admin.create_topic("t", partitions=3, replication_factor=3)
+        epochs = {each: cluster.member(each).broker_epoch for each in (1, 2, 3)}
+        with Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"}) as producer:
+            producer.send("t", b"value").result(20)  # it has its producer id, which is taken from ZooKeeper
+            proxy.cut()
+            ended = time.monotonic() + 2 * SESSION_MS / 1000
+            while time.monotonic() < ended:
+                for partition in range(3):
+                    producer.send("t", b"value", partition=partition).result(20)
+        proxy.heal()
+        eventually(lambda: all(cluster.member(each).broker_epoch > epochs[each] for each in epochs), timeout_s=40)
+        eventually(lambda: is_whole(cluster.admin, {"t"}), timeout_s=40)
+        assert cluster.admin.create_topic("tt", replication_factor=3) is not None
