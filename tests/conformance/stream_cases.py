@@ -34,6 +34,10 @@ QUIRKS = {
     "are given here",
 }
 """Cases marked CAUTION that we do not follow, and why."""
+DRIVER_ALONE = {
+    "proc_cancel_punctuation": "punctuates by the wall clock, which a test can set in the test driver alone",
+}
+"""Cases that are not run on Spark, and why."""
 
 
 def load_cases() -> list[dict[str, Any]]:

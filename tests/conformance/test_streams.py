@@ -13,6 +13,7 @@ import pytest
 
 from millrace_streams import TestRecord, TopologyTestDriver
 
+from .stream_capabilities import DOCUMENT, document
 from .stream_cases import QUIRKS, Script, expected_outputs, is_quirk, load_cases, windowed
 
 BATCHES = (1, 3, 1000)
@@ -71,3 +72,7 @@ def check_store(driver: TopologyTestDriver, name: str, store: dict[str, Any]) ->
 
 def version(record: Any) -> Any:
     return record and {"value": record.value, "timestamp_ms": record.timestamp, "valid_to_ms": record.valid_to}
+
+
+def test_the_documents_table_is_what_these_suites_run() -> None:
+    assert DOCUMENT.read_text(encoding="utf-8") == document()

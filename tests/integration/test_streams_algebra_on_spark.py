@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SEED = 7
-BATCHES = 3
+BATCHES = 2
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TYPES = {"key": "string", "value": "long"}
 TABLES = ("joined", "finals", "distinct", "moved")

@@ -369,8 +369,7 @@ class _Bucket:
         tables = {name: parts[0] for name, parts in self._tables.items() if parts}
         for name, frame in tables.items():
             left = frame.filter(~pl.col(TOMBSTONE)) if TOMBSTONE in frame.columns else frame
-            payload = pack_frame(left.select(self._sinks[name].layout.names))
-            yield Packed(OUT, self.number, name, rows=left.height, payload=payload)
+            yield Packed(OUT, self.number, name, rows=left.height, payload=pack_frame(left))
         yield Packed(OUT, self.number, records=self._records, dropped=self._dropped)
 
     def _compact(self) -> None:

@@ -40,7 +40,7 @@ from millrace_streams.runners.packing import OUT, Packed, from_batch, to_batches
 from millrace_streams.runners.stream import PackedTask
 from millrace_streams.runners.worker import BoundedRun, Program, SourceRun
 from millrace_streams.serdes import LONG, STRING
-from millrace_streams.steps.batch import TOMBSTONE
+from millrace_streams.steps.batch import TOMBSTONE, Batch
 from millrace_streams.steps.chunks import unpack_frame
 from millrace_streams.steps.reader import Reader
 
@@ -130,18 +130,23 @@ def stages(build: Callable[..., None]) -> Stages:
     return stages_of(compile_topology(topology(build), {"in": OPAQUE_SHAPE, "other": OPAQUE_SHAPE}))
 
 
-def packed(cut: Stages, script: Script, first: int, puts_aside: bool) -> list[Packed]:
-    """Records of opaque topics as they come from where they are read; the sequence column has their order."""
+def packed(cut: Stages, script: Script, first: int, *, buckets: int = 1, puts_aside: bool = False) -> list[Packed]:
+    """Records of opaque topics as they come from where they are read; the sequence column has their order.
+
+    The topics have as many partitions as there are ``buckets``.
+    """
     found = []
     for number, (reader, prologue) in enumerate(zip(cut.plan.readers, cut.prologues, strict=True)):
         placed = [(first + place, record) for place, (topic, record) in enumerate(script) if topic == number]
-        program = Program.of(cut, prologue, 1, puts_aside=puts_aside)
+        program = Program.of(cut, prologue, buckets, puts_aside=puts_aside)
         run = SourceRun(Reader(reader.source, reader.layout, reader.operators), program, 0, {})
-        found += [row for batch in run(iter([batch_of(placed)])) for row in from_batch(batch)]
+        for partition in range(buckets):
+            own = [(place, record) for place, record in placed if place % buckets == partition]
+            found += [row for batch in run(iter([batch_of(own, partition)])) for row in from_batch(batch)]
     return found
 
 
-def batch_of(placed: list[tuple[int, tuple[Any, ...]]]) -> pa.RecordBatch:
+def batch_of(placed: list[tuple[int, tuple[Any, ...]]], partition: int) -> pa.RecordBatch:
     script = [record for _, record in placed]
     places = pa.array([place for place, _ in placed], pa.int64())
     keys = [None if key is None else STRING.serialize(key) for key, _, _ in script]
@@ -150,7 +155,7 @@ def batch_of(placed: list[tuple[int, tuple[Any, ...]]]) -> pa.RecordBatch:
         {
             "key": pa.array(keys, pa.binary()),
             "value": pa.array(values, pa.binary()),
-            "__partition": pa.array([0] * len(script), pa.int32()),
+            "__partition": pa.array([partition] * len(script), pa.int32()),
             "__offset": places,
             "__sequence": places,
             "__timestamp": pa.array([time * 1000 for _, _, time in script], pa.timestamp("us", tz="UTC")),
@@ -180,20 +185,25 @@ def streamed(cut: Stages, batches: list[Script]) -> dict[str, pl.DataFrame]:
 
 
 def stream_results(cut: Stages, batches: list[Script], *, puts_aside: bool = False) -> list[Packed]:
-    """What leaves a stream, each of whose micro-batches runs in workers that know but the state."""
+    """What leaves a stream."""
+    return [row for rows in batch_results(cut, batches, puts_aside=puts_aside) for row in rows]
+
+
+def batch_results(
+    cut: Stages, batches: list[Script], *, buckets: int = 1, puts_aside: bool = False
+) -> Iterator[list[Packed]]:
+    """What leaves a stream by micro-batch, each of which runs in workers that know but the state."""
     states: dict[tuple[int, int, str], ListState] = defaultdict(ListState)
-    programs = [Program.of(cut, stage, 1, puts_aside=puts_aside) for stage in cut.stages]
-    results: list[Packed] = []
+    programs = [Program.of(cut, stage, buckets, puts_aside=puts_aside) for stage in cut.stages]
     first = 0
     for script in batches:
-        rows = packed(cut, script, first, puts_aside)
+        rows = packed(cut, script, first, buckets=buckets, puts_aside=puts_aside)
         first += len(script)
         for program in programs:
             rows = [row for bucket in {row.bucket for row in rows} for row in called(program, bucket, rows, states)]
         assert sum(row.records for row in rows) == len(script)
         assert {row.stage for row in rows} == {OUT}
-        results += rows
-    return results
+        yield rows
 
 
 def tables_of(cut: Stages, rows: list[Packed]) -> dict[str, pl.DataFrame]:
@@ -232,7 +242,7 @@ def bounded_results(cut: Stages, batches: list[Script], *, puts_aside: bool = Fa
     """What leaves a batch."""
     rows, first = [], 0
     for script in batches:
-        rows += packed(cut, script, first, puts_aside)
+        rows += packed(cut, script, first, puts_aside=puts_aside)
         first += len(script)
     for stage in cut.stages:
         rows.sort(key=lambda row: (row.bucket, row.sequence))
@@ -261,6 +271,53 @@ def test_stream_and_batch_come_to_what_the_driver_gives(
     for run in (streamed, bounded):
         for name, frame in run(stages(build), batches).items():
             assert as_rows(frame) == as_rows(driver.table(name)), name
+
+
+def updates(stream: Any, other: Any) -> None:
+    """Every update of joins and aggregates behind moves, and the last one of each batch."""
+    digits = stream.map(lambda key, value: (str((value or 0) % 3), value), key="string")
+    table = other.map(lambda key, value: (str((value or 0) % 3), value), key="string").to_table(store="table")
+    digits.left_join(table, lambda left, right: (left or 0) * 10 + (right or 0)).to("joined")
+    counts = digits.group_by_key().count()
+    counts.to_stream().to("every")
+    counts.group_by(lambda key, value: (str(value % 2), value)).reduce(
+        lambda one, value: one + value, lambda one, value: one - value
+    ).to_stream().to("regrouped")
+    digits.group_by_key().aggregate(n=count(), emit="last").to_stream().to("last")
+
+
+@pytest.mark.parametrize("buckets", [1, 3])
+@settings(max_examples=10)
+@given(script=scripts, cuts=st.sets(st.integers(1, 19), max_size=4))
+def test_a_key_has_the_same_updates_whatever_the_micro_batches_are(
+    buckets: int, script: Script, cuts: set[int]
+) -> None:
+    edges = sorted({0, len(script), *(cut for cut in cuts if cut < len(script))})
+    batches = [script[start:end] for start, end in pairwise(edges)]
+    driver = TopologyTestDriver(topology(updates))
+    driver.pipe_records([TestRecord(["in", "other"][topic], *record) for topic, record in script])
+    found = updates_by_key(stages(updates), batches, buckets)
+    for topic in ("joined", "every") if buckets > 1 else ("joined", "every", "regrouped"):
+        expected: dict[Any, list[Any]] = defaultdict(list)
+        for record in driver.read_records(topic):
+            expected[record.key].append(record.value)
+        assert {key: [value for _, value in rows] for key, rows in found[topic].items()} == expected, topic
+    for key, rows in found["every"].items():
+        last_of_batches = dict(rows)
+        assert [(batch, row["n"]) for batch, row in found["last"][key]] == list(last_of_batches.items())
+
+
+def updates_by_key(cut: Stages, batches: list[Script], buckets: int) -> dict[str, dict[Any, list[Any]]]:
+    """Number of the micro-batch and value of all that came out, by topic and key."""
+    sinks = {node.name: node.topic for node in cut.plan.outputs}
+    found: dict[str, dict[Any, list[Any]]] = {topic: defaultdict(list) for topic in sinks.values()}
+    for number, rows in enumerate(batch_results(cut, batches, buckets=buckets)):
+        for row in rows:
+            if row.target:
+                batch = Batch.of_frame(cut.plan.layouts[row.target], unpack_frame(row.payload))
+                for key, value in zip(batch.keys, batch.values, strict=True):
+                    found[sinks[row.target]][key].append((number, value))
+    return found
 
 
 @pytest.mark.parametrize("where", ["where it is read", "in a stage"])

@@ -1,0 +1,56 @@
+"""The table of what of Kafka Streams' own cases passes where, made of the suite itself.
+
+.venv/bin/python -m tests.conformance.stream_capabilities      writes docs/streams/conformance.md
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .stream_cases import DRIVER_ALONE, QUIRKS, is_quirk, load_cases
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "streams" / "conformance.md"
+_HEAD = """\
+# What of Kafka Streams' own results passes where
+
+Scripts of records and what the real library (kafka-streams 3.9.1) puts out for them, record for record: keys, windows,
+values, timestamps, order. The test driver runs each in batches of 1, 3 and 1000 records, and compares the stores too;
+Spark runs each as a stream, cut into micro-batches at random, and as a batch (`tests/conformance/test_streams.py`,
+`tests/integration/test_streams_conformance.py`). This page is made of these suites by
+`python -m tests.conformance.stream_capabilities`; what is not all has its reason below.
+
+| cases of | test driver | Spark, stream | Spark, batch |
+|---|---|---|---|
+"""
+
+
+def document() -> str:
+    """The page."""
+    by_category: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for case in load_cases():
+        by_category[case["category"]].append(case)
+    rows = [_row(category.replace("_", " "), cases) for category, cases in sorted(by_category.items())]
+    rows.append(_row("**all**", load_cases()))
+    return _HEAD + "\n".join(rows) + "\n\n" + "\n".join(_reasons()) + "\n"
+
+
+def _row(name: str, cases: list[dict[str, Any]]) -> str:
+    followed = [case for case in cases if not is_quirk(case)]
+    on_spark = [case for case in followed if case["name"] not in DRIVER_ALONE]
+    counts = [f"{len(passing)} of {len(cases)}" for passing in (followed, on_spark, on_spark)]
+    return f"| {name} | {' | '.join(counts)} |"
+
+
+def _reasons() -> Iterator[str]:
+    for case in load_cases():
+        if is_quirk(case):
+            yield f"* `{case['name']}`, nowhere: {QUIRKS[case['name']]}."
+        elif case["name"] in DRIVER_ALONE:
+            yield f"* `{case['name']}`, not on Spark: {DRIVER_ALONE[case['name']]}."
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document(), encoding="utf-8")

@@ -1,0 +1,213 @@
+"""Where results of topologies go on Spark: topics once, functions, dead letters; and several of them at once."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from millrace.clients import Admin, Consumer, Producer
+from millrace.errors import UnknownTopicOrPartitionError
+from millrace_streams import StreamsBuilder, Topology, TopologyError, run_batch, run_stream, sessions, tumbling
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millrace_broker.embedded import EmbeddedBroker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+TYPES = {"key": "string", "value": "long"}
+FOREVER = {"retention.ms": "-1"}
+TYPED = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("total", pa.int64())])
+
+
+def topics(servers: str, **partitions: int) -> None:
+    with Admin({"bootstrap.servers": servers}) as admin:
+        for name, count in partitions.items():
+            admin.create_topic(name.replace("_", "-"), partitions=count, configs=FOREVER)
+
+
+def produce(servers: str, topic: str, records: list[tuple[str, bytes]]) -> None:
+    with Producer({"bootstrap.servers": servers}) as producer:
+        for number, (key, value) in enumerate(records):
+            producer.send(topic, value, key=key.encode(), timestamp_ms=number)
+
+
+def consumed(servers: str, topic: str) -> list[Any]:
+    """All committed records of a topic."""
+    config = {"bootstrap.servers": servers, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+    with Consumer(config) as consumer:
+        partitions = consumer.partitions_for(topic)
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        found: list[Any] = []
+        for _ in range(200):
+            found += consumer.poll(100)
+            if all(consumer.position(partition) >= end for partition, end in ends.items()):
+                return found
+    raise AssertionError(f"{topic} was not read to its end")
+
+
+def long(number: int) -> bytes:
+    return struct.pack(">q", number)
+
+
+def spread(source: str, prefix: str) -> Topology:
+    """One source; its records go on through a topic, and results to topics of bytes and of columns."""
+    builder = StreamsBuilder()
+    numbers = builder.stream(source, **TYPES)
+    evens = numbers.map(lambda key, value: (str(value % 2), value)).through(f"{prefix}-by-parity")
+    evens.group_by_key().windowed_by(tumbling(10)).count().to_stream().to(f"{prefix}-windows")
+    evens.group_by_key().windowed_by(sessions(3)).count().to_stream().to(f"{prefix}-sessions")
+    totals = numbers.group_by_key().aggregate(
+        lambda: {"total": 0}, lambda key, value, row: {"total": row["total"] + value}, value=pa.schema([TYPED.field(1)])
+    )
+    totals.to_stream().to(f"{prefix}-totals")
+    return builder.build()
+
+
+def run_on(topology: Topology, spark: SparkSession, directory: Path, **arguments: Any) -> None:
+    query = run_stream(topology, spark, checkpoint=str(directory), available_now=True, **arguments)
+    query.awaitTermination()
+    assert query.exception() is None
+
+
+def test_topics_take_each_result_once_though_a_batch_is_run_again(
+    spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    servers = module_broker.bootstrap_servers
+    topics(servers, numbers=2, s_by_parity=2, s_windows=1, s_sessions=1)
+    with Admin({"bootstrap.servers": servers}) as admin:
+        admin.create_topic("s-totals", partitions=2, schema=TYPED, key_columns=["key"], configs=FOREVER)
+    produce(servers, "numbers", [("abc"[number % 3], long(number)) for number in range(12)])
+    checkpoint = tmp_path / "checkpoint"
+    run_on(spread("numbers", "s"), spark, checkpoint, bootstrap_servers=servers)
+    (checkpoint / "commits" / "0").unlink()
+    (checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)
+    run_on(spread("numbers", "s"), spark, checkpoint, bootstrap_servers=servers)
+    parity = [(record.key, record.value) for record in consumed(servers, "s-by-parity")]
+    assert sorted(parity) == sorted((b"%d" % (number % 2), long(number)) for number in range(12))
+    windows = {}
+    for record in consumed(servers, "s-windows"):
+        windows[record.key] = struct.unpack(">q", record.value)[0]
+    assert windows == {key + long(start): count for key in (b"0", b"1") for start, count in ((0, 5), (10, 1))}
+    latest = {record.key: record.value for record in consumed(servers, "s-sessions")}
+    # Key, end, start; a session that was replaced ends with a tombstone.
+    assert {key: value for key, value in latest.items() if value} == {
+        b"0" + long(10) + long(0): long(6),
+        b"1" + long(11) + long(1): long(6),
+    }
+    totals = {}
+    for record in consumed(servers, "s-totals"):
+        totals[record.value["key"]] = record.value["total"]
+    assert totals == {key: sum(range(place, 12, 3)) for place, key in enumerate("abc")}
+
+
+def taking(taken: list[Any]) -> Any:
+    def take(rows: DataFrame, number: int) -> None:
+        taken.extend((number, row.asDict()) for row in rows.collect())
+
+    return take
+
+
+def test_a_function_takes_the_place_of_a_table_or_topic(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    rows = [{"key": "ab"[number % 2], "value": number, "__offset": number} for number in range(6)]
+    spark.createDataFrame(rows, "key string, value long, __offset long").selectExpr(
+        "*", "timestamp_millis(__offset) AS __timestamp"
+    ).coalesce(1).write.parquet(str(tmp_path / "in"), mode="overwrite")
+    frame = spark.read.parquet(str(tmp_path / "in"))
+    builder = StreamsBuilder()
+    numbers = builder.stream("numbers", **TYPES)
+    numbers.filter(lambda value: value % 3 == 0).to("thirds")
+    numbers.group_by_key().reduce(lambda total, value: total + value).to_delta("totals")
+    for name in ("stream", "batch"):
+        taken: dict[str, list[Any]] = {"thirds": [], "totals": []}
+        functions = {topic: taking(rows) for topic, rows in taken.items()}
+        if name == "stream":
+            stream = spark.readStream.schema(frame.schema).parquet(str(tmp_path / "in"))
+            run_on(builder.build(), spark, tmp_path / "c", inputs={"numbers": stream}, foreach_batch=functions)
+        else:
+            run_batch(builder.build(), spark, inputs={"numbers": frame}, foreach_batch=functions)
+        assert [(number, row["value"], row["__timestamp"].microsecond) for number, row in taken["thirds"]] == [
+            (0, 0, 0),
+            (0, 3, 3000),
+        ]
+        assert sorted((row["key"], row["value"]) for _, row in taken["totals"]) == [("a", 6), ("b", 9)]
+
+
+def test_records_that_fail_go_to_a_topic_of_dead_letters(
+    spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    servers = module_broker.bootstrap_servers
+    topics(servers, orders=1, bad_orders=1, order_totals=1)
+    good = [json.dumps({"of": "ab"[number % 2], "amount": number}).encode() for number in range(6)]
+    records = [
+        ("x", value) for value in [*good[:3], b"{not json", b'{"of": "a"}', *good[3:], b'{"of": "b", "amount": -1}']
+    ]
+    produce(servers, "orders", records)
+
+    def add(total: int, amount: int) -> int:
+        if amount < 0:
+            raise ValueError(f"{amount} is negative")
+        return total + amount
+
+    builder = StreamsBuilder()
+    orders = builder.stream("orders", key="string", value="json", name="orders-source")
+    amounts = orders.map(lambda key, order: (order["of"], order["amount"]), value="long", name="by-customer")
+    amounts.group_by_key().reduce(add, name="totals").to_stream().to("order-totals")
+    run_on(builder.build(), spark, tmp_path / "c", bootstrap_servers=servers, dead_letters="bad-orders")
+    totals = {record.key: struct.unpack(">q", record.value)[0] for record in consumed(servers, "order-totals")}
+    assert totals == {b"a": 6, b"b": 9}
+    letters = {}
+    for record in consumed(servers, "bad-orders"):
+        headers = {name.rpartition(".")[2]: value.decode() for name, value in record.headers}
+        letters[int(headers["offset"])] = (headers["node"], record.value, headers["reason"])
+    assert {offset: letter[:2] for offset, letter in letters.items()} == {
+        3: ("by-customer", b"{not json"),
+        4: ("by-customer", b'{"of": "a"}'),
+        8: ("totals", b"-1"),
+    }
+    assert "-1 is negative (record of topic orders, partition 0, offset 8" in letters[8][2]
+
+
+def test_without_a_topic_of_dead_letters_the_query_stops_and_says_where(
+    spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    servers = module_broker.bootstrap_servers
+    topics(servers, halves=1, halves_out=1)
+    produce(servers, "halves", [("a", long(4)), ("b", long(0))])
+    builder = StreamsBuilder()
+    halves = builder.stream("halves", **TYPES).group_by_key()
+    halves.reduce(lambda one, value: one).to_stream().map_values(lambda value: 8 // value, name="divide").to(
+        "halves-out"
+    )
+    query = run_stream(
+        builder.build(), spark, checkpoint=str(tmp_path / "c"), bootstrap_servers=servers, available_now=True
+    )
+    with pytest.raises(Exception, match=r"divide: .* raised ZeroDivisionError: .*topic halves, partition 0, offset 1"):
+        query.awaitTermination()
+
+
+def test_what_a_topic_cannot_take_is_refused_before_anything_starts(
+    spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    servers = module_broker.bootstrap_servers
+    topics(servers, source=1, pairs=1, others=1)
+
+    def run(build: Any, **more: Any) -> None:
+        builder = StreamsBuilder()
+        build(builder.stream("source", **TYPES))
+        run_batch(builder.build(), spark, bootstrap_servers=servers, **more)
+
+    with pytest.raises(UnknownTopicOrPartitionError, match="nowhere"):
+        run(lambda s: s.to("nowhere"))
+    with pytest.raises(TopologyError, match=r"pairs is a topic of bytes, whose value is one value, not the columns n"):
+        run(lambda s: s.map_values(lambda value: {"n": value}, value=pa.schema([("n", pa.int64())])).to("pairs"))
+    with pytest.raises(UnknownTopicOrPartitionError, match="no-letters"):
+        run(lambda s: s.to("others"), dead_letters="no-letters")
