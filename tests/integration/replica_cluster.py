@@ -291,6 +291,10 @@ class ReplicaCluster:
         """Who is in sync, by the controller's word."""
         return set(self.leadership[TopicPartition(topic, partition)].isr)
 
+    def leadership_of(self, topic: str, partition: int = 0) -> Leadership:
+        """Who leads, by the controller's word."""
+        return self.leadership[TopicPartition(topic, partition)]
+
     def wait_for_isr(self, topic: str, *brokers: int, partition: int = 0) -> None:
         """Wait until these are in sync and no others."""
         wait_until(lambda: self.isr(topic, partition) == set(brokers), f"ISR {brokers}")

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from millrace.clients import Consumer, Producer, TopicPartition
-from millrace.errors import MillraceError, NotLeaderError, OffsetNotAvailableError, StaleControllerEpochError
+from millrace.errors import (
+    MillraceError,
+    NotLeaderError,
+    OffsetNotAvailableError,
+    StaleControllerEpochError,
+    StorageError,
+)
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import Record, build_rows_batch
 from millrace_broker.controller import TopicPartition as Key
@@ -263,6 +269,34 @@ def test_a_follower_begins_where_the_leaders_log_does(pair: ReplicaCluster) -> N
     pair.elect("t", 2)
     pair.settle("t")
     assert values_of(pair, "t") == [b"7", b"8", b"9", b"last"]
+
+
+def test_where_all_is_synced_first_only_that_counts(pair: ReplicaCluster) -> None:
+    pair.create("t", (1, 2), flush_before_ack="true")
+    for number in range(5):
+        append(pair, 1, "t", b"%d" % number, b"more")
+        for each in (1, 2):
+            assert pair.log(each, "t").recovery_point == 2 * number + 2
+    pair.settle("t")
+    pair.assert_identical("t")
+    pair.elect("t", 2)
+    append(pair, 2, "t", b"last")
+    pair.settle("t")
+    assert pair.log(1, "t").recovery_point == 11
+
+
+def test_a_follower_whose_disk_refuses_does_not_keep_others_waiting(pair: ReplicaCluster) -> None:
+    pair.create("t", (1, 2), (1, 2))
+    append(pair, 1, "t", b"a")
+    pair.settle("t")
+    broken = pair.log(2, "t")
+    broken._failure = StorageError("input/output error")
+    assert append(pair, 1, "t", b"b").base_offset == 1  # once the follower is not in sync any more
+    assert pair.isr("t") == {1}
+    assert append(pair, 1, "t", b"c", partition=1).base_offset == 0
+    pair.settle("t", 1)
+    assert pair.isr("t", 1) == {1, 2}
+    assert broken.log_end_offset == 1
 
 
 def test_deleted_records_go_on_all_replicas(pair: ReplicaCluster) -> None:

@@ -1,0 +1,136 @@
+"""Brokers die, come back, and lead in turn, drawn from a seed, under producers that are acknowledged by all in sync.
+
+What was acknowledged is there once, in the order in which it was sent, and all replicas have the same bytes. The number
+of a failing run repeats what is done, though not the times: ``REPLICA_KILL_SEED``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from millrace.clients import Producer
+from millrace.errors import MillraceError
+
+from .replica_cluster import WAIT_S, ReplicaCluster, wait_until
+from .test_replication import values_of
+
+SEEDS = [int(seed) for seed in os.environ.get("REPLICA_KILL_SEED", "1,2").split(",")]
+PARTITIONS = 3
+STEPS = 8
+
+
+class Chaos:
+    """A controller that kills, starts and elects. No partition is ever left without a replica in sync that is up."""
+
+    def __init__(self, cluster: ReplicaCluster, seed: int) -> None:
+        self.cluster = cluster
+        self.choose = random.Random(seed)
+        self.done: list[str] = []
+
+    def step(self) -> None:
+        """Do something."""
+        up, down = sorted(self.cluster.servers), sorted(set(self.cluster.ids) - set(self.cluster.servers))
+        action = self.choose.choice([self.elect, self.kill, self.kill, self.stop, self.start, self.start])
+        if action == self.start and down:
+            self.start(self.choose.choice(down))
+        elif action in (self.kill, self.stop) and len(up) == len(self.cluster.ids):
+            self.go(self.choose.choice(up), is_killed=action == self.kill)
+        else:
+            self.elect()
+
+    def elect(self) -> None:
+        """Let another replica in sync lead a partition."""
+        partition = self.choose.randrange(PARTITIONS)
+        leader = self.choose.choice(sorted(self.cluster.isr("t", partition) & set(self.cluster.servers)))
+        self.done.append(f"{leader} leads {partition}")
+        self.cluster.elect("t", leader, partition=partition)
+
+    def kill(self) -> None:
+        """See ``go``."""
+
+    def stop(self) -> None:
+        """See ``go``."""
+
+    def go(self, broker_id: int, *, is_killed: bool) -> None:
+        """End a broker, and have others lead what it led."""
+        others = set(self.cluster.ids) - {broker_id}
+        if not all(self.cluster.isr("t", each) & others for each in range(PARTITIONS)):
+            return
+        self.done.append(f"{broker_id} {'dies' if is_killed else 'stops'}")
+        (self.cluster.kill if is_killed else self.cluster.stop)(broker_id)
+        for each in range(PARTITIONS):
+            left = sorted(self.cluster.isr("t", each) & set(self.cluster.servers))
+            leader = self.cluster.leadership_of("t", each).leader
+            self.cluster.elect("t", leader if leader in left else left[0], partition=each, isr=left)
+
+    def start(self, broker_id: int) -> None:
+        """Bring a broker back."""
+        self.done.append(f"{broker_id} comes back")
+        self.cluster.start(broker_id)
+        self.cluster.tell("t", broker_id)
+
+
+class Sender:
+    """Sends numbers to a partition until it is told to end, and keeps those that were acknowledged."""
+
+    def __init__(self, producer: Producer, partition: int) -> None:
+        self.acknowledged: list[int] = []
+        self.failed: list[MillraceError] = []
+        self.is_over = False
+        self._producer, self._partition = producer, partition
+        self.thread = threading.Thread(target=self._send)
+        self.thread.start()
+
+    def _send(self) -> None:
+        number = 0
+        while not self.is_over:
+            future = self._producer.send("t", b"%d" % number, partition=self._partition)
+            try:
+                future.result(3 * WAIT_S)
+                self.acknowledged.append(number)
+            except MillraceError as error:
+                self.failed.append(error)
+                return
+            number += 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_acknowledged_is_there_once_and_in_order(tmp_path: Path, seed: int) -> None:
+    with ReplicaCluster(tmp_path, options={"log.segment.bytes": "2000"}) as cluster:
+        cluster.create("t", (1, 2, 3), (2, 3, 1), (3, 1, 2), min_insync_replicas="1")
+        options = {
+            "bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in cluster.addresses.values()),
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "retry.backoff.ms": 5,
+            "retry.backoff.max.ms": 50,
+            "metadata.max.age.ms": 1000,
+        }
+        chaos = Chaos(cluster, seed)
+        with Producer(options) as producer:
+            senders = [Sender(producer, partition) for partition in range(PARTITIONS)]
+            for _ in range(STEPS):
+                chaos.step()
+                time.sleep(chaos.choose.random() * 0.4)
+            for broker_id in sorted(set(cluster.ids) - set(cluster.servers)):
+                chaos.start(broker_id)
+            for partition in range(PARTITIONS):
+                cluster.wait_for_isr("t", 1, 2, 3, partition=partition)
+            counts = [len(sender.acknowledged) for sender in senders]
+            wait_until(lambda: all(len(s.acknowledged) > n for s, n in zip(senders, counts, strict=True)), "progress")
+            for sender in senders:
+                sender.is_over = True
+            for sender in senders:
+                sender.thread.join()
+        assert [sender.failed for sender in senders] == [[]] * PARTITIONS, chaos.done
+        for partition, sender in enumerate(senders):
+            cluster.settle("t", partition)
+            cluster.assert_identical("t", partition)
+            found = [int(value) for value in values_of(cluster, "t", partition)]
+            assert found == sender.acknowledged, chaos.done
