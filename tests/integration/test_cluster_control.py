@@ -157,6 +157,29 @@ def test_a_broker_that_stops_has_others_lead_first_and_comes_back(cluster: Clust
     assert cluster.end_offset(topic) == 20
 
 
+@pytest.mark.parametrize("how", ["by request", "as configured"])
+def test_who_is_not_in_sync_leads_only_when_that_is_wanted(cluster: Cluster, topic: str, how: str) -> None:
+    one, two = (each for each in (1, 2, 3) if each != cluster.controller)
+    cluster.admin.create_topic(topic, assignment={0: [one, two]})
+    produce(cluster, topic, 5)
+    partition = TopicPartition(topic, 0)
+    cluster.stop(two)
+    produce(cluster, topic, 5)
+    cluster.stop(one)
+    cluster.start(two)
+    assert (cluster.leader(topic), cluster.isr(topic)) == (-1, (one,))
+    assert isinstance(cluster.admin.elect_leaders([partition])[partition], errors.PreferredLeaderNotAvailableError)
+    if how == "by request":
+        assert cluster.admin.elect_leaders([partition], election="unclean") == {partition: None}
+    else:
+        cluster.admin.alter_configs(topic, {"unclean.leader.election.enable": "true"})
+    eventually(lambda: (cluster.leader(topic), cluster.isr(topic)) == (two, (two,)))
+    assert cluster.end_offset(topic) == 5
+    cluster.start(one)
+    eventually(lambda: set(cluster.isr(topic)) == {one, two})
+    assert cluster.end_offset(topic) == 5
+
+
 def test_others_lead_what_was_on_a_disk_that_failed(
     zookeeper_server: ZooKeeperServer, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from millrace.clients import Admin, Producer
 
 from .broker_cluster import SESSION_MS, Cluster
 from .frame_calls import eventually
-from .zookeeper_server import ZooKeeperServer, proxy_to
+from .zookeeper_server import PASSWORD, USER, ZooKeeperServer, proxy_to
 
 ROUNDS = 12
 
@@ -71,3 +71,28 @@ def test_brokers_go_on_without_zookeeper_and_register_again_when_it_is_back(
         eventually(lambda: all(cluster.member(each).broker_epoch > epochs[each] for each in epochs), timeout_s=40)
         eventually(lambda: is_whole(cluster.admin, {"t"}), timeout_s=40)
         assert cluster.admin.create_topic("tt", replication_factor=3) is not None
+
+
+@pytest.mark.parametrize("way", ["SASL", "TLS"])
+def test_a_broker_proves_to_zookeeper_who_it_is(zookeeper_server: ZooKeeperServer, tmp_path: Path, way: str) -> None:
+    options = {
+        "SASL": {
+            "zookeeper.sasl.mechanism": "DIGEST-MD5",
+            "zookeeper.sasl.username": USER,
+            "zookeeper.sasl.password": PASSWORD,
+            "zookeeper.set.acl": "true",
+        },
+        "TLS": {
+            "zookeeper.ssl.client.enable": "true",
+            "zookeeper.ssl.keystore.location": str(zookeeper_server.certificate),
+            "zookeeper.ssl.truststore.location": str(zookeeper_server.authority),
+        },
+    }[way]
+    with Cluster(zookeeper_server, tmp_path, **options) as cluster:
+        if way == "TLS":
+            secure = cluster.connect.replace(zookeeper_server.address, zookeeper_server.secure_address)
+            cluster._options["zookeeper.connect"] = secure
+        cluster.start(1)
+        assert cluster.admin.create_topic("t") is not None
+        shown = cluster.admin.describe_configs("1", resource="broker")
+        assert (shown["zookeeper.sasl.password"].value, shown["zookeeper.sasl.password"].is_sensitive) == ("", True)

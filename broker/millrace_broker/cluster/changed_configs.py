@@ -57,6 +57,8 @@ class ChangedConfigs:
         """A topic is configured like this now."""
         self._broker.logs.set_config(topic, config)
         self._broker.on_loop(self._broker.replicas.topic_changed, topic)
+        if config.unclean_leader_election_enable:
+            self._broker.on_loop(self._broker.member.controlling.unclean_allowed)
 
     def alter_broker(
         self, name: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False

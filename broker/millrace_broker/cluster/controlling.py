@@ -190,6 +190,10 @@ class Controlling:
     def _disks_failed(self, event: WatchEvent | None = None) -> None:
         self._put("disks", self._look_at_disks)
 
+    def unclean_allowed(self) -> None:
+        """A topic's configuration allows unclean elections now."""
+        self._put("unclean", lambda controller: controller.unclean_allowed())
+
     def _answered(self, broker_id: int, request: BrokerRequest, answers: Answers) -> None:
         if isinstance(request, StopReplicaRequest):
             refused = [each for each, error in answers.items() if error is not None]

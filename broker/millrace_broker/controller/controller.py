@@ -156,6 +156,11 @@ class Controller:
         yield from replicas_not_deleted(self.context, [each for each in deleted if each.partition in refused])
         yield from replicas_deleted(self.context, [each for each in deleted if each.partition not in refused])
 
+    def unclean_allowed(self) -> Steps[None]:
+        """A topic may be led by replicas that are not in sync from now on: some of its partitions may wait for that."""
+        if self.is_active:
+            yield from bring_online(self.context)
+
     def disks_failed(self, brokers: Iterable[int]) -> Steps[None]:
         """Disks of brokers have failed: tell them anew what they have, and they answer of which they cannot.
 
