@@ -49,7 +49,7 @@ from millrace_broker.metadata import (
 from millrace_broker.peers import Peers
 from millrace_broker.purgatory import Arrivals, PartitionKey, PurgatoryStatistics, Timer
 from millrace_broker.remote_reads import RemoteReaders, RemoteReadStatistics
-from millrace_broker.replicas import HostedReplica, ReplicaManager
+from millrace_broker.replicas import HostedReplica, ReplicaManager, ReplicationStatistics
 from millrace_broker.share_groups import ShareCoordinator, ShareStatistics
 from millrace_broker.small_work import SmallWork, begun
 from millrace_broker.standalone import Standalone
@@ -79,6 +79,7 @@ class BrokerStatistics:
     delayed_fetches: PurgatoryStatistics
     delayed_committed_fetches: PurgatoryStatistics
     group_commit: GroupCommitStatistics
+    replication: ReplicationStatistics
     remote_reads: RemoteReadStatistics
     tiering: TieringStatistics | None
     groups: GroupStatistics
@@ -415,6 +416,7 @@ class Broker:
             delayed_fetches=self.arrivals.statistics(),
             delayed_committed_fetches=self.stable_arrivals.statistics(),
             group_commit=self.commits.statistics(),
+            replication=self.replicas.statistics(),
             remote_reads=self._remote_readers.statistics(),
             tiering=None if self.logs.tiering is None else self.logs.tiering.statistics(),
             groups=self.groups.statistics(),

@@ -17,6 +17,7 @@ from millrace.errors import EnvironmentProblemError
 from millrace_broker.broker import BrokerStatistics
 from millrace_broker.log.tiered.manager import TieringStatistics
 from millrace_broker.purgatory import PurgatoryStatistics
+from millrace_broker.replicas import ReplicationStatistics
 
 _ANSWER_S: Final = 5.0
 """A loop that takes longer is stuck, and who asks is told so."""
@@ -82,6 +83,7 @@ def metrics_of(found: BrokerStatistics) -> Iterator[Metric]:
         {
             "fetch": found.delayed_fetches,
             "fetch of committed records": found.delayed_committed_fetches,
+            "produce": found.replication.waiting,
             "rebalance": found.groups.rebalances,
             "heartbeat": found.groups.heartbeats,
             "share heartbeat": found.share_groups.heartbeats,
@@ -103,6 +105,7 @@ def metrics_of(found: BrokerStatistics) -> Iterator[Metric]:
     for how, count in transactions.ended.items():
         ended.add_metric([how], count)
     yield ended
+    yield from _replication(found.replication)
     commit = found.group_commit
     yield CounterMetricFamily("millrace_sync_waits", "Appends that waited for a sync.", commit.waits)
     yield CounterMetricFamily("millrace_syncs", "Syncs that they took.", commit.syncs)
@@ -127,6 +130,15 @@ def _purgatories(found: Mapping[str, PurgatoryStatistics]) -> Iterator[Metric]:
         completed.add_metric([name], numbers.completed)
         expired.add_metric([name], numbers.expired)
     yield from (delayed, watched, completed, expired)
+
+
+def _replication(found: ReplicationStatistics) -> Iterator[Metric]:
+    yield GaugeMetricFamily("millrace_partitions_led", "Partitions led, by a controller's word.", found.led)
+    yield GaugeMetricFamily("millrace_partitions_followed", "Partitions followed.", found.followed)
+    yield GaugeMetricFamily("millrace_under_replicated", "Partitions led without all in sync.", found.under_replicated)
+    yield GaugeMetricFamily("millrace_under_min_isr", "Of these, with fewer than asked for.", found.under_min_isr)
+    yield CounterMetricFamily("millrace_isr_shrinks", "Replicas dropped from an ISR.", found.isr_shrinks)
+    yield CounterMetricFamily("millrace_isr_expands", "Replicas added to an ISR.", found.isr_expands)
 
 
 def _tiering(found: TieringStatistics) -> Iterator[Metric]:

@@ -126,6 +126,9 @@ def test_acks(pair: ReplicaCluster) -> None:
     pair.tell("t", 2)
     pair.wait_for_isr("t", 1, 2)
     assert append(pair, 1, "t", b"again").base_offset == end + 1
+    found = pair.broker(1).statistics().replication
+    assert (found.led, found.followed, found.under_replicated, found.under_min_isr) == (1, 0, 0, 0)
+    assert (found.isr_shrinks, found.isr_expands, found.waiting.expired) == (1, 1, 1)
     pair.settle("t")
     pair.assert_identical("t")
 

@@ -51,6 +51,7 @@ class DataDirectory:
     failure: MillraceError | None = None
     _kept: set[Partition] = field(default_factory=set)
     """Partitions whose checkpoints stay as they were found."""
+    _written_watermarks: dict[Partition, int] | None = None
 
     @classmethod
     def open(cls, path: Path, *, broker_id: int, cluster_id: str, files: Files) -> DataDirectory:
@@ -114,7 +115,10 @@ class DataDirectory:
     def write_high_watermarks(self, high_watermarks: dict[Partition, int]) -> None:
         """Replace the checkpoint of high watermarks, but for what is to be kept of it. Raises ``StorageError``."""
         kept = {key: self.high_watermarks[key] for key in self._kept & self.high_watermarks.keys()}
-        write_offsets(self.files, self.path / HIGH_WATERMARKS, kept | high_watermarks)
+        if kept | high_watermarks != self._written_watermarks:
+            self._written_watermarks = None  # in case it fails
+            write_offsets(self.files, self.path / HIGH_WATERMARKS, kept | high_watermarks)
+            self._written_watermarks = kept | high_watermarks
 
     def mark_clean(self) -> None:
         """Say that all is synced and nothing will be appended: the next start need not recover.

@@ -8,9 +8,11 @@
 * ``applying``   what a follower's machine wants done to its log
 * ``throttles``  limits on the bytes that go to and come from replicas that are not in sync
 * ``wire``       questions and answers as messages
+* ``views``      how replicas stand, for metrics and for people
 """
 
 from millrace_broker.replicas.hosted import HostedReplica
-from millrace_broker.replicas.manager import AlterPartition, LedPartition, ReplicaManager
+from millrace_broker.replicas.manager import AlterPartition, ReplicaManager
+from millrace_broker.replicas.views import LedPartition, ReplicationStatistics
 
-__all__ = ["AlterPartition", "HostedReplica", "LedPartition", "ReplicaManager"]
+__all__ = ["AlterPartition", "HostedReplica", "LedPartition", "ReplicaManager", "ReplicationStatistics"]

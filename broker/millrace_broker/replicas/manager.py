@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -31,13 +32,14 @@ from millrace_broker.controller.model import Leadership, TopicPartition
 from millrace_broker.controller.requests import LeaderAndIsrRequest, LeaderAndIsrState, StopReplicaRequest
 from millrace_broker.limits import Lease
 from millrace_broker.log import PartitionLog
-from millrace_broker.purgatory import PartitionKey, PurgatoryStatistics
+from millrace_broker.purgatory import PartitionKey
 from millrace_broker.replicas.acknowledgements import Acknowledgements
 from millrace_broker.replicas.applying import carry_out_all
 from millrace_broker.replicas.fetching import Fetchers
 from millrace_broker.replicas.hosted import HostedReplica
 from millrace_broker.replicas.serving import FollowerService
 from millrace_broker.replicas.throttles import Throttles
+from millrace_broker.replicas.views import LedPartition, ReplicationStatistics
 from millrace_broker.replication import (
     AlterIsr,
     Leader,
@@ -66,18 +68,6 @@ _EPOCH_OF_TIME_MS: Final = 10**12
 _ASKED_AGAIN_S: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedPartition:
-    """A partition that this broker leads, as it stands."""
-
-    leader_epoch: int
-    partition_epoch: int
-    isr: frozenset[int]
-    followers: tuple[int, ...]
-    high_watermark: int
-    log_end_offset: int
-
-
 class ReplicaManager:
     """See the module. For the event loop's thread.
 
@@ -89,6 +79,7 @@ class ReplicaManager:
         self._hosted: Final[dict[PartitionKey, HostedReplica]] = {}
         self._controller_epoch = 0
         self._is_first_request = True
+        self._isr_changes: Final[Counter[str]] = Counter()
         self._deciding: Final = asyncio.Lock()
         self.waiting: Final = Acknowledgements(broker.timer)
         """Who waits for replicas."""
@@ -174,6 +165,7 @@ class ReplicaManager:
                 partition_epoch=leader.partition_epoch,
                 isr=leader.isr,
                 followers=replica.followers,
+                min_in_sync=leader.min_in_sync,
                 high_watermark=replica.log.high_watermark,
                 log_end_offset=replica.log.log_end_offset,
             )
@@ -181,9 +173,18 @@ class ReplicaManager:
             if isinstance(leader := replica.machine.role, Leader)
         }
 
-    def statistics(self) -> PurgatoryStatistics:
-        """How many appends wait for replicas."""
-        return self.waiting.statistics()
+    def statistics(self) -> ReplicationStatistics:
+        """The present numbers."""
+        led = list(self.leaderships().values())
+        return ReplicationStatistics(
+            led=len(led),
+            followed=sum(1 for replica in self._hosted.values() if replica.follower is not None),
+            under_replicated=sum(1 for each in led if len(each.isr) < len(each.followers) + 1),
+            under_min_isr=sum(1 for each in led if len(each.isr) < each.min_in_sync),
+            isr_shrinks=self._isr_changes["shrinks"],
+            isr_expands=self._isr_changes["expands"],
+            waiting=self.waiting.statistics(),
+        )
 
     # --- what the controller says ----------------------------------------------------------------------------
 
@@ -434,6 +435,8 @@ class ReplicaManager:
             return leader.isr_refused(asked, error)
         if replica.machine.role is not leader:
             return LeaderOutcome()
+        self._isr_changes["shrinks"] += len(answer.isr) < len(leader.isr)
+        self._isr_changes["expands"] += len(answer.isr) > len(leader.isr)
         return leader.isr_altered(answer.isr, answer.leader_epoch, answer.partition_epoch, self.now_ms())
 
     async def fetch(self, request: pb.FetchRequest, lease: Lease) -> FetchAnswer:
