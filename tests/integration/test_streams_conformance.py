@@ -39,6 +39,8 @@ SEED = 39
 RUNNERS = ("stream", "batch")
 MICRO_BATCHES = 3
 CASES_AT_ONCE = 64
+SETTINGS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false"}
+"""To make code for each of a hundred sources takes longer than to read their few records without."""
 ARROW = {"string": pa.string(), "long": pa.int64(), "integer": pa.int32(), "double": pa.float64()}
 COLUMNS = pa.schema(
     [
@@ -188,12 +190,17 @@ class Outcomes:
 
 
 @pytest.fixture(scope="module")
-def outcomes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+def outcomes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcomes]:
     from pyspark import cloudpickle
 
     # Workers cannot import it: what it defines travels by value.
     cloudpickle.register_pickle_by_value(stream_cases)
-    return Outcomes(spark, tmp_path_factory.mktemp("conformance"))
+    before = {name: spark.conf.get(name) for name in SETTINGS}
+    for name, value in SETTINGS.items():
+        spark.conf.set(name, value)
+    yield Outcomes(spark, tmp_path_factory.mktemp("conformance"))
+    for name, found in before.items():
+        spark.conf.set(name, found)
 
 
 def marked_cases() -> Iterator[Any]:

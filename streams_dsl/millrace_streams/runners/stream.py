@@ -20,6 +20,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from millrace.errors import UsageError
 from millrace_streams.compiler import explain
+from millrace_streams.errors import IncompatibleStateError
 from millrace_streams.graph import Topology
 from millrace_streams.runners.dead_letters import DEAD_LETTERS
 from millrace_streams.runners.output import count_outputs, limit_worker_threads, rows_by_name
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_BUCKETS: Final = "millrace_buckets"
 _SOURCE_DEFAULTS: Final = {
     "startingOffsets": "earliest",
     # A bucket's share of a micro-batch is in a worker's memory at once.
@@ -158,9 +160,11 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
         """Carry ``program`` to the worker."""
         self._program = program
         self._states: dict[str, Any] = {}
+        self._buckets: Any = None
 
     def init(self, handle: Any) -> None:
-        """Open one list of chunks per store."""
+        """Open one list of chunks per store, and the number of buckets under which all of them were written."""
+        self._buckets = handle.getValueState(_BUCKETS, "buckets INT")
         for spec in self._program.stores:
             self._states[spec.name] = handle.getListState(state_name(spec.name), "chunk BINARY")
 
@@ -179,6 +183,7 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
 
     def _run(self, runs: list[Packed], bucket: int) -> Iterator[Packed]:
         program = self._program
+        self._check_buckets()
         chunks = {name: [bytes(row[0]) for row in state.get()] for name, state in self._states.items()}
 
         def new_task() -> Task:
@@ -194,6 +199,18 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
         yield from program.packed(outcome, bucket)
         dropped = sum(run.dropped for run in runs) + total_dropped(outcome.result)
         yield Packed(OUT, bucket, records=sum(run.records for run in runs), dropped=dropped)
+
+    def _check_buckets(self) -> None:
+        """Refuse state whose keys lie in other buckets now: a topic got partitions since the checkpoint began."""
+        found = self._buckets.get()
+        now = self._program.buckets
+        if found is None:
+            self._buckets.update((now,))
+        elif found[0] != now:
+            raise IncompatibleStateError(
+                f"stage {self._program.stage.number}: its state lies in {found[0]} buckets, and there are {now} now, "
+                "as many as the topic of the most partitions has: begin with a new checkpoint"
+            )
 
     def close(self) -> None:
         """Nothing is held open."""

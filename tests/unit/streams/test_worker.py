@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace_streams import (
+    IncompatibleStateError,
     StreamsBuilder,
     Suppressed,
     TestRecord,
@@ -179,6 +180,19 @@ class ListState:
         self.rows += rows
 
 
+class ValueState:
+    """As Spark's: one row of one column."""
+
+    def __init__(self, kept: ListState) -> None:
+        self._kept = kept
+
+    def get(self) -> tuple[Any, ...] | None:
+        return next(self._kept.get(), None)
+
+    def update(self, row: tuple[Any, ...]) -> None:
+        self._kept.put([row])
+
+
 def streamed(cut: Stages, batches: list[Script]) -> dict[str, pl.DataFrame]:
     """What the stream's Delta tables hold after these micro-batches."""
     return tables_of(cut, stream_results(cut, batches))
@@ -190,10 +204,10 @@ def stream_results(cut: Stages, batches: list[Script], *, puts_aside: bool = Fal
 
 
 def batch_results(
-    cut: Stages, batches: list[Script], *, buckets: int = 1, puts_aside: bool = False
+    cut: Stages, batches: list[Script], *, buckets: int = 1, puts_aside: bool = False, states: Any = None
 ) -> Iterator[list[Packed]]:
     """What leaves a stream by micro-batch, each of which runs in workers that know but the state."""
-    states: dict[tuple[int, int, str], ListState] = defaultdict(ListState)
+    states = defaultdict(ListState) if states is None else states
     programs = [Program.of(cut, stage, buckets, puts_aside=puts_aside) for stage in cut.stages]
     first = 0
     for script in batches:
@@ -219,7 +233,11 @@ def called(program: Program, bucket: int, rows: list[Packed], states: Any) -> li
     """What a stage's processor gives for a bucket."""
     processor = PackedTask(program)
     number = program.stage.number
-    processor.init(SimpleNamespace(getListState=lambda name, schema: states[number, bucket, name]))
+    handle = SimpleNamespace(
+        getListState=lambda name, schema: states[number, bucket, name],
+        getValueState=lambda name, schema: ValueState(states[number, bucket, name]),
+    )
+    processor.init(handle)
     own = iter([row._asdict() for row in rows if row.bucket == bucket])
     return [Packed(**row.asDict()) for row in processor.handleInputRows((bucket,), own, None)]
 
@@ -364,6 +382,14 @@ def test_when_too_many_fail_it_is_not_the_records() -> None:
         UserFunctionError, match="100 records of the same micro-batch failed before: it is the function"
     ):
         stream_results(cut, [script], puts_aside=True)
+
+
+def test_state_is_not_looked_for_in_other_buckets_than_it_was_put_in() -> None:
+    states: dict[tuple[int, int, str], ListState] = defaultdict(ListState)
+    script = [(0, ("a", number, number)) for number in range(4)]
+    list(batch_results(stages(updates), [script], buckets=2, states=states))
+    with pytest.raises(IncompatibleStateError, match="stage 1: its state lies in 2 buckets, and there are 3 now"):
+        list(batch_results(stages(updates), [script], buckets=3, states=states))
 
 
 def test_bytes_that_are_not_what_the_serde_says_are_named() -> None:
