@@ -92,6 +92,17 @@ def test_the_cluster_is_described(cluster: Cluster, run: Run, topic: str) -> Non
     assert "CONTROLLER" in run("cluster", "describe")
 
 
+def test_a_topic_on_chosen_brokers_is_described_with_who_is_in_sync(cluster: Cluster, run: Run, topic: str) -> None:
+    run("topics", "create", topic, "--replica-assignment", "2:1,3:2")
+    described = json.loads(run("topics", "describe", topic, "--json"))["partitions"]
+    assert [(each["leader"], each["replicas"], sorted(each["isr"])) for each in described] == [
+        (2, [2, 1], [1, 2]),
+        (3, [3, 2], [2, 3]),
+    ]
+    assert "IN SYNC" in run("topics", "describe", topic)
+    assert "--replica-assignment x" in run("topics", "create", "other", "--replica-assignment", "x", status=2)
+
+
 def test_options_of_brokers_and_topics_change_while_they_run(cluster: Cluster, run: Run, topic: str) -> None:
     cluster.admin.create_topic(topic, replication_factor=3)
     run("configs", "alter", "topics", topic, "--add", "retention.ms=777")

@@ -98,6 +98,10 @@ def create(
     ] = None,
     config: Settings = None,
     replication_factor: Annotated[int, typer.Option(help="Replicas of each partition; -1: the broker's default.")] = -1,
+    replica_assignment: Annotated[
+        str | None,
+        typer.Option(metavar="1:2,2:3", help="Brokers of each partition, the preferred leader first; no numbers then."),
+    ] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed if it is there already.")] = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
@@ -120,6 +124,7 @@ def create(
                 name,
                 partitions=partitions,
                 replication_factor=replication_factor,
+                assignment=None if replica_assignment is None else _assignment(replica_assignment),
                 schema=schema_of_options(schema, ddl),
                 key_columns=key or (),
                 configs=dict(name_value(text, "--config") for text in config or ()),
@@ -130,6 +135,14 @@ def create(
             typer.echo(f"topic {name} exists already")
             return
     typer.echo(f"created topic {name}: {topic.num_partitions} partitions, {_kind(topic)}")
+
+
+def _assignment(text: str) -> dict[int, list[int]]:
+    """Read brokers by partition, as Kafka's tool takes them; raises ``UsageError``."""
+    parts = [part.split(":") for part in text.split(",")]
+    if not all(broker.strip().isdigit() for part in parts for broker in part):
+        raise UsageError(f"--replica-assignment {text}: expected ids, 1:2,2:3 for two partitions of two replicas")
+    return {number: [int(broker) for broker in part] for number, part in enumerate(parts)}
 
 
 def schema_of_options(file: Path | None, ddl: str | None) -> pa.Schema | None:
@@ -171,8 +184,9 @@ def _describe(admin: Admin, name: str) -> dict[str, Any]:
 
     topic = admin.describe_topic(name)
     numbers = [TopicPartition(name, info.partition) for info in topic.partitions]
-    first = admin.list_offsets(dict.fromkeys(numbers, "earliest"))
-    end = admin.list_offsets(dict.fromkeys(numbers, "latest"))
+    led = [number for number, info in zip(numbers, topic.partitions, strict=True) if info.leader >= 0]
+    first = admin.list_offsets(dict.fromkeys(led, "earliest"))
+    end = admin.list_offsets(dict.fromkeys(led, "latest"))
     configs = admin.describe_configs(name)
     partitions = [
         {
@@ -180,9 +194,9 @@ def _describe(admin: Admin, name: str) -> dict[str, Any]:
             "leader": info.leader,
             "replicas": list(info.replicas),
             "isr": list(info.isr),
-            "first_offset": first[number].offset,
-            "end_offset": end[number].offset,
-            "records": end[number].offset - first[number].offset,
+            "first_offset": first[number].offset if number in first else None,
+            "end_offset": end[number].offset if number in end else None,
+            "records": end[number].offset - first[number].offset if number in first else None,
         }
         for number, info in zip(numbers, topic.partitions, strict=True)
     ]
@@ -267,12 +281,13 @@ def _print_description(described: dict[str, Any]) -> None:
         print_table(["OPTION", "VALUE"], sorted(described["configs"].items()))
     typer.echo("\nPartitions")
     print_table(
-        ["PARTITION", "LEADER", "REPLICAS", "FIRST OFFSET", "END OFFSET", "RECORDS"],
+        ["PARTITION", "LEADER", "REPLICAS", "IN SYNC", "FIRST OFFSET", "END OFFSET", "RECORDS"],
         [
             (
                 row["partition"],
                 row["leader"],
                 ",".join(map(str, row["replicas"])),
+                ",".join(map(str, row["isr"])),
                 row["first_offset"],
                 row["end_offset"],
                 row["records"],
