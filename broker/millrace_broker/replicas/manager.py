@@ -115,20 +115,31 @@ class ReplicaManager:
     def _begin(self, work: Any) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _logger.error("replication: unexpected failure", exc_info=error)
 
     async def _check_lag(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
             for replica in list(self._hosted.values()):
-                if isinstance(leader := replica.machine.role, Leader):
-                    self.follow(replica, leader.check_lag(self.now_ms()))
+                try:
+                    if isinstance(leader := replica.machine.role, Leader):
+                        self.follow(replica, leader.check_lag(self.now_ms()))
+                except Exception:
+                    _logger.exception("%s: looking for followers that lag failed", replica.name)
 
     async def _checkpoint(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
             if any(not replica.is_alone for replica in self._hosted.values()):
-                await self._broker.run_io(self._broker.logs.checkpoint_watermarks)
+                try:
+                    await self._broker.run_io(self._broker.logs.checkpoint_watermarks)
+                except Exception:
+                    _logger.exception("high watermarks could not be written down, and are the next time")
 
     def now_ms(self) -> int:
         """The time that machines are told."""
@@ -211,6 +222,7 @@ class ReplicaManager:
                         )
                     except MillraceError as error:
                         answers[partition] = error
+                self._service.roles_changed()
                 failed = await self._carry_out(changed.values())
             for partition in changed:
                 answers[partition] = failed.get(partition)
@@ -315,7 +327,6 @@ class ReplicaManager:
             listener = self.role_listeners.get(replica.key[0])
             if listener is not None and change.is_new_role:
                 listener(replica.key[1])
-        self._service.wake_all()
         self._fetchers.follow(replicas)
         leading = sum(1 for replica in replicas if replica.leads)
         _logger.info("leads %d and follows %d partitions more, or anew", leading, len(replicas) - leading)
@@ -335,7 +346,6 @@ class ReplicaManager:
                     answers[partition] = None
                 except MillraceError as error:
                     answers[partition] = error
-            self._service.wake_all()
             return answers
 
     async def _stop(self, key: TopicPartition, leader_epoch: int, *, is_deleted: bool) -> None:
@@ -352,6 +362,7 @@ class ReplicaManager:
                 await self._broker.to_the_end(self._broker.run_io(self._broker.logs.delete_log, *key))
 
     def _stopped(self, replica: HostedReplica) -> None:
+        self._service.roles_changed()
         replica.unread.clear()
         self.waiting.check(replica.key)
         self._broker.appending.changed(replica.key)

@@ -3,6 +3,9 @@
 A request waits, as a consumer's does, until enough was appended; whatever else happens to a partition that it names (it
 is led by another broker, its topic is gone) it is answered at once.
 
+Invariant: what is sent was read from logs that this broker leads, at the epoch that the follower named and of which it
+was compared. Roles are numbered, and what was read under other ones is read again.
+
 Source: Kafka's ``ReplicaManager.fetchMessages`` and ``Partition.fetchRecords`` for followers.
 """
 
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
 
 Problem = MillraceError | EpochEnd
 
+_NOTED_ANEW_MS: Final = 500
+"""So often a leader is told that a follower fetches from where it did: much less than ``replica.lag.time.max.ms``."""
+
 
 class _Read(NamedTuple):
     """What is to be read of a partition."""
@@ -48,6 +54,7 @@ class FollowerService:
         self._replicas: Final = replicas
         self._sessions: Final = FetchSessions()
         self._parked: Final[defaultdict[int, set[asyncio.Future[bool]]]] = defaultdict(set)
+        self._roles = 0
         self._is_closed = False
 
     def wake(self, followers: tuple[int, ...], *, is_urgent: bool = False) -> None:
@@ -56,6 +63,11 @@ class FollowerService:
             for parked in self._parked.get(follower, ()):
                 if not parked.done():
                     parked.set_result(is_urgent)
+
+    def roles_changed(self) -> None:
+        """Have all who wait look again at whether this broker leads what they want."""
+        self._roles += 1
+        self.wake_all()
 
     def wake_all(self) -> None:
         """Have all who wait look again."""
@@ -80,6 +92,10 @@ class FollowerService:
             problems = self._note(session)
             while True:
                 records = await self._read(session, request, problems, lease)
+                if session.looked_at[0] != self._roles:  # what was read may be another leader's by now
+                    lease.release()
+                    problems = self._note(session)
+                    continue
                 size_bytes, left_s = sum(map(len, records.values())), deadline - loop.time()
                 if size_bytes >= request.min_bytes or problems or is_urgent or left_s <= 0 or self._is_closed:
                     return self._answer(session, records, problems)
@@ -91,16 +107,27 @@ class FollowerService:
                 waiting.discard(parked)
                 parked = loop.create_future()
                 waiting.add(parked)
-                problems = self._problems(session)
         finally:
             waiting.discard(parked)
 
     # --- what the follower has -------------------------------------------------------------------------------
 
     def _note(self, session: FollowerSession) -> dict[PartitionKey, Problem]:
-        """Tell the machines how far the follower is; returns where it cannot simply fetch on."""
+        """Tell the machines how far the follower is; returns where it cannot simply fetch on.
+
+        That it still fetches from where it did, they are told from time to time: a session may have thousands of
+        partitions, of which a few have changed since the request before.
+        """
         problems: dict[PartitionKey, Problem] = {}
+        now_ms = self._replicas.now_ms()
+        interval_ms = min(_NOTED_ANEW_MS, self._broker.config.replica_lag_time_max_ms // 4)
+        is_all = session.looked_at[0] != self._roles or now_ms - session.looked_at[1] >= interval_ms
+        if is_all:
+            session.looked_at = (self._roles, now_ms)
         for key, fetch in session.fetches.items():
+            if fetch.is_noted and not is_all:
+                continue
+            fetch.is_noted = False
             try:
                 replica = self._led(key, fetch)
                 leader = replica.leader
@@ -108,21 +135,10 @@ class FollowerService:
                 if diverging is not None:
                     problems[key] = diverging
                     continue
-                outcome = leader.fetched(
-                    session.follower, fetch.offset, fetch.log_start_offset, self._replicas.now_ms()
-                )
+                outcome = leader.fetched(session.follower, fetch.offset, fetch.log_start_offset, now_ms)
+                fetch.is_noted = True
                 self._replicas.follow(replica, outcome)
                 self._replicas.waiting.fetched(key)
-            except MillraceError as error:
-                problems[key] = error
-        return problems
-
-    def _problems(self, session: FollowerSession) -> dict[PartitionKey, Problem]:
-        """What has become of the partitions while the request waited."""
-        problems: dict[PartitionKey, Problem] = {}
-        for key, fetch in session.fetches.items():
-            try:
-                self._led(key, fetch)
             except MillraceError as error:
                 problems[key] = error
         return problems
@@ -180,16 +196,15 @@ class FollowerService:
         answer = FetchAnswer(session_id=session.id)
         topics: dict[str, TopicAnswer] = {}
         for key, fetch in list(session.fetches.items()):
-            replica = self._replicas.find(*key)
-            part = PartitionAnswer(pb.FetchResponse.PartitionRecords(partition=key[1]), records.get(key, b""))
-            problem = problems.get(key)
+            replica, problem, found = self._replicas.find(*key), problems.get(key), records.get(key, b"")
+            if problem is None and (replica is None or not _has_news(fetch, replica, found)):
+                continue
+            part = PartitionAnswer(pb.FetchResponse.PartitionRecords(partition=key[1]), found)
             if isinstance(problem, MillraceError):
                 part.result.error.code, part.result.error.message = problem.code, problem.message
             elif problem is not None:
                 part.result.diverging_epoch.leader_epoch = problem.epoch
                 part.result.diverging_epoch.end_offset = problem.end_offset
-            elif replica is None or not _has_news(fetch, replica, part.records):
-                continue
             if replica is not None:
                 log = replica.log
                 fetch.told_watermark, fetch.told_log_start = log.high_watermark, log.log_start_offset

@@ -25,7 +25,10 @@ SESSIONS_MAX: Final = 1000
 
 @dataclass(slots=True)
 class FollowerFetch:
-    """What a follower wants of a partition, and what it was told last (-1: nothing)."""
+    """What a follower wants of a partition, and what it was told last (-1: nothing).
+
+    ``is_noted``: the leader's machine knows of it, and there was nothing wrong with it.
+    """
 
     topic_id: bytes
     offset: int
@@ -35,6 +38,7 @@ class FollowerFetch:
     max_bytes: int
     told_watermark: int = -1
     told_log_start: int = -1
+    is_noted: bool = False
 
 
 class FollowerSession:
@@ -44,6 +48,8 @@ class FollowerSession:
         self.id: Final = session_id
         self.follower: Final = follower
         self.epoch = 1
+        self.looked_at = (-1, 0)
+        """Of which roles of this broker, and when (ms), all of its partitions were looked at."""
         self.fetches: Final[dict[PartitionKey, FollowerFetch]] = {}
 
     def take(self, changed: Mapping[PartitionKey, FollowerFetch], forgotten: list[PartitionKey]) -> None:
