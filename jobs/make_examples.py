@@ -53,7 +53,14 @@ def fill(parsed: argparse.Namespace) -> None:
     servers = {"bootstrap.servers": parsed.bootstrap_servers}
     with Admin(servers) as admin:
         try:
-            admin.create_topic(topic, partitions=parsed.partitions, schema=table.schema, key_columns=key_columns)
+            admin.create_topic(
+                topic,
+                partitions=parsed.partitions,
+                schema=table.schema,
+                key_columns=key_columns,
+                # Their times are of long ago.
+                configs={"retention.ms": "-1"},
+            )
         except TopicExistsError:
             say(f"{topic} is there already: appending to it")
     with Producer(servers) as producer:

@@ -24,7 +24,7 @@ import polars as pl
 from millrace_streams.graph import AggregateNode
 from millrace_streams.layout import WINDOW_END, WINDOW_START
 from millrace_streams.steps.accumulators import AccumulatedAggregate, Accumulator, accumulate
-from millrace_streams.steps.batch import TIMESTAMP, Batch, empty_batch
+from millrace_streams.steps.batch import NO_TIMESTAMP, TIMESTAMP, Batch, empty_batch
 from millrace_streams.steps.codec import columns_of
 from millrace_streams.steps.evaluation import polars_schema
 from millrace_streams.steps.flow import Inputs, Output
@@ -93,15 +93,15 @@ class AggregateStep:
         if not accepted.height:
             return Output(empty_batch(self.operator.result), [], dropped)
         lifted = accepted.drop(_STREAM_TIME)
-        every = self.node.emit == "every"
-        if not every and not self._sequential:
-            # These folds may be done in parts: state is then asked for and changed by group, not by record.
-            lifted = self._fold_last(lifted)
-        known = store.matching(lifted.select(self._group).unique())
-        known = known.with_columns(pl.lit(_STATE_ROW, pl.Int64).alias(_ROW))
-        lifted = pl.concat([known.select(lifted.columns), lifted])
-        folded = self._fold_every(lifted) if every else self._fold_last(lifted)
-        newest = folded.unique(self._group, keep="last", maintain_order=True) if every else folded
+        if self.node.emit == "every" and self._whole_sums:
+            folded, newest = self._running_sums(lifted, store)
+        elif self.node.emit == "every":
+            folded = self._fold_every(self._after_state(lifted, store))
+            newest = folded.unique(self._group, keep="last", maintain_order=True)
+        else:
+            # Most folds may be done in parts: state is then asked for and changed by group, not by record.
+            parts = lifted if self._sequential else self._fold_last(lifted)
+            folded = newest = self._fold_last(self._after_state(parts, store))
         delta_rows = newest.select(self.store.schema.names())
         state.pending[self.node.store] = StateDelta(rows=delta_rows, stream_time_ms=records[_STREAM_TIME][-1])
         return Output(self._changes(folded), folded[_ROW].to_numpy(), dropped)
@@ -159,6 +159,55 @@ class AggregateStep:
     def _sequential(self) -> list[Accumulator]:
         """The accumulators whose records must be added one after the other."""
         return [accumulator for accumulator in self._accumulators if accumulator.fold == "sequential_sum"]
+
+    @cached_property
+    def _whole_sums(self) -> bool:
+        """Whether all folds are sums of whole numbers, which may be taken in any order."""
+        return all(each.fold == "sum" and each.data_type == pl.Int64() for each in self._accumulators)
+
+    def _after_state(self, lifted: pl.DataFrame, store: Store) -> pl.DataFrame:
+        """Lifted rows with the state's rows of their groups before them, as if these were records too."""
+        known = store.matching(lifted.select(self._group).unique())
+        known = known.with_columns(pl.lit(_STATE_ROW, pl.Int64).alias(_ROW))
+        return pl.concat([known.select(lifted.columns), lifted])
+
+    def _running_sums(self, lifted: pl.DataFrame, store: Store) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """One row per record with its group's sums up to and including it, and of each group the last of these.
+
+        Groups are looked for once: a group's running sum is the one over all records, group by group, less what the
+        groups before it came to.
+        """
+        members = lifted.select(self._group).with_row_index(_MEMBER)
+        groups = members.group_by(self._group, maintain_order=True).agg(pl.col(_MEMBER))
+        order = groups[_MEMBER].explode().to_numpy()
+        lengths = groups[_MEMBER].list.len().to_numpy().astype(np.int64)
+        ends = np.cumsum(lengths)
+        group_of = np.empty(len(order), dtype=np.int64)
+        group_of[order] = np.repeat(np.arange(len(lengths)), lengths)
+        keys = groups.select(self._group)
+        known = keys.join(store.matching(keys), on=self._group, how="left", nulls_equal=True, maintain_order="left")
+        columns: dict[str, pl.Series] = {}
+        for each in self._accumulators:
+            own = lifted[each.name].to_numpy()
+            running = np.cumsum(own[order])
+            before = np.concatenate([[0], running[ends[:-1] - 1]]) if len(ends) > 1 else np.zeros(1, dtype=np.int64)
+            found = np.empty_like(running)
+            found[order] = running
+            found += (known[each.name].fill_null(0).to_numpy() - before)[group_of]
+            columns[each.name] = pl.Series(found)
+            if self.node.sends_old:
+                columns[_old(each.name)] = pl.Series(found - own)
+        times = lifted[TIMESTAMP]
+        if not times.is_sorted():
+            times = lifted.select(pl.col(TIMESTAMP).cum_max().over(self._group)).to_series()
+        stored_times = known[TIMESTAMP].fill_null(NO_TIMESTAMP).to_numpy()
+        columns[TIMESTAMP] = pl.Series(np.maximum(times.to_numpy(), stored_times[group_of]))
+        if self.node.sends_old:
+            begun = np.ones(len(order), dtype=np.bool_)
+            begun[order[ends - lengths]] = known[TIMESTAMP].is_not_null().to_numpy()
+            columns[_HAD] = pl.Series(begun)
+        folded = lifted.with_columns(**columns)
+        return folded, folded[order[ends - 1]]
 
     def _records(self, batch: Batch) -> pl.DataFrame:
         """The records that count: key, lifted accumulators, time and row; null values count in windows only."""
