@@ -16,19 +16,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from millrace.errors import (
     InconsistentTopicIdError,
     MillraceError,
-    OperationNotAttemptedError,
 )
-from millrace_broker.controller.isr_changes import IsrChange
-from millrace_broker.controller.model import Leadership, TopicPartition
+from millrace_broker.controller.model import TopicPartition
 from millrace_broker.controller.requests import LeaderAndIsrRequest, LeaderAndIsrState, StopReplicaRequest
 from millrace_broker.limits import Lease
 from millrace_broker.log import PartitionLog
@@ -37,11 +33,11 @@ from millrace_broker.replicas.acknowledgements import Acknowledgements
 from millrace_broker.replicas.applying import carry_out_all
 from millrace_broker.replicas.fetching import Fetchers
 from millrace_broker.replicas.hosted import HostedReplica
+from millrace_broker.replicas.isr_changes import AlterPartition, IsrChanges
 from millrace_broker.replicas.serving import FollowerService
 from millrace_broker.replicas.throttles import Throttles
 from millrace_broker.replicas.views import LedPartition, ReplicationStatistics
 from millrace_broker.replication import (
-    AlterIsr,
     Leader,
     LeaderOutcome,
     Replica,
@@ -58,14 +54,11 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
-AlterPartition = Callable[[TopicPartition, IsrChange], Awaitable[Leadership]]
-"""Asks the controller for another ISR until it answers; returns what holds then, or raises why not."""
 RoleListener = Callable[[int], None]
 """Told the number of a partition that this broker leads now, or does not lead any more."""
 
 _EPOCH_OF_TIME_MS: Final = 10**12
 """Added to the monotonic clock: a replica of which nothing is known counts as having caught up at 0, long ago."""
-_ASKED_AGAIN_S: Final = 0.5
 
 
 class ReplicaManager:
@@ -79,7 +72,7 @@ class ReplicaManager:
         self._hosted: Final[dict[PartitionKey, HostedReplica]] = {}
         self._controller_epoch = 0
         self._is_first_request = True
-        self._isr_changes: Final[Counter[str]] = Counter()
+        self._isr: Final = IsrChanges(self)
         self._deciding: Final = asyncio.Lock()
         self.waiting: Final = Acknowledgements(broker.timer)
         """Who waits for replicas."""
@@ -192,8 +185,8 @@ class ReplicaManager:
             followed=sum(1 for replica in self._hosted.values() if replica.follower is not None),
             under_replicated=sum(1 for each in led if len(each.isr) < len(each.followers) + 1),
             under_min_isr=sum(1 for each in led if len(each.isr) < each.min_in_sync),
-            isr_shrinks=self._isr_changes["shrinks"],
-            isr_expands=self._isr_changes["expands"],
+            isr_shrinks=self._isr.shrinks,
+            isr_expands=self._isr.expands,
             waiting=self.waiting.statistics(),
         )
 
@@ -419,36 +412,7 @@ class ReplicaManager:
             if self._broker.config.replica_selector_class:  # consumers wait for it at the followers
                 self.announce(replica)
         if outcome.alter_isr is not None:
-            self._begin(self._alter(replica, replica.leader, outcome.alter_isr))
-
-    async def _alter(self, replica: HostedReplica, leader: Leader, asked: AlterIsr) -> None:
-        """Ask the controller for another ISR, until it has answered or this broker does not lead any more."""
-        _logger.info("%s: asks for the ISR %s, it is %s", replica.name, list(asked.isr), sorted(leader.isr))
-        again: AlterIsr | None = asked
-        while again is not None and replica.machine.role is leader:
-            outcome = await self._alter_once(replica, leader, again)
-            again = outcome.alter_isr
-            self.follow(replica, replace(outcome, alter_isr=None))
-            self.waiting.check(replica.key)  # too few may be in sync now
-            if again is not None:
-                await asyncio.sleep(_ASKED_AGAIN_S)
-
-    async def _alter_once(self, replica: HostedReplica, leader: Leader, asked: AlterIsr) -> LeaderOutcome:
-        if self.alter_partition is None:
-            return leader.isr_refused(asked, OperationNotAttemptedError("nobody knows the controller"))
-        change = IsrChange(isr=asked.isr, leader_epoch=asked.leader_epoch, partition_epoch=asked.partition_epoch)
-        try:
-            answer = await self.alter_partition(TopicPartition(*replica.key), change)
-        except MillraceError as error:
-            _logger.info("%s: the ISR stays %s: %s", replica.name, sorted(leader.isr), error.message)
-            if replica.machine.role is not leader:
-                return LeaderOutcome()
-            return leader.isr_refused(asked, error)
-        if replica.machine.role is not leader:
-            return LeaderOutcome()
-        self._isr_changes["shrinks"] += len(answer.isr) < len(leader.isr)
-        self._isr_changes["expands"] += len(answer.isr) > len(leader.isr)
-        return leader.isr_altered(answer.isr, answer.leader_epoch, answer.partition_epoch, self.now_ms())
+            self._begin(self._isr.ask(replica, replica.leader, outcome.alter_isr))
 
     async def fetch(self, request: pb.FetchRequest, lease: Lease) -> FetchAnswer:
         """Answer a follower; see ``serving``."""
