@@ -346,6 +346,16 @@ class Broker:
             )
         return topic
 
+    async def find_topic(self, name: str) -> TopicInfo:
+        """The topic of that name, also if this broker of a cluster has not heard of it, or of its leaders, yet.
+
+        Raises as ``topic`` does.
+        """
+        known = self.catalog.topics.get(name)
+        if known is None or any(each.leader_epoch < 0 for each in known.partitions.values()):
+            await self.membership.find(name)
+        return self.topic(name)
+
     def partition(self, topic: TopicInfo, number: int, *, may_follow: bool = False) -> ServedPartition:
         """A partition that this broker leads, or follows if that will do.
 

@@ -78,6 +78,10 @@ class Membership(Protocol):
         """The brokers that are up, by id. Raises ``BrokerUnavailableError`` as long as they are not known."""
         ...
 
+    async def find(self, topic: str) -> None:
+        """Look for a topic that is not in the catalog: this broker may not have heard of it yet."""
+        ...
+
     async def led(self, topics: Sequence[str], timeout_ms: int) -> Sequence[str]:
         """Wait until all partitions of topics have leaders; returns the topics for which the time was too short."""
         ...

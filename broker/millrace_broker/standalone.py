@@ -102,6 +102,9 @@ class Standalone:
         """This one."""
         return self._brokers
 
+    async def find(self, topic: str) -> None:
+        """It knows them all."""
+
     async def led(self, topics: Sequence[str], timeout_ms: int) -> Sequence[str]:
         """It leads its topics from the beginning."""
         return ()

@@ -121,3 +121,18 @@ def test_a_coordinator_needs_as_many_brokers_as_its_topic_is_to_have_replicas(
         two.start(3)
         with Admin({"bootstrap.servers": two.bootstrap_servers, **QUICK}) as admin:
             assert admin.list_group_offsets("g") == {}
+
+
+def test_a_topic_is_found_at_once_at_brokers_that_have_not_heard_of_it_yet(cluster: Cluster, topic: str) -> None:
+    with (
+        Admin(cluster.brokers[1].bootstrap_servers) as one,
+        Admin(cluster.brokers[2].bootstrap_servers) as two,
+        Admin(cluster.brokers[3].bootstrap_servers) as three,
+    ):
+        for number in range(20):
+            name = f"{topic}-{number}"
+            one.create_topic(name, partitions=2, replication_factor=3, configs={"retention.ms": "5"})
+            assert all(each.leader in (1, 2, 3) for each in two.describe_topic(name).partitions)
+            assert three.describe_configs(name)["retention.ms"].value == "5"
+            three.alter_configs(name, {"retention.ms": "6"})
+            two.delete_topic(name)

@@ -71,7 +71,7 @@ def test_all_brokers_take_over_a_changed_configuration(cluster: Cluster, topic: 
     for broker in cluster.brokers.values():
         inner = broker.server.broker
         eventually(lambda inner=inner: inner.catalog.topic(topic).config.retention_ms == 12345)
-        eventually(lambda inner=inner: inner.logs.get(topic, 0).config.retention_ms == 12345)
+        eventually(lambda inner=inner: (log := inner.logs.get(topic, 0)) and log.config.retention_ms == 12345)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ async def handle(broker: Broker, request: pb.DescribeConfigsRequest, call: Call)
     for resource in request.resources:
         result = response.results.add(resource=resource)
         try:
+            if resource.type == pb.TOPIC:
+                await broker.find_topic(resource.name)
             result.entries.extend(_entries(broker, resource))
         except Exception as error:  # noqa: BLE001 - stands beside the resource, unexpected ones are logged
             result.error.CopyFrom(error_message(error))

@@ -35,7 +35,7 @@ async def handle(broker: Broker, request: pb.MetadataRequest, call: Call) -> pb.
 
 async def _find(broker: Broker, name: str, *, may_create: bool) -> TopicInfo:
     try:
-        return broker.topic(name)
+        return await broker.find_topic(name)
     except UnknownTopicOrPartitionError:
         if not (may_create and broker.config.auto_create_topics_enable) or name in INTERNAL_TOPICS:
             raise

@@ -21,9 +21,10 @@ from millrace_broker.cluster.wire import by_topic
 from millrace_broker.controller.model import LEADER_DURING_DELETE
 from millrace_broker.controller.requests import LeaderAndIsrState, UpdateMetadataRequest
 from millrace_broker.metadata.catalog import TopicCatalog
-from millrace_broker.metadata.topics import LEADER_NONE, PartitionInfo, TopicInfo
+from millrace_broker.metadata.topics import LEADER_NONE, PartitionInfo
 
 Partitions = dict[int, PartitionInfo]
+_NO_ID: Final = uuid.UUID(int=0)
 
 
 class ClusterCatalog(TopicCatalog):
@@ -39,7 +40,8 @@ class ClusterCatalog(TopicCatalog):
         for name, states in by_topic(request.partitions).items():
             topic_id = request.topic_ids.get(name)
             if topic_id is None or any(state.leadership.leader == LEADER_DURING_DELETE for state in states.values()):
-                self._forget(name, topics)
+                topics.pop(name, None)
+                self._told.pop(topic_id or _NO_ID, None)
                 continue
             told = self._told.setdefault(topic_id, {})
             told.update({number: _info(number, state) for number, state in states.items()})
@@ -57,11 +59,6 @@ class ClusterCatalog(TopicCatalog):
             present = self._topics.get(name)
             if present is None or present.topic_id != topic_id:
                 self.refresh(name)
-
-    def _forget(self, name: str, topics: dict[str, TopicInfo]) -> None:
-        present = topics.pop(name, None)
-        if present is not None:
-            self._told.pop(present.topic_id, None)
 
     def _partitions(self, name: str, topic: TopicNode) -> Partitions:
         told = self._told.get(topic.topic_id, {})

@@ -128,6 +128,7 @@ class Controlling:
             ControllerStore.DELETIONS: OnLoop(loop, partial(self._told, session, self._deletions_changed)),
             ControllerStore.DISKS: OnLoop(loop, partial(self._told, session, self._disks_failed)),
         }
+        self._waiting.clear()  # events of the last session count for nothing
         self._store = ControllerStore(session, self._config, self._now_ms, watches.__getitem__)
         self._put("elect", lambda controller: controller.elect())
 
@@ -239,10 +240,10 @@ class Controlling:
             _logger.info("broker %d is the controller no more: %s", self._config.broker_id, error.message)
             self._resign()
             self._refuse(event)
-            if isinstance(error, SessionExpiredError):
-                self._store = None  # until the next session is open
-            else:
+            if not isinstance(error, SessionExpiredError):
                 self._put("chair", self._look_at_chair)
+            elif self._store is store:
+                self._store = None  # until the next session is open
         except MillraceError as error:
             if isinstance(error, CoordinationError):
                 await self._start_over(event, store, error)
@@ -267,7 +268,7 @@ class Controlling:
         await asyncio.sleep(self._pause_s)
         try:
             await self._administer(store.resign)
-        except CoordinationError as problem:
+        except MillraceError as problem:
             _logger.info("the controller's chair could not be left: %s", problem.message)
         self._put("chair", self._look_at_chair)
 

@@ -13,10 +13,14 @@ from millrace_broker.metadata.topics import TopicInfo
 
 
 class Told:
-    """The controller does it. ``on_configured`` takes over a topic's configuration on this broker."""
+    """The controller does it.
 
-    def __init__(self, on_configured: Callable[[str, TopicConfig], None]) -> None:
+    ``on_configured`` takes over a topic's configuration here, ``on_gone`` is told of topics that no longer answer.
+    """
+
+    def __init__(self, on_configured: Callable[[str, TopicConfig], None], on_gone: Callable[[TopicInfo], None]) -> None:
         self._on_configured: Final = on_configured
+        self._on_gone: Final = on_gone
 
     def nodes(self, topic: str, assignment: Assignment) -> list[Operation]:
         """The controller writes down who leads."""
@@ -31,6 +35,7 @@ class Told:
 
     def deleted(self, topic: TopicInfo) -> None:
         """The controller tells brokers to delete the logs, and removes the nodes when all have."""
+        self._on_gone(topic)
 
     def configured(self, topic: str, config: TopicConfig) -> None:
         """Take it over here at once; other brokers hear of it."""

@@ -89,6 +89,8 @@ class IsrRequests:
                 _logger.info("the controller does not know this broker's last registration yet: %s", error.message)
             except MillraceError as error:
                 _logger.debug("changes of %d ISRs are asked for again: %s", len(changes), error.message)
+            except Exception:
+                _logger.exception("changes of %d ISRs are asked for again", len(changes))
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 

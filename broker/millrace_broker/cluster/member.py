@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -54,6 +54,7 @@ from millrace_broker.log import LogManager, read_meta_properties
 from millrace_broker.membership import Opened
 from millrace_broker.metadata import LiveBroker, TopicInfo, registration
 from millrace_broker.metadata.changes import Deployment
+from millrace_broker.metadata.rules import is_topic_name
 from millrace_broker.replication import check_controller_epoch
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ _logger = logging.getLogger(__name__)
 _PAUSE_S: Final = 0.5
 """Between attempts to open a session."""
 _SHUTDOWN_TIMEOUT_S: Final = 30.0
+_FINDING_MS: Final = 1_000
+"""How long the leaders of a topic are waited for that this broker has not heard of yet."""
 
 
 class Member:
@@ -127,7 +130,7 @@ class Member:
         """The controller says what follows."""
         self._on_gone = on_gone
         self._changed_configs = ChangedConfigs(self._broker)
-        return Told(self._changed_configs.take_topic)
+        return Told(self._changed_configs.take_topic, on_gone)
 
     def _config_changed(self, entity: str) -> None:
         self._changed_configs.take(entity)
@@ -202,7 +205,9 @@ class Member:
                 patience_s = 2 * self._broker.config.zookeeper.zookeeper_session_timeout_ms / 1000
                 await self._begin(session, patience_s)
                 # While it was away, topics may have been deleted of which nobody tells it any more.
+                known = self._catalog.topics
                 await self._broker.administer(self._catalog.load)
+                self._tell_gone(known, known)
             except registration.BrokerIdTakenError as error:
                 self._broker.fail(error)
                 return
@@ -281,13 +286,18 @@ class Member:
         self._take_live({each.broker_id: each for each in brokers})
         before = self._catalog.topics
         topics = await self._broker.administer(self._catalog.tell, request)
-        after = self._catalog.topics
+        self._tell_gone(before, topics)
         for name in topics:
+            self._waits.check(name)
+        self._heard.set()
+
+    def _tell_gone(self, before: Mapping[str, TopicInfo], names: Iterable[str]) -> None:
+        """Tell of those topics of ``before`` that are there no more, or made anew."""
+        after = self._catalog.topics
+        for name in names:
             gone = before.get(name)
             if gone is not None and (name not in after or after[name].topic_id != gone.topic_id):
                 self._on_gone(gone)
-            self._waits.check(name)
-        self._heard.set()
 
     def _check(self, request: BrokerRequest) -> None:
         check_controller_epoch(self._controller_epoch, request.controller_epoch)
@@ -369,6 +379,11 @@ class Member:
         if not self._heard.is_set():
             raise BrokerUnavailableError(f"broker {self._id} starts, and has not heard of the others yet: try again")
         return tuple(self._brokers.values())
+
+    async def find(self, topic: str) -> None:
+        """Look for a topic that was created by way of another broker, and wait a moment until its leaders are told."""
+        if is_topic_name(topic) and await self._broker.administer(self._catalog.refresh, topic) is not None:
+            await self.led([topic], _FINDING_MS)
 
     async def led(self, topics: Sequence[str], timeout_ms: int) -> Sequence[str]:
         """Wait until all partitions of topics have leaders; returns the topics for which the time was too short."""

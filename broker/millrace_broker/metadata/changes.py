@@ -137,7 +137,7 @@ class TopicChanges:
         After a ``StorageError`` the topic is gone for clients and its files are deleted at the next start.
         ``TopicDeletionDisabledError`` where ``delete.topic.enable`` is false.
         """
-        topic = self._catalog.topic(name)
+        topic = self._topic(name)
         if not self._config.delete_topic_enable:
             raise TopicDeletionDisabledError(f"topic {name} stays: delete.topic.enable is false at the broker")
         self._delete(topic)
@@ -165,7 +165,7 @@ class TopicChanges:
         Raises ``InvalidPartitionsError`` if that is no raise, ``ReassignmentInProgressError``,
         ``InvalidReplicaAssignmentError``.
         """
-        self._catalog.topic(name)
+        self._topic(name)
         path = paths.topic_path(name)
         while True:
             data, stat = self._coordination.get(path)
@@ -185,6 +185,12 @@ class TopicChanges:
             raise UnknownTopicOrPartitionError(f"topic {name} was deleted meanwhile")
         self.deployment.created(topic, new)
         return topic
+
+    def _topic(self, name: str) -> TopicInfo:
+        """A topic, also one of which this broker has not heard yet. Raises ``UnknownTopicOrPartitionError``."""
+        if name not in self._catalog.topics and rules.is_topic_name(name):
+            self._catalog.refresh(name)
+        return self._catalog.topic(name)
 
     def _more_partitions(
         self, name: str, node: TopicNode, count: int, chosen: Mapping[int, tuple[int, ...]] | None
@@ -224,7 +230,7 @@ class TopicChanges:
         self, name: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False
     ) -> None:
         """Set and remove options of a topic. Raises ``InvalidConfigError``; then nothing has changed."""
-        topic = self._catalog.topic(name)
+        topic = self._topic(name)
         both = sorted(removals & values.keys())
         if both:
             raise InvalidRequestError(f"{', '.join(both)} of topic {name} is both set and deleted")
@@ -256,7 +262,7 @@ class TopicChanges:
         """
         from millrace.schemas import check_evolution, deserialize_schema, serialize_schema
 
-        topic = self._catalog.topic(name)
+        topic = self._topic(name)
         if not topic.is_typed:
             raise InvalidRequestError(f"topic {name} is opaque and has no schema to evolve: create a typed topic")
         present = topic.schemas[-1]

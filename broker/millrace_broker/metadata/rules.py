@@ -35,6 +35,11 @@ def check_topic_name(name: str) -> None:
         raise InvalidTopicError(f"{name!r} is no topic name: expected only the characters a-z A-Z 0-9 . _ -")
 
 
+def is_topic_name(name: str) -> bool:
+    """Whether a topic may be called so."""
+    return 0 < len(name) <= NAME_LENGTH_MAX and name not in (".", "..") and _NAME.fullmatch(name) is not None
+
+
 def check_collision(name: str, existing: Iterable[str]) -> None:
     """Raise ``InvalidTopicError`` when ``name`` differs from another topic's only in ``.`` and ``_``.
 

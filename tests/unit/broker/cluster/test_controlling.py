@@ -232,3 +232,18 @@ def test_a_broker_that_goes_is_led_for_and_comes_back() -> None:
             await eventually(lambda: node.told[TopicPartition("t", 0)].leader == 1)
 
     asyncio.run(scenario())
+
+
+def test_a_session_that_follows_before_the_last_one_was_looked_at_is_run_for_controller_under() -> None:
+    async def scenario() -> None:
+        async with Cluster(0) as cluster:
+            node = cluster.nodes[0]
+            for _ in range(3):
+                node.expire()  # its events are in the queue, and not handled yet
+                await asyncio.sleep(0)
+            await eventually(lambda: cluster.active == [0])
+            first = node.session
+            cluster.store.expire(first.session_id)
+            await eventually(lambda: node.session is not first and cluster.active == [0])
+
+    asyncio.run(scenario())
