@@ -154,7 +154,13 @@ def _(node: AnswerNode, given: tuple[Layout, ...]) -> Layout:
     asked, right = given
     if not right.table:
         raise TopologyError(f"{node.name}: {node.parents[1]} is no table: to_table() first")
-    check_alike(node, asked, right)
+    wanted, found = asked.schema.field(KEY).type, [right.schema.field(name).type for name in right.key]
+    if right.windowed or found != [wanted]:
+        raise TopologyError(
+            f"{node.name}: the foreign key is {wanted}, the key of {node.parents[1]} is "
+            f"{'windowed ' if right.windowed else ''}{', '.join(map(str, found))}: say of which type the foreign key "
+            "is, foreign_key_type='long', and let the right table have a key of one column"
+        )
     return Layout(schema=asked.schema, key=asked.key, bucket_columns=None)
 
 

@@ -51,8 +51,9 @@ class SessionWindowsStep(FoldStep):
         fold = node.folds[work.sides[turn]]
         assert fold.merger is not None
         found = store.find(key, time_ms - window.gap_ms, time_ms + window.gap_ms)
-        start = min([time_ms, *(session.start for session, _ in found)])
-        end = max([time_ms, *(session.end for session, _ in found)])
+        start = end = time_ms
+        for session, _ in found:
+            start, end = min(start, session.start), max(end, session.end)
         if end < closed_ms:
             out.dropped += 1
             return

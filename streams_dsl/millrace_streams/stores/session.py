@@ -1,19 +1,24 @@
 """The session store: a value per key and session, from its first to its last record, kept for a retention.
 
 A session can be read as long as ``end > newest end - retention``. Two heaps tell which sessions end next: one that is
-deleted stays in them until its turn comes, since taking it out would cost as much as there are sessions.
+deleted stays in them until its turn comes or most are such, since taking it out would cost as much as there are
+sessions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from typing import Any, cast
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, cast
 
 from millrace_streams.serdes import sort_key
 from millrace_streams.stores.base import ObjectStore
 from millrace_streams.windows import Windowed
+
+_NOTHING: Final = object()
+_DELETED_MIN: Final = 1024
+"""So many deleted sessions are not worth a search for them."""
 
 
 @dataclass(slots=True)
@@ -24,6 +29,7 @@ class SessionStore(ObjectStore):
     _to_end: list[tuple[int, int, Any, int]] = field(default_factory=list)
     _to_expire: list[tuple[int, int, Any, int]] = field(default_factory=list)
     _filed: int = 0
+    _kept: int = 0
 
     @property
     def oldest_ms(self) -> int:
@@ -32,14 +38,18 @@ class SessionStore(ObjectStore):
 
     def find(self, key: Any, earliest_end_ms: int, latest_start_ms: int) -> list[tuple[Windowed, Any]]:
         """A key's sessions that end no earlier and start no later than this, by their end."""
+        sessions = self._sessions.get(key)
+        if sessions is None:
+            return []
         earliest_end_ms = max(earliest_end_ms, self.oldest_ms)
         found = [
-            (end, start, value)
-            for (start, end), value in self._sessions.get(key, {}).items()
+            (Windowed(key, start, end), value)
+            for (start, end), value in sessions.items()
             if end >= earliest_end_ms and start <= latest_start_ms
         ]
-        found.sort(key=lambda session: session[:2])
-        return [(Windowed(key, start, end), value) for end, start, value in found]
+        if len(found) > 1:
+            found.sort(key=lambda session: (session[0].end, session[0].start))
+        return found
 
     def ended(self, first_ms: int, last_ms: int) -> list[tuple[Windowed, Any]]:
         """All keys' sessions that end from ``first_ms`` to ``last_ms``, by end and then key.
@@ -56,8 +66,10 @@ class SessionStore(ObjectStore):
 
     def put(self, session: Windowed, value: Any) -> None:
         """Set the value of a session; None deletes it."""
-        self._remember(session, self.entry(session))
-        self.numbers["newest_end"] = max(self.number("newest_end"), session.end)
+        if session not in self._undo:
+            self._undo[session] = self.entry(session)
+        if session.end > self.number("newest_end"):
+            self.numbers["newest_end"] = session.end
         self.restore(session, value)
 
     def restore(self, identity: Hashable, entry: Any) -> None:
@@ -68,9 +80,7 @@ class SessionStore(ObjectStore):
             return
         sessions = self._sessions.setdefault(key, {})
         if (start, end) not in sessions:
-            self._filed += 1
-            heappush(self._to_end, (end, self._filed, key, start))
-            heappush(self._to_expire, (end, self._filed, key, start))
+            self._file(key, start, end)
         sessions[start, end] = entry
 
     def expire(self, *, until_ms: int | None = None) -> None:
@@ -104,6 +114,21 @@ class SessionStore(ObjectStore):
         sessions = self._sessions.get(key)
         if sessions is None:
             return
-        sessions.pop((start, end), None)
+        if sessions.pop((start, end), _NOTHING) is not _NOTHING:
+            self._kept -= 1
         if not sessions:
             del self._sessions[key]
+
+    def _file(self, key: Any, start: int, end: int) -> None:
+        self._kept += 1
+        self._filed += 1
+        place = (end, self._filed, key, start)
+        heappush(self._to_end, place)
+        heappush(self._to_expire, place)
+        if len(self._to_expire) > 2 * self._kept + _DELETED_MIN:
+            kept = {(key, start, end) for key, each in self._sessions.items() for start, end in each}
+            kept.add((key, start, end))
+            self._to_end = [place for place in self._to_end if (place[2], place[3], place[0]) in kept]
+            self._to_expire = [place for place in self._to_expire if (place[2], place[3], place[0]) in kept]
+            heapify(self._to_end)
+            heapify(self._to_expire)

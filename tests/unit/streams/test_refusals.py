@@ -118,6 +118,10 @@ def test_misuse_is_refused_where_it_is_written(build: Callable[[StreamsBuilder],
             r"the key \(key int64\).*: both keys must have the same types",
         ),
         (
+            lambda b: table(b).join(table(b, "r", key="long"), both, foreign_key=lambda v: v).to_stream().to("o"),
+            "the foreign key is string, the key of KTABLE-SOURCE-0000000003 is int64: say of which type",
+        ),
+        (
             lambda b: stream(b).merge(stream(b, "r", value="string")).to("o"),
             "only what is alike can be merged: select",
         ),

@@ -78,6 +78,16 @@ def test_sessions_end_and_expire_in_order(script: list[tuple[Windowed, int | Non
     assert dict(store.packed_entries()) == {session: v for session, v in model.items() if session.end >= oldest}
 
 
+def test_a_session_that_grows_leaves_little_behind() -> None:
+    store = SessionStore(StoreSpec(name="s", kind="session", layout=LAYOUT, retention_ms=10**9))
+    for end in range(20_000):
+        store.put(Windowed("a", 0, end - 1), None)
+        store.put(Windowed("a", 0, end), end)
+    assert len(store._to_expire) < 2000
+    assert len(store._to_end) < 2000
+    assert store.ended(0, 10**9) == [(Windowed("a", 0, 19_999), 19_999)]
+
+
 @given(st.lists(st.tuples(keys, st.none() | st.integers(0, 9), st.integers(0, 99)), max_size=20), st.integers(0, 20))
 def test_values_are_set_at_once_as_one_by_one(script: list[tuple[str, int | None, int]], before: int) -> None:
     one, other = (KeyValueStore(StoreSpec(name="k", kind="key_value", layout=LAYOUT)) for _ in range(2))
