@@ -65,8 +65,8 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
     ) -> TopicDescription | None:
         """Create a topic, typed when a ``schema`` is given (anything that ``parse_schema`` takes).
 
-        -1 is the broker's default; ``assignment`` says which brokers get which partition instead. Returns the topic as it
-        is now; ``None`` with ``validate_only``, which only checks. Raises ``TopicExistsError``, ``InvalidTopicError``,
+        -1 is the broker's default; ``assignment`` says which brokers get which partition instead. Returns the topic as
+        it is now; ``None`` with ``validate_only``, which only checks. Raises ``TopicExistsError``, ``InvalidTopicError``,
         ``InvalidPartitionsError``, ``InvalidReplicationFactorError``, ``InvalidReplicaAssignmentError``,
         ``InvalidConfigError``, ``SchemaError``.
         """
