@@ -29,6 +29,7 @@ from millrace_broker.cluster import administration
 from millrace_broker.cluster.catalog import ClusterCatalog
 from millrace_broker.cluster.changed_configs import ChangedConfigs
 from millrace_broker.cluster.controlling import Controlling
+from millrace_broker.cluster.deliveries import Deliveries
 from millrace_broker.cluster.deployment import Told
 from millrace_broker.cluster.isr_requests import IsrRequests
 from millrace_broker.cluster.notifications import Notifications, notice
@@ -37,11 +38,7 @@ from millrace_broker.cluster.waiting import TopicWaits
 from millrace_broker.cluster.wire import (
     Answers,
     alter_partition_message,
-    leader_and_isr_message,
-    read_errors,
     read_isr_answers,
-    stop_replica_message,
-    update_metadata_message,
 )
 from millrace_broker.controller import IsrChange, Leadership, ReplicaAssignment, TopicPartition
 from millrace_broker.controller.requests import (
@@ -78,7 +75,6 @@ class Member:
         self._directories: Final = directories
         self._id: Final = broker.config.broker_id
         self._brokers: dict[int, LiveBroker] = {}
-        self._addresses: dict[int, LiveBroker] = {}
         self._controller_id = -1
         self._controller_epoch = 0
         self.broker_epoch = -1
@@ -89,8 +85,13 @@ class Member:
         """The session that is over and for which another one is being opened."""
         self._waits: Final = TopicWaits(broker.timer)
         self._isr_requests: Final = IsrRequests(self._send_isr_changes)
+        self._deliveries: Final = Deliveries(broker, self)
         self.controlling: Final = Controlling(
-            broker.config, broker.clock.now_ms, broker.administer, self._deliver, self._take_brokers
+            broker.config,
+            broker.clock.now_ms,
+            broker.administer,
+            self._deliveries.deliver,
+            self._deliveries.take_brokers,
         )
 
     # --- opening, in the administration thread -----------------------------------------------------------------
@@ -316,41 +317,6 @@ class Member:
         self._broker.replicas.brokers_alive(frozenset(brokers))
 
     # --- what this broker says -----------------------------------------------------------------------------------
-
-    def _take_brokers(self, nodes: Mapping[int, BrokerNode]) -> None:
-        """The controller here has read where brokers are."""
-        self._addresses = {each: registration.live_broker(each, node) for each, node in nodes.items()}
-        for broker in self._addresses.values():
-            self._broker.peers.know(broker.broker_id, broker.host, broker.port)
-
-    async def _deliver(self, broker_id: int, request: BrokerRequest) -> Answers:
-        """Bring a request of the controller here to a broker."""
-        if broker_id == self._id:
-            return await self._deliver_here(request)
-        timeout_s = self._broker.config.controller_socket_timeout_ms / 1000
-        call = partial(self._broker.peers.call, broker_id, timeout_s=timeout_s)
-        match request:
-            case LeaderAndIsrRequest():
-                answer: Any = await call("LeaderAndIsr", leader_and_isr_message(request, self._addresses))
-            case StopReplicaRequest():
-                answer = await call("StopReplica", stop_replica_message(request))
-            case UpdateMetadataRequest():
-                await call("UpdateMetadata", update_metadata_message(request, self._addresses))
-                return {}
-        return read_errors(answer.topics)
-
-    async def _deliver_here(self, request: BrokerRequest) -> Answers:
-        known = self._addresses
-        match request:
-            case LeaderAndIsrRequest():
-                return await self.leader_and_isr(
-                    request, [known[each] for each in request.live_leaders if each in known]
-                )
-            case StopReplicaRequest():
-                return await self.stop_replica(request)
-            case UpdateMetadataRequest():
-                await self.update_metadata(request, [known[each] for each in request.live_brokers if each in known])
-                return {}
 
     async def _send_isr_changes(
         self, changes: Mapping[TopicPartition, IsrChange]

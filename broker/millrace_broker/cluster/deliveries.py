@@ -1,0 +1,71 @@
+"""Bringing what the controller of this broker says to the brokers: over the network, or to this one at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.coordination.nodes import BrokerNode
+from millrace_broker.cluster.wire import (
+    Answers,
+    leader_and_isr_message,
+    read_errors,
+    stop_replica_message,
+    update_metadata_message,
+)
+from millrace_broker.controller.requests import (
+    BrokerRequest,
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from millrace_broker.metadata import LiveBroker, registration
+
+if TYPE_CHECKING:
+    from millrace_broker.broker import Broker
+    from millrace_broker.cluster.member import Member
+
+
+class Deliveries:
+    """The controller's way to the brokers. For the event loop's thread."""
+
+    def __init__(self, broker: Broker, member: Member) -> None:
+        self._broker: Final = broker
+        self._member: Final = member
+        self._addresses: dict[int, LiveBroker] = {}
+
+    def take_brokers(self, nodes: Mapping[int, BrokerNode]) -> None:
+        """The controller has read where brokers are."""
+        self._addresses = {each: registration.live_broker(each, node) for each, node in nodes.items()}
+        for broker in self._addresses.values():
+            self._broker.peers.know(broker.broker_id, broker.host, broker.port)
+
+    async def deliver(self, broker_id: int, request: BrokerRequest) -> Answers:
+        """Bring a request to a broker; returns its answers. Raises its error, ``BrokerUnavailableError``."""
+        if broker_id == self._broker.config.broker_id:
+            return await self._deliver_here(request)
+        timeout_s = self._broker.config.controller_socket_timeout_ms / 1000
+        call = partial(self._broker.peers.call, broker_id, timeout_s=timeout_s)
+        match request:
+            case LeaderAndIsrRequest():
+                answer: Any = await call("LeaderAndIsr", leader_and_isr_message(request, self._addresses))
+            case StopReplicaRequest():
+                answer = await call("StopReplica", stop_replica_message(request))
+            case UpdateMetadataRequest():
+                await call("UpdateMetadata", update_metadata_message(request, self._addresses))
+                return {}
+        return read_errors(answer.topics)
+
+    async def _deliver_here(self, request: BrokerRequest) -> Answers:
+        known = self._addresses
+        match request:
+            case LeaderAndIsrRequest():
+                leaders = [known[each] for each in request.live_leaders if each in known]
+                return await self._member.leader_and_isr(request, leaders)
+            case StopReplicaRequest():
+                return await self._member.stop_replica(request)
+            case UpdateMetadataRequest():
+                brokers = [known[each] for each in request.live_brokers if each in known]
+                await self._member.update_metadata(request, brokers)
+                return {}
