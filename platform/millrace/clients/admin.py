@@ -66,9 +66,10 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
         """Create a topic, typed when a ``schema`` is given (anything that ``parse_schema`` takes).
 
         -1 is the broker's default; ``assignment`` says which brokers get which partition instead. Returns the topic as
-        it is now; ``None`` with ``validate_only``, which only checks. Raises ``TopicExistsError``, ``InvalidTopicError``,
-        ``InvalidPartitionsError``, ``InvalidReplicationFactorError``, ``InvalidReplicaAssignmentError``,
-        ``InvalidConfigError``, ``SchemaError``.
+        it is now; ``None`` with ``validate_only``, which only checks.
+
+        Raises ``TopicExistsError``, ``InvalidTopicError``, ``InvalidPartitionsError``,
+        ``InvalidReplicationFactorError``, ``InvalidReplicaAssignmentError``, ``InvalidConfigError``, ``SchemaError``.
         """
         arrow_schema = b""
         if schema is not None:
