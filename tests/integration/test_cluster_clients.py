@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -136,3 +137,44 @@ def test_a_topic_is_found_at_once_at_brokers_that_have_not_heard_of_it_yet(clust
             assert three.describe_configs(name)["retention.ms"].value == "5"
             three.alter_configs(name, {"retention.ms": "6"})
             two.delete_topic(name)
+
+
+def test_all_brokers_are_restarted_in_turn_and_nothing_is_lost_doubled_or_out_of_order(
+    cluster: Cluster, topic: str
+) -> None:
+    partitions = 3
+    cluster.admin.create_topic(topic, partitions=partitions, replication_factor=3, configs={"min.insync.replicas": "2"})
+    ending = threading.Event()
+    sent: dict[int, list[bytes]] = {number: [] for number in range(partitions)}
+    futures = []
+
+    def write() -> None:
+        with Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", **QUICK}) as producer:
+            number = 0
+            while not ending.is_set():
+                value = b"%d" % number
+                futures.append(producer.send(topic, value, partition=number % partitions))
+                sent[number % partitions].append(value)
+                number += 1
+                if number % 20 == 0:
+                    producer.flush()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for broker_id in (1, 2, 3):
+            cluster.stop(broker_id)
+            cluster.start(broker_id)
+            eventually(lambda: all(len(cluster.isr(topic, number)) == 3 for number in range(partitions)))
+    finally:
+        ending.set()
+        writer.join()
+    for future in futures:
+        future.result(20)
+    with Consumer({"bootstrap.servers": cluster.bootstrap_servers, "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
+        found: dict[int, list[bytes]] = {number: [] for number in range(partitions)}
+        while sum(map(len, found.values())) < len(futures):
+            for record in consumer.poll(5_000):
+                found[record.partition].append(record.value)
+    assert found == sent
