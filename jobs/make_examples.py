@@ -15,7 +15,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from threading import Event
+
+import pyarrow as pa
 
 from millrace.clients import Admin, Producer
 from millrace.errors import TopicExistsError
@@ -24,6 +27,7 @@ from millrace_streams.demo.examples import EXAMPLES
 from pyspark_millrace.job import JobParser, run_job, say
 
 _CHUNK_ROWS = 16_384
+_PLANES_FROM = datetime(2013, 1, 1, tzinfo=UTC)
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -45,11 +49,13 @@ def fill(parsed: argparse.Namespace) -> None:
     if parsed.data == "planes":
         table = read_planes()
         key_columns: tuple[str, ...] = ("tailnum",)
-        time_column = None
+        # They were there before the flights, which a run over all that is retained must know.
+        times = pa.repeat(pa.scalar(_PLANES_FROM, pa.timestamp("us", "UTC")), table.num_rows)
     else:
         example = EXAMPLES[parsed.data]
         table = example.table(parsed.rows, parsed.seed)
-        key_columns, time_column = example.key_columns, example.time_column
+        key_columns = example.key_columns
+        times = table[example.time_column] if example.time_column is not None else None
     servers = {"bootstrap.servers": parsed.bootstrap_servers}
     with Admin(servers) as admin:
         try:
@@ -65,7 +71,8 @@ def fill(parsed: argparse.Namespace) -> None:
             say(f"{topic} is there already: appending to it")
     with Producer(servers) as producer:
         for start in range(0, table.num_rows, _CHUNK_ROWS):
-            producer.send_table(topic, table.slice(start, _CHUNK_ROWS), timestamps=time_column)
+            stamps = None if times is None else times.slice(start, _CHUNK_ROWS)
+            producer.send_table(topic, table.slice(start, _CHUNK_ROWS), timestamps=stamps)
     say(f"{table.num_rows:,} rows -> {topic} at {parsed.bootstrap_servers}")
 
 

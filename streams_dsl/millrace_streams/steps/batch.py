@@ -43,7 +43,19 @@ NO_ROWS: Final = np.zeros(0, dtype=np.int64)
 class Batch:
     """Records or changes in order; immutable. Made by ``of_frame`` or ``of_lists``."""
 
-    __slots__ = ("_frame", "_keys", "_like", "_olds", "_taken", "_times", "_values", "height", "latest", "layout")
+    __slots__ = (
+        "_frame",
+        "_keys",
+        "_like",
+        "_olds",
+        "_rest",
+        "_taken",
+        "_times",
+        "_values",
+        "height",
+        "latest",
+        "layout",
+    )
 
     def __init__(self, layout: Layout, height: int) -> None:
         """An empty shell: use ``of_frame`` or ``of_lists``."""
@@ -55,9 +67,11 @@ class Batch:
         self._values: list[Any] | None = None
         self._times: list[int] | None = None
         self._olds: list[Any] | None = None
-        # Where to find what is not there yet: all of it in rows of another batch, or keys and times in a like one.
+        # Where to find what is not there yet: all of it in rows of another batch, keys and times in a like one, or
+        # values and times in one that is the same but for the key.
         self._taken: tuple[Batch, Rows] | None = None
         self._like: Batch | None = None
+        self._rest: Batch | None = None
 
     @classmethod
     def of_frame(cls, layout: Layout, frame: pl.DataFrame, *, olds: list[Any] | None = None) -> Batch:
@@ -130,6 +144,10 @@ class Batch:
         return self._olds if self._olds is not None else [None] * self.height
 
     def _made_of_lists(self) -> pl.DataFrame:
+        if self._rest is not None and self._rest.in_columns:
+            others = [name for name in self.layout.names if name not in self.layout.key]
+            frame = self._rest.frame.select(*others, TIMESTAMP).with_columns(key_columns_of(self.layout, self.keys))
+            return frame.select(*self.layout.names, TIMESTAMP)
         if self._like is not None and self._like.in_columns:
             kept = self._like.frame.select(*self.layout.key_columns, TIMESTAMP)
         else:
@@ -151,8 +169,9 @@ class Batch:
 
     def _found(self, name: str) -> list[Any] | None:
         """A list out of the batch that has it; None if there is none, or columns to make it of."""
-        if self._like is not None:
-            found: list[Any] = getattr(self._like, name)
+        alike = self._like if self._like is not None else self._rest
+        if alike is not None:
+            found: list[Any] = getattr(alike, name)
             return found
         if self._taken is None:
             return None
@@ -164,7 +183,7 @@ class Batch:
     def with_layout(self, layout: Layout) -> Batch:
         """The same rows, seen as of another layout with the same columns."""
         batch = Batch(layout, self.height)
-        batch._frame, batch._taken, batch._like = self._frame, self._taken, self._like
+        batch._frame, batch._taken, batch._like, batch._rest = self._frame, self._taken, self._like, self._rest
         batch._keys, batch._values, batch._times = self._keys, self._values, self._times
         return batch
 
@@ -172,6 +191,14 @@ class Batch:
         """The same keys and times with other values, of the same layout or of one with the same key."""
         batch = Batch(layout if layout is not None else self.layout, self.height)
         batch._values, batch._like = values, self
+        return batch
+
+    def with_keys(self, keys: list[Any], layout: Layout) -> Batch:
+        """The same values and times under other keys; ``layout`` has them in a column of its own."""
+        if not layout.scalar:
+            return Batch.of_lists(layout, keys, self.values, self.times)
+        batch = Batch(layout, self.height)
+        batch._keys, batch._rest = keys, self
         return batch
 
     def with_times(self, times: pl.Series) -> Batch:

@@ -33,6 +33,5 @@ class SelectKeyFunctionStep(StatelessStep):
         """Call the function."""
         node = self.operator.node
         assert isinstance(node, SelectKeyFunctionNode)
-        keys, batch = inputs.call_rows(node.name, node.function), inputs.batch
-        result = Batch.of_lists(self.operator.result, keys, batch.values, batch.times)
-        return typed(node, Output(result), inputs)
+        keys = inputs.call_rows(node.name, node.function)
+        return typed(node, Output(inputs.batch.with_keys(keys, self.operator.result)), inputs)

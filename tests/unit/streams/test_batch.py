@@ -82,6 +82,23 @@ def test_other_values_go_with_the_same_keys_and_times(
     assert_is(batch, expected, data.draw(st.permutations(["keys", "values", "times", "frame"])))
 
 
+@pytest.mark.parametrize("columns", [True, False])
+@given(records=scalar_records, data=st.data())
+def test_other_keys_go_with_the_same_values_and_times(
+    columns: bool, records: list[Record], data: st.DataObject
+) -> None:
+    layout = Layout(
+        schema=pa.schema([("key", pa.int64()), ("value", pa.int64())]), key=("key",), bucket_columns=None, value="value"
+    )
+    keys = list(range(len(records)))
+    batch = batch_of(SCALAR, records, columns=columns).with_keys(keys, layout)
+    expected = [(key, value, time_ms) for key, (_, value, time_ms) in zip(keys, records, strict=True)]
+    rows = [row for row in keys if row % 2]
+    if data.draw(st.booleans()):
+        batch, expected = batch.take(rows), [expected[row] for row in rows]
+    assert_is(batch, expected, data.draw(st.permutations(["keys", "values", "times", "frame"])))
+
+
 def test_values_may_become_rows_of_another_layout_with_the_same_key() -> None:
     batch = batch_of(SCALAR, [("a", 1, 5), ("b", None, 6)], columns=True)
     layout = Layout(schema=pa.schema([("key", pa.string()), ("x", pa.float64())]), key=("key",), bucket_columns=None)

@@ -1,0 +1,43 @@
+"""``jobs/make_examples.py`` as users run it: topics filled with records of their time, appended to when run again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from millrace.clients import Admin, Consumer, TopicPartition
+
+JOB = Path(__file__).parents[2] / "jobs" / "make_examples.py"
+
+
+def fill(servers: str, *arguments: str) -> str:
+    command = [sys.executable, str(JOB), "--bootstrap-servers", servers, "--partitions", "1", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("data", "keys", "year"), [("requests", ("address",), 2024), ("lines", (), None), ("planes", ("tailnum",), 2013)]
+)
+def test_a_topic_is_filled_and_appended_to(broker, data, keys, year):
+    topic = f"made-{data}"
+    assert f"-> {topic} at" in fill(broker.bootstrap_servers, "--data", data, "--topic", topic, "--rows", "50")
+    assert "appending to it" in fill(broker.bootstrap_servers, "--data", data, "--topic", topic, "--rows", "50")
+    servers = {"bootstrap.servers": broker.bootstrap_servers}
+    with Admin(servers) as admin:
+        described = admin.describe_topic(topic)
+        end = admin.list_offsets({TopicPartition(topic, 0): -1})[TopicPartition(topic, 0)].offset
+    assert described.key_columns == keys
+    assert end == (2 * 3322 if data == "planes" else 100)
+    with Consumer(servers) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek(TopicPartition(topic, 0), 0)
+        table = consumer.poll_table(timeout_ms=10_000, metadata=True)
+    assert isinstance(table, pa.Table)
+    assert table.num_rows > 0
+    assert year is None or {time.year for time in table["__timestamp"].to_pylist()} == {year}
