@@ -39,6 +39,7 @@ _SESSION_LOST: Final = (FetchSessionIdNotFoundError, InvalidFetchSessionEpochErr
 _IDLE_S: Final = 1.0
 """How long a fetcher without a question waits before it asks its machines again; whatever is new wakes it."""
 _THROTTLED_S: Final = 0.2
+_SOON_MS: Final = 100
 
 Asked = dict[PartitionKey, tuple[HostedReplica, Follower, Question]]
 
@@ -289,3 +290,6 @@ class SourceFetcher:
     ) -> None:
         _logger.info("%s: broker %d answered, or its answer led to: %s", replica.name, self._source, error.message)
         follower.failed(question, error, now_ms)
+        wait_ms = follower.asked_again_ms - now_ms
+        if 0 < wait_ms <= _SOON_MS:  # not only once the others' question, which may wait, has been answered
+            asyncio.get_running_loop().call_later((wait_ms + 2) / 1000, self.wake)

@@ -14,10 +14,21 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
-from millrace.errors import FencedLeaderEpochError, MillraceError, OffsetOutOfRangeError
+from millrace.errors import (
+    FencedLeaderEpochError,
+    MillraceError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    UnknownLeaderEpochError,
+)
 from millrace_broker.replication.model import EpochEnd, LogView, PartitionDecision, ReplicationSettings
 from millrace_broker.replication.truncation import truncation_point
+
+_SOON_MS: Final = 50
+_SOON_MAX: Final = 20
+"""A leader that is about to be told that it leads is asked so often, so soon: producers wait for this replica."""
 
 
 class Stage(enum.Enum):
@@ -117,6 +128,7 @@ class Follower:
         self._high_watermark = min(high_watermark, log.log_end_offset)
         self._stage = Stage.FETCHING if decision.leader >= 0 else Stage.WAITING
         self._asked_again_ms = 0
+        self._soon_left = _SOON_MAX
         if self._stage is Stage.FETCHING and log.epochs.latest is not None and not settings.does_truncate_on_fetch:
             self._stage = Stage.COMPARING
 
@@ -129,6 +141,11 @@ class Follower:
     def high_watermark(self) -> int:
         """What it knows to be on all replicas in sync: at most what its leader knew at the last fetch."""
         return self._high_watermark
+
+    @property
+    def asked_again_ms(self) -> int:
+        """When it asks again after a failure."""
+        return self._asked_again_ms
 
     def begin(self) -> tuple[Effect, ...]:
         """What to do before the first question: without epochs, only what is before the watermark is sure."""
@@ -200,7 +217,11 @@ class Follower:
         elif isinstance(error, OffsetOutOfRangeError) and self._stage is Stage.FETCHING:
             self._stage = Stage.OUT_OF_RANGE
         else:
-            self._asked_again_ms = now_ms + self._settings.replica_fetch_backoff_ms
+            backoff_ms = self._settings.replica_fetch_backoff_ms
+            if isinstance(error, UnknownLeaderEpochError | NotLeaderError) and self._soon_left > 0:
+                self._soon_left -= 1
+                backoff_ms = min(_SOON_MS, backoff_ms)
+            self._asked_again_ms = now_ms + backoff_ms
 
     def _is_current(self, question: Question) -> bool:
         return question.leader_epoch == self.epoch and self._stage is not Stage.WAITING

@@ -162,13 +162,26 @@ def test_fenced_it_waits_for_the_controller_and_otherwise_asks_again_later() -> 
     follower = following(log_of(0))
     asked = follower.question(NOW)
     assert asked is not None
-    follower.failed(asked, UnknownLeaderEpochError("not yet"), NOW)
+    follower.failed(asked, RequestTimedOutError("no answer"), NOW)
     assert follower.question(NOW + 999) is None
     assert follower.question(NOW + 1000) == asked
-    follower.failed(asked, RequestTimedOutError("no answer"), NOW)
     follower.failed(asked, FencedLeaderEpochError("over"), NOW)
     assert follower.stage is Stage.WAITING
     assert follower.question(NOW + 5000) is None
+
+
+def test_a_leader_that_is_about_to_be_told_is_asked_soon_but_not_for_ever() -> None:
+    follower = following(log_of(0))
+    asked, now = follower.question(NOW), NOW
+    assert asked is not None
+    for _ in range(20):
+        follower.failed(asked, UnknownLeaderEpochError("not yet"), now)
+        assert follower.question(now + 49) is None
+        now += 50
+        assert follower.question(now) == asked
+    follower.failed(asked, NotLeaderError("not yet"), now)
+    assert follower.question(now + 999) is None
+    assert follower.asked_again_ms == now + 1000
 
 
 def test_an_answer_to_an_older_question_changes_nothing() -> None:
