@@ -5,9 +5,9 @@ A test that kills or generates takes its number of rounds from a *dial*, an envi
 many seconds with each round. ``make soak`` (``tests/soak.py``) turns them all up. Other variables that tests know:
 
 * ``ORACLES``: directory of the conformance cases (default: ``tests/oracles``)
-* ``DEMO_KILL_SEED``, ``HISTORY_SEED``, ``SINK_KILL_SEED``, ``DELTA_KILL_SEED``, ``LOG_CRASH_SEED``,
-  ``COORDINATOR_CRASH_SEED``: repeat a kill test of the demo, clients, Spark's sink, jobs into Delta, a crash of
-  logs, of coordinators: a failing run prints it
+* ``DEMO_KILL_SEED``, ``HISTORY_SEED``, ``SINK_KILL_SEED``, ``DELTA_KILL_SEED``, ``STREAMS_KILL_SEED``,
+  ``LOG_CRASH_SEED``, ``COORDINATOR_CRASH_SEED``: repeat a kill test of the demo, clients, Spark's sink, jobs into
+  Delta, a topology, a crash of logs, of coordinators: a failing run prints it
 * ``FUZZ_CASES``, ``FUZZ_SEED``, ``FUZZ_FIRST``: how many cases the decoders are fuzzed with, and which
 * ``--hypothesis-profile=soak``: more examples in property tests that do not set a number of their own
 """
@@ -54,6 +54,7 @@ DIALS = {
     "HISTORY_KILL_ROUNDS": 10,
     "SINK_KILL_ROUNDS": 3,
     "DELTA_KILL_ROUNDS": 3,
+    "STREAMS_KILL_ROUNDS": 2,
 }
 """Rounds of the tests that can be turned up, as ``make test`` runs them."""
 

@@ -119,6 +119,13 @@ SUITES = (
         floor=3,
     ),
     Suite(
+        name="streams",
+        what="a topology whose records move twice; driver, workers and broker are killed: rounds",
+        arguments=["tests/integration/test_streams_kills.py"],
+        dials={"STREAMS_KILL_ROUNDS": 30},
+        floor=2,
+    ),
+    Suite(
         name="properties",
         what="all unit tests, their examples drawn anew each time: runs",
         arguments=["tests/unit", "--hypothesis-profile=soak", "-o", "timeout=3600"],

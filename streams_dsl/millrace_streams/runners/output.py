@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from millrace_streams.compiler import Plan
+from millrace_streams.graph import DeltaSinkNode
 from millrace_streams.layout import Layout
 from millrace_streams.runners.dead_letters import DEAD_LETTERS
 from millrace_streams.runners.packing import OUT, Unpacker
@@ -85,10 +86,12 @@ def count_outputs(results: DataFrame, plan: Plan) -> Counts:
 
 
 def rows_by_name(counts: Counts, plan: Plan) -> dict[str, int]:
-    """Rows by Delta table and topic."""
+    """Rows by Delta table and topic; a topic that has a table's name is told from it."""
     found: dict[str, int] = {}
     for node in plan.outputs:
         name = address(node)
+        if name in plan.topology.tables and not isinstance(node, DeltaSinkNode):
+            name = f"topic {name}"
         found[name] = found.get(name, 0) + counts.rows[node.name]
     return found
 

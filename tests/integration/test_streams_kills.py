@@ -1,0 +1,133 @@
+"""A topology whose records move twice, while driver, Python workers and broker are killed: the same tables and topic.
+
+The job is the one that users run; tables are read by delta-rs, the topic by a plain consumer.
+"""
+
+import json
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from millrace.clients import Admin, Consumer, Producer
+
+from .job_kills import DEADLINE_S, VICTIMS, Broker, Job, kill_one, wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+JOB = Path(__file__).parents[2] / "jobs" / "run_topology.py"
+TOPOLOGY = Path(__file__).with_name("killed_topology.py")
+ORDERS_PER_ROUND = 600
+BATCH_RECORDS = 150
+REGIONS = {f"c{number}": ("north", "south", "east")[number % 3] for number in range(40)}
+TOPICS = {"customers": 2, "orders": 3, "lines": 2}
+
+
+@pytest.fixture
+def broker(tmp_path):
+    broker = Broker(tmp_path)
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture
+def jobs(broker, tmp_path):
+    """Starts the job; all are killed in the end."""
+    started = []
+
+    def start(*more):
+        tables = [f"--table={name}={tmp_path / name}" for name in ("lines", "totals")]
+        arguments = ["--topology", TOPOLOGY, *tables, "--checkpoint", tmp_path / "checkpoint"]
+        arguments += ["--bootstrap-servers", broker.address, "--max-offsets-per-trigger", BATCH_RECORDS, *more]
+        started.append(Job(JOB, tmp_path / f"job-{len(started)}.log", arguments))
+        return started[-1]
+
+    yield start
+    for job in started:
+        job.kill()
+
+
+def lines_of(broker):
+    """What readers of the topic see, once nothing is open any more."""
+    config = {"bootstrap.servers": broker.address, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+    with Consumer(config) as consumer, Admin(broker.address) as admin:
+        partitions = consumer.partitions_for("lines")
+        latest = dict.fromkeys(partitions, "latest")
+        wait_for(
+            "open transactions to end",
+            lambda: admin.list_offsets(latest, isolation_level="read_committed") == admin.list_offsets(latest),
+        )
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        found = []
+
+        def has_all():
+            found.extend((record.key.decode(), json.loads(record.value)) for record in consumer.poll(200))
+            return all(consumer.position(partition) >= end for partition, end in ends.items())
+
+        wait_for("all records", has_all)
+        return found
+
+
+def table(path):
+    return DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+
+
+@pytest.mark.dial("STREAMS_KILL_ROUNDS", seconds=90)
+def test_killed_at_random_moments_it_comes_to_the_same(broker, jobs, tmp_path, rounds):
+    seed = int(os.environ.get("STREAMS_KILL_SEED", random.SystemRandom().randrange(2**32)))
+    print(f"STREAMS_KILL_SEED={seed}")
+    chance = random.Random(seed)
+    with Admin(broker.address) as admin:
+        for topic, partitions in TOPICS.items():
+            admin.create_topic(topic, partitions=partitions, configs={"retention.ms": "-1"})
+    with Producer(broker.address) as producer:
+        for customer, region in REGIONS.items():
+            producer.send("customers", region.encode(), key=customer.encode(), timestamp_ms=1)
+    orders = {}
+    victims = [victim for _ in range(-(-rounds // len(VICTIMS))) for victim in chance.sample(VICTIMS, len(VICTIMS))]
+    job, hits = jobs("--continuous", "--trigger-interval", "0 seconds"), 0
+    for victim in victims[:rounds]:
+        if not job.is_running:
+            job = jobs("--continuous", "--trigger-interval", "0 seconds")
+        wait_for("the job to begin", lambda job=job: "(checkpoint " in job.output or not job.is_running)
+        wait_for("a query", lambda job=job: (tmp_path / "checkpoint" / "offsets" / "0").exists() or not job.is_running)
+        before = job.batches
+        with Producer(broker.address) as producer:
+            for number in range(len(orders), len(orders) + ORDERS_PER_ROUND):
+                orders[f"o{number}"] = {"customer": chance.choice(list(REGIONS)), "amount": chance.randint(1, 100)}
+                value = json.dumps(orders[f"o{number}"]).encode()
+                producer.send("orders", value, key=f"o{number}".encode(), timestamp_ms=1000 + number)
+        wait_for("a batch", lambda job=job, before=before: job.batches > before or not job.is_running)
+        threading.Event().wait(chance.uniform(0, 2))
+        hits += job.is_running
+        kill_one(victim, job, broker, chance)
+    if job.is_running:
+        job.process.send_signal(signal.SIGTERM)
+        job.process.wait(DEADLINE_S)
+    # A broker's death may end the job, and be seen in the next round.
+    assert hits >= rounds // 2, job.output
+    last = jobs("--max-offsets-per-trigger", 1_000_000)
+    # It runs the batch that was cut off again, and then all that is left.
+    assert last.process.wait(2 * DEADLINE_S) == 0, last.output
+    check(broker, tmp_path, orders, f"STREAMS_KILL_SEED={seed}")
+
+
+def check(broker, directory, orders, replay):
+    expected = {
+        name: (order["customer"], {"order": name, **order, "region": REGIONS[order["customer"]]})
+        for name, order in orders.items()
+    }
+    written = [(row["key"], json.loads(row["value"])) for row in table(directory / "lines")]
+    for found in (written, lines_of(broker)):
+        assert len(found) == len(expected), replay
+        assert {line["order"]: (key, line) for key, line in found} == expected, replay
+    totals = Counter()
+    for order in orders.values():
+        totals[REGIONS[order["customer"]]] += order["amount"]
+    assert {row["key"]: row["value"] for row in table(directory / "totals")} == totals, replay
