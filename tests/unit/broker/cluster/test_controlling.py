@@ -13,9 +13,10 @@ from millrace.config.broker import BrokerConfig
 from millrace.coordination import ConnectionLossError, Coordination, Create, EmbeddedStore, paths
 from millrace.coordination.nodes import BrokerNode, ConfigNode, PartitionStateNode, TopicNode
 from millrace.errors import NotControllerError
+from millrace_broker.cluster import controlling
 from millrace_broker.cluster.controlling import Controlling
 from millrace_broker.cluster.wire import Answers
-from millrace_broker.controller import Leadership, TopicPartition
+from millrace_broker.controller import IsrChange, Leadership, TopicPartition
 from millrace_broker.controller.requests import BrokerRequest, LeaderAndIsrRequest, UpdateMetadataRequest
 from millrace_broker.metadata import registration
 
@@ -23,7 +24,8 @@ from millrace_broker.metadata import registration
 class Cluster:
     """Brokers without logs: they answer that all is done, and remember what they were told."""
 
-    def __init__(self, *broker_ids: int) -> None:
+    def __init__(self, *broker_ids: int, options: dict[str, str] | None = None) -> None:
+        self.options = {"auto.leader.rebalance.enable": "false"} | (options or {})
         self.store = EmbeddedStore()
         self.outside = self.store.connect()
         registration.ensure_roots(self.outside)
@@ -62,6 +64,10 @@ class Cluster:
             return None
         return PartitionStateNode.decode(self.outside.get(path)[0])
 
+    def leads(self, topic: str, broker_id: int) -> bool:
+        state = self.state(topic)
+        return state is not None and state.leader == broker_id
+
     def is_gone(self, topic: str) -> bool:
         return all(
             self.outside.exists(path) is None
@@ -73,6 +79,7 @@ class Cluster:
         return [each for each, node in self.nodes.items() if node.controlling.is_active]
 
 
+BALANCE_INTERVAL = "leader.imbalance.check.interval.seconds"
 NO_OPTIONS = ConfigNode({}).encode()
 
 
@@ -81,7 +88,7 @@ class Node:
 
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         self.cluster, self.broker_id = cluster, broker_id
-        config = BrokerConfig.load({"broker.id": str(broker_id), "auto.leader.rebalance.enable": "false"})
+        config = BrokerConfig.load({"broker.id": str(broker_id)} | cluster.options)
         self.controlling = Controlling(
             config, lambda: 0, self.administer, cluster.deliver, lambda nodes: None, pause_s=0.001
         )
@@ -247,3 +254,35 @@ def test_a_session_that_follows_before_the_last_one_was_looked_at_is_run_for_con
             await eventually(lambda: node.session is not first and cluster.active == [0])
 
     asyncio.run(scenario())
+
+
+def test_a_partition_goes_back_to_the_broker_that_is_to_lead_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(controlling, "_FIRST_BALANCE_S", 0.01)
+        cluster = Cluster(0, 1, options={"auto.leader.rebalance.enable": "true", BALANCE_INTERVAL: "1"})
+        cluster.create("t", (0, 1))
+        partition = TopicPartition("t", 0)
+        async with cluster:
+            await eventually(lambda: cluster.leads("t", 0))
+            cluster.nodes[0].is_closed = True  # it does not come back by itself
+            cluster.nodes[0].expire()
+            cluster.nodes[0].controlling.session_over()
+            await eventually(lambda: cluster.leads("t", 1) and cluster.active == [1])
+            cluster.nodes[0].is_closed = False
+            cluster.nodes[0]._over()
+            state = cluster.state("t")
+            assert state is not None
+            epoch = registration_epoch(cluster, 1)
+            await eventually(lambda: cluster.nodes[0].told[partition].leader == 1)
+            version = cluster.outside.get(paths.partition_state_path("t", 0))[1].version
+            change = IsrChange(isr=(0, 1), leader_epoch=state.leader_epoch, partition_epoch=version)
+            active = cluster.nodes[cluster.active[0]].controlling
+            answers = await active.ask("isr", lambda each: each.alter_isrs(1, epoch, {partition: change}))
+            assert isinstance(answers[partition], Leadership)
+            await eventually(lambda: cluster.leads("t", 0))
+
+    asyncio.run(scenario())
+
+
+def registration_epoch(cluster: Cluster, broker_id: int) -> int:
+    return cluster.outside.get(paths.broker_path(broker_id))[1].created_id
