@@ -42,16 +42,20 @@ class TimeBuffer(ObjectStore):
     def put(self, identity: Hashable, entry: Entry) -> None:
         """Hold an entry back; one that is there already keeps its place."""
         self._remember(identity, self._entries.get(identity))
-        self.restore(identity, entry)
+        if identity in self._entries:
+            self._entries[identity] = entry
+        else:
+            self._insert(identity, entry)
 
     def restore(self, identity: Hashable, entry: Any) -> None:
-        """Put an entry back."""
-        if entry is None:
-            self._take(identity)
-            return
-        if identity not in self._entries:
-            self._place_of[identity] = entry.place
-            insort(self._order, (self._place_of[identity], identity), lo=self._first, key=_place)
+        """Put an entry back, in its own place: it may have left and come back since the one that is there."""
+        self._take(identity)
+        if entry is not None:
+            self._insert(identity, entry)
+
+    def _insert(self, identity: Hashable, entry: Entry) -> None:
+        self._place_of[identity] = entry.place
+        insort(self._order, (self._place_of[identity], identity), lo=self._first, key=_place)
         self._entries[identity] = entry
 
     def oldest_ms(self) -> int | None:

@@ -45,6 +45,15 @@ def test_a_buffer_keeps_its_entries_in_the_order_of_their_first_places(script: l
         assert buffer.oldest_ms() == (in_order[0][1][0][0] if model else None)
 
 
+def test_an_entry_that_left_and_came_back_is_restored_in_its_new_place() -> None:
+    buffer = TimeBuffer(StoreSpec(name="b", kind="buffer", layout=LAYOUT, form="held"))
+    buffer.restore("a", Held("a", 1, 0, None, 0))
+    buffer.restore("b", Held("b", 1, 30, None, 30))
+    buffer.restore("a", Held("a", None, 60, 1, 60))
+    assert [key for key, _ in buffer.entries()] == ["b", "a"]
+    assert buffer.oldest_ms() == 30
+
+
 def test_a_buffer_from_which_much_was_taken_closes_its_gaps() -> None:
     buffer = TimeBuffer(StoreSpec(name="b", kind="buffer", layout=LAYOUT, form="held"))
     for number in range(5000):
