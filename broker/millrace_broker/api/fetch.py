@@ -34,9 +34,10 @@ class _Reading(NamedTuple):
 async def handle(broker: Broker, request: pb.FetchRequest, call: Call) -> FetchAnswer:
     """Read what is there; with fewer than ``min_bytes``, wait up to ``max_wait_ms`` for more and read again.
 
-    Replicas (``replica_id`` not negative) get what is not on all of them yet, and say by it how far they are.
+    Replicas (``replica_id`` not negative) get what is not on all of them yet, and say by it how far they are. A broker
+    by itself has none: there a request that does not say who asks is a consumer's.
     """
-    if request.replica_id >= 0:
+    if request.replica_id >= 0 and broker.is_clustered:
         return await broker.replicas.fetch(request, call.response_lease)
     max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
     min_bytes = min(request.min_bytes, max_bytes)
