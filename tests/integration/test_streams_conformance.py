@@ -213,6 +213,8 @@ def marked_cases() -> Iterator[Any]:
         yield pytest.param(case, id=f"streams-{case['category']}-{case['name']}", marks=marks)
 
 
+# The first case of a runner waits for all of them.
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("runner", RUNNERS)
 @pytest.mark.parametrize("case", list(marked_cases()))
 def test_gives_what_kafka_streams_gives(case: dict[str, Any], runner: str, outcomes: Outcomes) -> None:
