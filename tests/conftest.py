@@ -45,7 +45,7 @@ def module_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 
 DIALS = {
-    "DEMO_KILL_ROUNDS": 3,
+    "DEMO_KILL_ROUNDS": 2,
     "LOG_KILL_ROUNDS": 20,
     "BROKER_KILL_ROUNDS": 4,
     "LOG_CRASH_ROUNDS": 15,
@@ -53,8 +53,8 @@ DIALS = {
     "LOG_FLIP_ROUNDS": 300,
     "HISTORY_KILL_ROUNDS": 10,
     "SINK_KILL_ROUNDS": 3,
-    "DELTA_KILL_ROUNDS": 3,
-    "STREAMS_KILL_ROUNDS": 2,
+    "DELTA_KILL_ROUNDS": 2,
+    "STREAMS_KILL_ROUNDS": 1,
 }
 """Rounds of the tests that can be turned up, as ``make test`` runs them."""
 

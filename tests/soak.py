@@ -46,7 +46,7 @@ SUITES = (
         what="the demo killed in all of its steps: rounds",
         arguments=["tests/integration/test_demo.py"],
         dials={"DEMO_KILL_ROUNDS": 60},
-        floor=3,
+        floor=2,
     ),
     Suite(
         name="log",
@@ -116,14 +116,14 @@ SUITES = (
         what="topic to Delta, added and merged; driver, workers and broker are killed: rounds of each",
         arguments=["tests/integration/test_delta_kills.py"],
         dials={"DELTA_KILL_ROUNDS": 100},
-        floor=3,
+        floor=2,
     ),
     Suite(
         name="streams",
         what="a topology whose records move twice; driver, workers and broker are killed: rounds",
         arguments=["tests/integration/test_streams_kills.py"],
         dials={"STREAMS_KILL_ROUNDS": 30},
-        floor=2,
+        floor=1,
     ),
     Suite(
         name="properties",
