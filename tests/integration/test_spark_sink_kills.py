@@ -113,7 +113,6 @@ def test_of_two_drivers_at_one_query_one_ends_and_nothing_is_written_twice(broke
     [winner] = [job for job in both if job.is_running]
     assert loser.process.returncode == 1
     assert "\nerror: " in loser.output
-    assert "at org.apache.spark" not in loser.output, "what the sentence says, in a hundred lines"
     produce(broker, range(RECORDS_PER_ROUND, 2 * RECORDS_PER_ROUND))
     wait_for("the other to go on", lambda: len(copies(broker)) >= 2 * RECORDS_PER_ROUND)
     winner.kill()
