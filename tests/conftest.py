@@ -8,6 +8,7 @@ many seconds with each round. ``make soak`` (``tests/soak.py``) turns them all u
 * ``DEMO_KILL_SEED``, ``HISTORY_SEED``, ``SINK_KILL_SEED``, ``DELTA_KILL_SEED``, ``STREAMS_KILL_SEED``,
   ``LOG_CRASH_SEED``, ``COORDINATOR_CRASH_SEED``: repeat a kill test of the demo, clients, Spark's sink, jobs into
   Delta, a topology, a crash of logs, of coordinators: a failing run prints it
+* ``SPARK_CASE_RUNNERS``: 2 runs each case of Kafka Streams on both Spark runners; else they take turns
 * ``FUZZ_CASES``, ``FUZZ_SEED``, ``FUZZ_FIRST``: how many cases the decoders are fuzzed with, and which
 * ``--hypothesis-profile=soak``: more examples in property tests that do not set a number of their own
 """

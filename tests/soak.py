@@ -126,6 +126,12 @@ SUITES = (
         floor=1,
     ),
     Suite(
+        name="cases",
+        what="the cases of Kafka Streams on Spark, by stream and by batch: runners of each",
+        arguments=["tests/integration/test_streams_conformance.py"],
+        dials={"SPARK_CASE_RUNNERS": 2},
+    ),
+    Suite(
         name="properties",
         what="all unit tests, their examples drawn anew each time: runs",
         arguments=["tests/unit", "--hypothesis-profile=soak", "-o", "timeout=3600"],

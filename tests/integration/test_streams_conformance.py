@@ -3,6 +3,8 @@
 The cases are those of ``conformance/test_streams.py``. They run many at a time, as one topology: it has each case's
 nodes, which know nothing of one another. A stream takes each script in several micro-batches, cut at random; the order
 of records across topics, which a script has and Spark has not, is given by the column ``__sequence``.
+
+In ``make test`` the cases take turns at the two runners; ``make soak`` (``SPARK_CASE_RUNNERS=2``) runs each on both.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SEED = 39
 RUNNERS = ("stream", "batch")
+ON_BOTH = int(os.environ.get("SPARK_CASE_RUNNERS", "1")) > 1
+"""Whether each case runs on both. Otherwise they take turns, which takes half the time."""
 MICRO_BATCHES = 3
 CASES_AT_ONCE = 64
 SETTINGS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false"}
@@ -70,9 +74,15 @@ def topology_of(cases: list[dict[str, Any]]) -> Topology:
     return builder.build()
 
 
-def bundles() -> Iterator[list[dict[str, Any]]]:
+def runners_of(number: int) -> tuple[str, ...]:
+    """The runners that a case, by its number, is run on."""
+    return RUNNERS if ON_BOTH else (RUNNERS[number % 2],)
+
+
+def bundles(runner: str) -> Iterator[list[dict[str, Any]]]:
     """Cases that may run together: none of their processors' stores has the name of another's."""
-    left = [case for case in load_cases() if case["name"] not in DRIVER_ALONE]
+    cases = [case for number, case in enumerate(load_cases()) if runner in runners_of(number)]
+    left = [case for case in cases if case["name"] not in DRIVER_ALONE]
     while left:
         names: set[str] = set()
         bundle = []
@@ -165,7 +175,7 @@ class Outcomes:
 
     def _all(self, runner: str) -> dict[str, list[tuple[Any, Any, int]]]:
         found = {}
-        for number, cases in enumerate(bundles()):
+        for number, cases in enumerate(bundles(runner)):
             found |= self._outputs(runner, cases, self._directory / runner / str(number))
         return found
 
@@ -204,19 +214,19 @@ def outcomes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def marked_cases() -> Iterator[Any]:
-    for case in load_cases():
+    for number, case in enumerate(load_cases()):
         marks = []
         if case["name"] in DRIVER_ALONE:
             marks.append(pytest.mark.skip(reason=DRIVER_ALONE[case["name"]]))
         elif is_quirk(case):
             marks.append(pytest.mark.xfail(reason=QUIRKS[case["name"]], strict=True))
-        yield pytest.param(case, id=f"streams-{case['category']}-{case['name']}", marks=marks)
+        for runner in runners_of(number):
+            yield pytest.param(case, runner, id=f"{runner}-{case['category']}-{case['name']}", marks=marks)
 
 
 # The first case of a runner waits for all of them.
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("case", list(marked_cases()))
+@pytest.mark.parametrize(("case", "runner"), list(marked_cases()))
 def test_gives_what_kafka_streams_gives(case: dict[str, Any], runner: str, outcomes: Outcomes) -> None:
     found = getattr(outcomes, runner)
     for topic, expected in expected_outputs(case).items():
