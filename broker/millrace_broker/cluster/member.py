@@ -34,7 +34,6 @@ from millrace_broker.cluster.deployment import Told
 from millrace_broker.cluster.isr_requests import IsrRequests
 from millrace_broker.cluster.notifications import Notifications, notice
 from millrace_broker.cluster.session import RenewedCoordination
-from millrace_broker.cluster.waiting import TopicWaits
 from millrace_broker.cluster.wire import (
     Answers,
     alter_partition_message,
@@ -52,6 +51,7 @@ from millrace_broker.membership import Opened
 from millrace_broker.metadata import LiveBroker, TopicInfo, registration
 from millrace_broker.metadata.changes import Deployment
 from millrace_broker.metadata.rules import is_topic_name
+from millrace_broker.purgatory import Conditions
 from millrace_broker.replication import check_controller_epoch
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Member:
         self._renewing: asyncio.Task[None] | None = None
         self._replaced: Coordination | None = None
         """The session that is over and for which another one is being opened."""
-        self._waits: Final = TopicWaits(broker.timer)
+        self._waits: Final[Conditions[str]] = Conditions("topic", broker.timer)
         self._isr_requests: Final = IsrRequests(self._send_isr_changes)
         self._deliveries: Final = Deliveries(broker, self)
         self.controlling: Final = Controlling(

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import (
@@ -129,12 +129,13 @@ class SourceFetcher:
         asked = self._questions()
         if not asked:
             return False
+        broker_id = self._broker.config.broker_id
         ends = {key: each[2] for key, each in asked.items() if isinstance(each[2], AskEpochEnd)}
         bounds = {key: each[2] for key, each in asked.items() if isinstance(each[2], AskLogBounds)}
         if ends:
-            await self._ask_ends(asked, ends)
+            await self._put(asked, ends, "OffsetForLeaderEpoch", wire.epochs_request(ends, broker_id), wire.read_epochs)
         if bounds:
-            await self._ask_bounds(asked, bounds)
+            await self._put(asked, bounds, "ListOffsets", wire.bounds_request(bounds, broker_id), wire.read_bounds)
         fetches = {key: each[2] for key, each in asked.items() if isinstance(each[2], FetchFrom)}
         is_throttled = self._replicas.throttles.from_leaders.is_exceeded
         if is_throttled:
@@ -198,25 +199,22 @@ class SourceFetcher:
             self._call = None
         return None if call.cancelled() else call.result()
 
-    async def _ask_ends(self, asked: Asked, questions: Mapping[PartitionKey, AskEpochEnd]) -> None:
-        request = wire.epochs_request(questions, self._broker.config.broker_id)
+    async def _put(
+        self,
+        asked: Asked,
+        questions: Iterable[PartitionKey],
+        method: str,
+        request: Any,
+        read: Callable[[Any], Iterator[tuple[PartitionKey, Any]]],
+    ) -> None:
+        """Put questions to the leader that are no fetch, and take the answers."""
         try:
-            response = await self._answer("OffsetForLeaderEpoch", request)
+            response = await self._answer(method, request)
         except MillraceError as error:
             self._all_failed(asked, questions, error)
             return
         if response is not None:
-            await self._take(asked, wire.read_epochs(response))
-
-    async def _ask_bounds(self, asked: Asked, questions: Mapping[PartitionKey, AskLogBounds]) -> None:
-        request = wire.bounds_request(questions, self._broker.config.broker_id)
-        try:
-            response = await self._answer("ListOffsets", request)
-        except MillraceError as error:
-            self._all_failed(asked, questions, error)
-            return
-        if response is not None:
-            await self._take(asked, wire.read_bounds(response))
+            await self._take(asked, read(response))
 
     def _all_failed(self, asked: Asked, questions: Iterable[PartitionKey], error: MillraceError) -> None:
         if not self._has_failed:  # once, not every second

@@ -20,9 +20,8 @@ from millrace_broker.transactions.attempts import Attempt
 from millrace_broker.transactions.elsewhere import leader_elsewhere, verify
 from millrace_broker.transactions.markers import Marker, Markers
 from millrace_broker.transactions.metadata import PartitionKey, Producer, Transaction
-from millrace_broker.transactions.shard import TransactionShard
+from millrace_broker.transactions.shard import Settlings, TransactionShard
 from millrace_broker.transactions.together import Decision, Member
-from millrace_broker.transactions.waiting import Settlings
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker
@@ -43,7 +42,7 @@ class TransactionCoordinator:
     def __init__(self, broker: Broker) -> None:
         self._broker: Final = broker
         self.markers: Final = Markers(broker)
-        self._settlings: Final = Settlings(broker.timer)
+        self._settlings: Final = Settlings("transaction to be ended", broker.timer)
         self._shards: Final = Shards(broker, TRANSACTIONS_TOPIC, self._make_shard)
         self._ended: Final[Counter[str]] = Counter()
 

@@ -23,14 +23,13 @@ from millrace.coordinator_records import TransactionState
 from millrace.errors import ConcurrentTransactionsError, MillraceError, NotCoordinatorError
 from millrace.records import NO_PRODUCER_ID
 from millrace_broker.coordinators import LoadedBatch, StateLog
-from millrace_broker.purgatory import TimerEntry
+from millrace_broker.purgatory import Conditions, TimerEntry
 from millrace_broker.transactions import attempts, rules, together
 from millrace_broker.transactions.attempts import Attempt
 from millrace_broker.transactions.markers import MarkerTransport, write_markers
 from millrace_broker.transactions.metadata import ENDING, PartitionKey, Producer, Transaction, place_of
 from millrace_broker.transactions.table import Change, TransactionTable
 from millrace_broker.transactions.together import Decision, Member
-from millrace_broker.transactions.waiting import Settlings
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker
@@ -42,6 +41,9 @@ _RETRY_MS: Final = 1000
 _EXPIRED_AT_ONCE: Final = 1000
 _PATIENCE_MS: Final = 1000
 """How long a call waits for the transaction before to be ended, before it is told to try again."""
+
+Settlings = Conditions[tuple[int, str]]
+"""Those who wait for a transactional id to settle: by the partition of ``__transaction_state``, and the id."""
 
 
 class TransactionShard:
@@ -234,7 +236,7 @@ class TransactionShard:
 
     async def _places_settled(self, external_id: str) -> bool:
         """Wait until nothing is being written of an external id and its places; False when it takes too long."""
-        is_settled = await self._settlings.wait(
+        is_settled = await self._settlings.until(
             (self._log.number, _commit_name(external_id)),
             lambda: not (self._is_active and self._table.is_committing(external_id)),
             _PATIENCE_MS,
@@ -266,7 +268,7 @@ class TransactionShard:
 
     async def _settled(self, transactional_id: str) -> bool:
         """Wait until nothing is under way; False when it takes too long."""
-        return await self._settlings.wait(
+        return await self._settlings.until(
             (self._log.number, transactional_id),
             lambda: not (self._is_active and self._table.is_busy(transactional_id)),
             _PATIENCE_MS,
