@@ -1,5 +1,6 @@
 """A broker and a Spark job, each a process that a test may kill at any moment and start again."""
 
+import contextlib
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+from millrace.clients import Admin, Consumer
 from pyspark_millrace import spark_submit_command
 
 MILLRACE = Path(sys.executable).with_name("millrace")
@@ -45,6 +47,16 @@ class Broker:
             self.process.kill()
         self.process.wait(60)
         self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def running_broker(directory):
+    """A ``Broker`` that is killed in the end."""
+    broker = Broker(directory)
+    try:
+        yield broker
+    finally:
+        broker.kill()
 
 
 class Job:
@@ -88,6 +100,50 @@ class Job:
         if self.is_running:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(60)
+
+
+@contextlib.contextmanager
+def started_jobs(directory, *always):
+    """A function that starts a script with these arguments and more, as a ``Job``; all are killed in the end."""
+    started = []
+
+    def start(script, *more):
+        started.append(Job(script, directory / f"job-{len(started)}.log", [*always, *more]))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for job in started:
+            job.kill()
+
+
+def drawn_victims(chance, rounds):
+    """Whom to kill in each round: of three rounds in a row each once."""
+    drawn = [victim for _ in range(-(-rounds // len(VICTIMS))) for victim in chance.sample(VICTIMS, len(VICTIMS))]
+    return drawn[:rounds]
+
+
+def committed_records(broker, topic, isolation="read_committed"):
+    """What readers of a topic see, once nothing is open any more."""
+    config = {"bootstrap.servers": broker.address, "auto.offset.reset": "earliest", "isolation.level": isolation}
+    with Consumer(config) as consumer, Admin(broker.address) as admin:
+        partitions = consumer.partitions_for(topic)
+        latest = dict.fromkeys(partitions, "latest")
+        wait_for(
+            "open transactions to end",
+            lambda: admin.list_offsets(latest, isolation_level="read_committed") == admin.list_offsets(latest),
+        )
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        records = []
+
+        def has_all():
+            records.extend(consumer.poll(200))
+            return all(consumer.position(partition) >= end for partition, end in ends.items())
+
+        wait_for("all records", has_all)
+        return records
 
 
 def kill_one(victim, job, broker, chance):

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from millrace.clients import Admin, Producer
 
-from .job_kills import DEADLINE_S, MILLRACE, VICTIMS, Broker, Job, kill_one, wait_for
+from .job_kills import DEADLINE_S, MILLRACE, drawn_victims, kill_one, running_broker, started_jobs, wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -42,25 +42,16 @@ audited how."""
 
 @pytest.fixture
 def broker(tmp_path):
-    broker = Broker(tmp_path)
-    yield broker
-    broker.kill()
+    with running_broker(tmp_path) as broker:
+        yield broker
 
 
 @pytest.fixture
 def jobs(broker, tmp_path):
     """Starts a job; all are killed in the end."""
-    started = []
-
-    def start(script, *more):
-        arguments = ["--topic", "changes", "--table", tmp_path / "table", "--bootstrap-servers", broker.address]
-        arguments += ["--max-offsets-per-trigger", BATCH_RECORDS, *more]
-        started.append(Job(JOBS / script, tmp_path / f"job-{len(started)}.log", arguments))
-        return started[-1]
-
-    yield start
-    for job in started:
-        job.kill()
+    always = ["--topic", "changes", "--table", tmp_path / "table", "--bootstrap-servers", broker.address]
+    with started_jobs(tmp_path, *always, "--max-offsets-per-trigger", BATCH_RECORDS) as start:
+        yield lambda script, *more: start(JOBS / script, *more)
 
 
 class History:
@@ -106,13 +97,13 @@ def test_killed_at_random_moments_the_table_has_every_row_once(broker, jobs, tmp
     with Admin(broker.address) as admin:
         schema = "id INT NOT NULL, n BIGINT, op STRING"
         admin.create_topic("changes", partitions=3, schema=schema, key_columns=["id"], configs={"retention.ms": "-1"})
-    victims = [victim for _ in range(-(-rounds // len(VICTIMS))) for victim in chance.sample(VICTIMS, len(VICTIMS))]
+    victims = drawn_victims(chance, rounds)
 
     def start():
         return jobs(script, *chance.choice(ways), "--continuous", "--trigger-interval", "0 seconds")
 
     job, hits = start(), 0
-    for victim in victims[:rounds]:
+    for victim in victims:
         with Producer(broker.address) as producer:
             producer.send_batch("changes", history.more(CHANGES_PER_ROUND))
         if not job.is_running:

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from millrace.clients import Admin, Consumer, Producer
+from millrace.clients import Admin, Producer
 
-from .job_kills import DEADLINE_S, VICTIMS, Broker, Job, kill_one, wait_for
+from .job_kills import DEADLINE_S, committed_records, drawn_victims, kill_one, running_broker, started_jobs, wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -27,25 +28,17 @@ BATCH_RECORDS = 250
 
 @pytest.fixture
 def broker(tmp_path):
-    broker = Broker(tmp_path)
-    yield broker
-    broker.kill()
+    with running_broker(tmp_path) as broker:
+        yield broker
 
 
 @pytest.fixture
 def jobs(broker, tmp_path):
     """Starts the job; all are killed in the end."""
-    started = []
-
-    def start(*more):
-        arguments = ["--source", "numbers", "--target", "copies", "--checkpoint", tmp_path / "checkpoint"]
-        arguments += ["--bootstrap-servers", broker.address, "--max-offsets-per-trigger", BATCH_RECORDS, *more]
-        started.append(Job(JOB, tmp_path / f"job-{len(started)}.log", arguments))
-        return started[-1]
-
-    yield start
-    for job in started:
-        job.kill()
+    always = ["--source", "numbers", "--target", "copies", "--checkpoint", tmp_path / "checkpoint"]
+    always += ["--bootstrap-servers", broker.address, "--max-offsets-per-trigger", BATCH_RECORDS]
+    with started_jobs(tmp_path, *always) as start:
+        yield partial(start, JOB)
 
 
 def produce(broker, numbers):
@@ -55,25 +48,7 @@ def produce(broker, numbers):
 
 
 def copies(broker, isolation="read_committed"):
-    """What readers see, once nothing is open any more."""
-    config = {"bootstrap.servers": broker.address, "auto.offset.reset": "earliest"}
-    with Consumer({**config, "isolation.level": isolation}) as consumer, Admin(broker.address) as admin:
-        partitions = consumer.partitions_for("copies")
-        latest = dict.fromkeys(partitions, "latest")
-        wait_for(
-            "open transactions to end",
-            lambda: admin.list_offsets(latest, isolation_level="read_committed") == admin.list_offsets(latest),
-        )
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        values = []
-
-        def has_all():
-            values.extend(int(record.value) for record in consumer.poll(200))
-            return all(consumer.position(partition) >= end for partition, end in ends.items())
-
-        wait_for("all records", has_all)
-        return values
+    return [int(record.value) for record in committed_records(broker, "copies", isolation)]
 
 
 @pytest.mark.dial("SINK_KILL_ROUNDS", seconds=60)
@@ -84,9 +59,9 @@ def test_killed_at_random_moments_every_record_is_written_once(broker, jobs, rou
     with Admin(broker.address) as admin:
         for topic, partitions in (("numbers", 3), ("copies", 2)):
             admin.create_topic(topic, partitions=partitions, configs={"retention.ms": "-1"})
-    victims = [victim for _ in range(-(-rounds // len(VICTIMS))) for victim in chance.sample(VICTIMS, len(VICTIMS))]
+    victims = drawn_victims(chance, rounds)
     job = jobs("--continuous", "--trigger-interval", "0 seconds")
-    for number, victim in enumerate(victims[:rounds]):
+    for number, victim in enumerate(victims):
         produce(broker, range(number * RECORDS_PER_ROUND, (number + 1) * RECORDS_PER_ROUND))
         if not job.is_running:
             job = jobs("--continuous", "--trigger-interval", "0 seconds")

@@ -9,14 +9,23 @@ import random
 import signal
 import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from millrace.clients import Admin, Consumer, Producer
+from millrace.clients import Admin, Producer
 
-from .job_kills import DEADLINE_S, VICTIMS, Broker, Job, kill_one, wait_for
+from .job_kills import (
+    DEADLINE_S,
+    committed_records,
+    drawn_victims,
+    kill_one,
+    running_broker,
+    started_jobs,
+    wait_for,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -30,48 +39,22 @@ TOPICS = {"customers": 2, "orders": 3, "lines": 2}
 
 @pytest.fixture
 def broker(tmp_path):
-    broker = Broker(tmp_path)
-    yield broker
-    broker.kill()
+    with running_broker(tmp_path) as broker:
+        yield broker
 
 
 @pytest.fixture
 def jobs(broker, tmp_path):
     """Starts the job; all are killed in the end."""
-    started = []
-
-    def start(*more):
-        tables = [f"--table={name}={tmp_path / name}" for name in ("lines", "totals")]
-        arguments = ["--topology", TOPOLOGY, *tables, "--checkpoint", tmp_path / "checkpoint"]
-        arguments += ["--bootstrap-servers", broker.address, "--max-offsets-per-trigger", BATCH_RECORDS, *more]
-        started.append(Job(JOB, tmp_path / f"job-{len(started)}.log", arguments))
-        return started[-1]
-
-    yield start
-    for job in started:
-        job.kill()
+    tables = [f"--table={name}={tmp_path / name}" for name in ("lines", "totals")]
+    always = ["--topology", TOPOLOGY, *tables, "--checkpoint", tmp_path / "checkpoint"]
+    always += ["--bootstrap-servers", broker.address, "--max-offsets-per-trigger", BATCH_RECORDS]
+    with started_jobs(tmp_path, *always) as start:
+        yield partial(start, JOB)
 
 
 def lines_of(broker):
-    """What readers of the topic see, once nothing is open any more."""
-    config = {"bootstrap.servers": broker.address, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
-    with Consumer(config) as consumer, Admin(broker.address) as admin:
-        partitions = consumer.partitions_for("lines")
-        latest = dict.fromkeys(partitions, "latest")
-        wait_for(
-            "open transactions to end",
-            lambda: admin.list_offsets(latest, isolation_level="read_committed") == admin.list_offsets(latest),
-        )
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        found = []
-
-        def has_all():
-            found.extend((record.key.decode(), json.loads(record.value)) for record in consumer.poll(200))
-            return all(consumer.position(partition) >= end for partition, end in ends.items())
-
-        wait_for("all records", has_all)
-        return found
+    return [(record.key.decode(), json.loads(record.value)) for record in committed_records(broker, "lines")]
 
 
 def table(path):
@@ -90,9 +73,9 @@ def test_killed_at_random_moments_it_comes_to_the_same(broker, jobs, tmp_path, r
         for customer, region in REGIONS.items():
             producer.send("customers", region.encode(), key=customer.encode(), timestamp_ms=1)
     orders = {}
-    victims = [victim for _ in range(-(-rounds // len(VICTIMS))) for victim in chance.sample(VICTIMS, len(VICTIMS))]
+    victims = drawn_victims(chance, rounds)
     job, hits = jobs("--continuous", "--trigger-interval", "0 seconds"), 0
-    for victim in victims[:rounds]:
+    for victim in victims:
         if not job.is_running:
             job = jobs("--continuous", "--trigger-interval", "0 seconds")
         wait_for("the job to begin", lambda job=job: "(checkpoint " in job.output or not job.is_running)
