@@ -5,12 +5,16 @@ all tasks of one batch on one machine share a file that holds the time up to whi
 adds the time that its bytes are worth, and waits until then. The limit is therefore kept exactly by each machine, and
 by a query on one machine; executors on several machines have it each. Nobody waits for a task that died.
 
+A batch is handed on in pieces of a few milliseconds' bytes: what a whole one of some megabytes costs the JVM at once is
+felt by everybody on the machine, however long the pause after it is.
+
 Invariant: what the file says only grows, and never lies further ahead than the bytes that were read are worth.
 """
 
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import struct
 import tempfile
@@ -29,7 +33,8 @@ if TYPE_CHECKING:
 
 _TIME: Final = struct.Struct("=d")
 _STALE_S: Final = 86_400
-_WAIT_MIN_S: Final = 0.005
+_PIECE_S: Final = 0.005
+_PIECE_BYTES_MIN: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class Pace:
     bytes_per_second: int
 
 
-def used_up_to(until_s: float, now_s: float, size_bytes: int, bytes_per_second: int) -> float:
+def used_up_to(until_s: float, now_s: float, size_bytes: float, bytes_per_second: int) -> float:
     """Until when the rate is used up, after ``size_bytes`` more were read; time that nobody used is not saved up."""
     return max(until_s, now_s) + size_bytes / bytes_per_second
 
@@ -55,7 +60,7 @@ class SharedPace:
         _forget_old(folder)
         self._file = os.open(folder / pace.token.hex, os.O_RDWR | os.O_CREAT, 0o600)
 
-    def spend(self, size_bytes: int) -> float:
+    def spend(self, size_bytes: float) -> float:
         """Note that so much was read; returns for how many seconds to wait."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
@@ -74,21 +79,32 @@ class SharedPace:
 
 
 def paced(batches: Iterator[pa.RecordBatch], counters: ReadCounters, pace: Pace) -> Iterator[pa.RecordBatch]:
-    """The same batches, no faster than the pace; ``counters`` say how many bytes of the log they took."""
+    """The same rows, no faster than the pace; ``counters`` say how many bytes of the log they took."""
     shared = SharedPace(pace, Path(tempfile.gettempdir()) / f"millrace-pace-{os.getuid()}")
+    piece_bytes = pace.bytes_per_second * _PIECE_S
     spent = owed = 0
     try:
         for batch in batches:
             owed += counters.decoded_bytes - spent
             spent = counters.decoded_bytes
             # A call for every small batch would cost more than it smoothes.
-            if owed >= pace.bytes_per_second * _WAIT_MIN_S:
-                time.sleep(max(0.0, shared.spend(owed)))
-                owed = 0
-            yield batch
+            if owed < piece_bytes:
+                yield batch
+                continue
+            pieces = pieces_of(batch, math.ceil(owed / max(piece_bytes, _PIECE_BYTES_MIN)))
+            for piece in pieces:
+                time.sleep(max(0.0, shared.spend(owed / len(pieces))))
+                yield piece
+            owed = 0
         shared.spend(counters.decoded_bytes - spent + owed)
     finally:
         shared.close()
+
+
+def pieces_of(batch: pa.RecordBatch, count: int) -> list[pa.RecordBatch]:
+    """A batch cut into at most ``count`` pieces of about as many rows each, in order; at least one."""
+    rows = max(1, math.ceil(batch.num_rows / count))
+    return [batch.slice(start, rows) for start in range(0, batch.num_rows, rows)] or [batch]
 
 
 def _forget_old(folder: Path) -> None:

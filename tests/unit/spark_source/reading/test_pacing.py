@@ -4,10 +4,12 @@ import os
 import threading
 import uuid
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_millrace.reading.pacing import Pace, SharedPace, used_up_to
+from pyspark_millrace.reading.pacing import Pace, SharedPace, paced, pieces_of, used_up_to
+from pyspark_millrace.reading.reports import ReadCounters
 
 RATE = 1000
 
@@ -68,3 +70,25 @@ def test_files_of_yesterday_are_removed(tmp_path):
     os.utime(folder / old.token.hex, (1, 1))
     SharedPace(new, folder).close()
     assert [path.name for path in folder.iterdir()] == [new.token.hex]
+
+
+@given(st.integers(0, 200), st.integers(1, 50))
+def test_pieces_are_the_batch_and_about_equal(rows, count):
+    batch = pa.record_batch({"n": pa.array(range(rows), pa.int64())})
+    pieces = pieces_of(batch, count)
+    assert 1 <= len(pieces) <= count
+    assert pa.Table.from_batches(pieces).column("n").to_pylist() == list(range(rows))
+    assert max(piece.num_rows for piece in pieces) <= -(-rows // count) or rows == 0
+
+
+def test_a_large_batch_is_handed_on_little_by_little():
+    counters = ReadCounters()
+    batch = pa.record_batch({"n": pa.array(range(10_000), pa.int64())})
+
+    def read():
+        for _ in range(2):
+            counters.decoded_bytes += 4_000_000
+            yield batch
+
+    pieces = list(paced(read(), counters, Pace(uuid.uuid4(), 80_000_000)))
+    assert [piece.num_rows for piece in pieces] == [1000] * 20
