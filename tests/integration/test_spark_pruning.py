@@ -184,6 +184,17 @@ def test_batches_that_cannot_match_are_passed_over(topic, module_broker, conditi
     assert (counters.skipped_bytes > 0) == bool(skipped)
 
 
+@pytest.mark.parametrize(
+    ("condition", "is_pruned"), [("__offset BETWEEN 310 AND 320", True), ("number >= 2350", False)]
+)
+def test_what_planning_leaves_out_is_reported_by_one_task(topic, module_broker, condition, is_pruned):
+    everything = sum(task.split.bytes for task in counted(module_broker, topic[0], "__offset >= 0")[0])
+    tasks, _ = counted(module_broker, topic[0], condition)
+    pruned = [task.pruned_bytes for task in tasks if task.pruned_bytes]
+    assert sum(pruned) + sum(task.split.bytes for task in tasks) == everything
+    assert len(pruned) == (1 if is_pruned else 0)
+
+
 def test_what_is_before_the_first_record_of_a_time_is_not_planned(topic, module_broker):
     tasks, counters = counted(module_broker, topic[0], f"__timestamp >= {time_text(2_200)}")
     assert {task.split.range.key.partition for task in tasks} == {0}

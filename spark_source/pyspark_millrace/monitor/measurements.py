@@ -42,6 +42,7 @@ class ReadTotals:
     read_bytes: int = 0
     skipped_bytes: int = 0
     skipped_batches: int = 0
+    pruned_bytes: int = 0
     seconds: float = 0.0
 
 
@@ -96,6 +97,7 @@ class Measurements:
             totals.read_bytes += report.read_bytes
             totals.skipped_bytes += report.skipped_bytes
             totals.skipped_batches += report.skipped_batches
+            totals.pruned_bytes += report.pruned_bytes
             totals.seconds += report.seconds
 
     def _forget_ended(self) -> None:

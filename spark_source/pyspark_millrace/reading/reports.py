@@ -28,7 +28,10 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 
 @dataclass(slots=True)
 class ReadCounters:
-    """What one task has read so far. ``located_bytes`` is what was in its hands, decoded or passed over."""
+    """What one task has read so far.
+
+    ``located_bytes`` is what was in its hands, decoded or passed over; ``pruned_bytes`` what no task was given.
+    """
 
     rows: int = 0
     batches: int = 0
@@ -36,6 +39,7 @@ class ReadCounters:
     located_bytes: int = 0
     seconds: float = 0.0
     skipped_batches: int = 0
+    pruned_bytes: int = 0
 
     @property
     def skipped_bytes(self) -> int:
@@ -65,6 +69,7 @@ class ReadReport:
     skipped_bytes: int
     seconds: float
     skipped_batches: int = 0
+    pruned_bytes: int = 0
 
 
 def timed(batches: Iterator[pa.RecordBatch], counters: ReadCounters) -> Iterator[pa.RecordBatch]:
@@ -95,6 +100,7 @@ def send_report(topic: str, counters: ReadCounters) -> None:
         skipped_bytes=counters.skipped_bytes,
         seconds=counters.seconds,
         skipped_batches=counters.skipped_batches,
+        pruned_bytes=counters.pruned_bytes,
     )
     send_datagram(address, report)
 

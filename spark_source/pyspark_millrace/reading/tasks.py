@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -17,6 +18,7 @@ from pyspark_millrace.planning.narrowing import within_offsets, within_times
 from pyspark_millrace.planning.offsets import LossReport, OffsetRange
 from pyspark_millrace.planning.splits import (
     LATE_SPLITS_LARGER,
+    Extent,
     PlannedSplit,
     Sizing,
     even_bytes,
@@ -40,12 +42,18 @@ _log = logging.getLogger(__name__)
 
 
 class SplitTask(InputPartition):  # type: ignore[misc]  # pyspark is not typed here
-    """What Spark sends to a task: the split, the schemas that its batches may name, and how fast to read."""
+    """What Spark sends to a task: the split, the schemas that its batches may name, and how fast to read.
 
-    def __init__(self, split: PlannedSplit, schemas: Mapping[int, pa.Schema], pace: Pace | None = None) -> None:
+    ``pruned_bytes`` is what the filter left out of the topic while all tasks were planned, for one of them to report.
+    """
+
+    def __init__(
+        self, split: PlannedSplit, schemas: Mapping[int, pa.Schema], pace: Pace | None = None, pruned_bytes: int = 0
+    ) -> None:
         self.split = split
         self.schemas = schemas
         self.pace = pace
+        self.pruned_bytes = pruned_bytes
 
     def __repr__(self) -> str:
         wanted = self.split.range
@@ -67,7 +75,7 @@ def plan_tasks(
     report = LossReport(fail=options.fail_on_data_loss)
     ranges = within_offsets(ranges, row_filter)
     located = cluster.locate([(wanted, 0) for wanted in ranges], report)
-    before = located_bytes(located)
+    before = _bytes_of_topics(located)
     # After they have been located: that some of these records are gone must not go unnoticed.
     timely, late = within_times([wanted for wanted, _ in located], row_filter, cluster.first_offsets_from)
     if timely != [wanted for wanted, _ in located]:
@@ -90,10 +98,18 @@ def plan_tasks(
     )
     _log.info(
         "%d splits of up to %d bytes for %d bytes in %d ranges; %d bytes left out by the filter",
-        len(splits), size, everything, len(located), before - everything,
+        len(splits), size, everything, len(located), before.total() - everything,
     )  # fmt: skip
     pace = Pace(uuid.uuid4(), options.max_bytes_per_second) if options.max_bytes_per_second else None
-    return [SplitTask(split, schemas, pace) for split in splits]
+    pruned = before - _bytes_of_topics(located)
+    return [SplitTask(split, schemas, pace, pruned.pop(split.range.key.topic, 0)) for split in splits]
+
+
+def _bytes_of_topics(located: Sequence[tuple[OffsetRange, Sequence[Extent]]]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for wanted, extents in located:
+        found[wanted.key.topic] += total_bytes(extents)
+    return found
 
 
 def read_task(task: InputPartition, layout: Layout, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -114,7 +130,7 @@ def read_task(task: InputPartition, layout: Layout, options: SourceOptions) -> I
         log_start=lambda split: cluster().log_start(split),
         schema_of=lambda schema_id: task.schemas.get(schema_id) or cluster().schema_of(schema_id),
     )
-    counters = ReadCounters()
+    counters = ReadCounters(pruned_bytes=task.pruned_bytes)
     raw = _raw(layout)
     batches = timed(read_split(task.split, raw, options, sources, counters), counters)
     if task.pace is not None:

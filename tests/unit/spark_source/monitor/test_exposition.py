@@ -133,13 +133,14 @@ def test_of_queries_that_ended_the_last_are_kept(cluster):
 
 def test_what_tasks_read_is_added_up_by_topic(cluster):
     for query in ("q-1", "q-1", ""):
-        cluster.measurements.read(ReadReport(query, "t", 5, 2, 300, 64, 0.25, 3))
+        cluster.measurements.read(ReadReport(query, "t", 5, 2, 300, 64, 0.25, 3, 1000))
     topic = LABELS | {"topic": "t"}
     assert cluster.value("read_tasks_total", **topic) == 2
     assert cluster.value("read_rows_total", **topic) == 10
     assert cluster.value("read_bytes_total", **topic) == 600
     assert cluster.value("skipped_bytes_total", **topic) == 128
     assert cluster.value("skipped_batches_total", **topic) == 6
+    assert cluster.value("pruned_bytes_total", **topic) == 2000
     assert cluster.value("decode_seconds_total", **topic) == 0.5
     assert cluster.value("read_rows_total", query_id="", query="", topic="t") == 5
 
