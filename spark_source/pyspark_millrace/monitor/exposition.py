@@ -103,7 +103,7 @@ def _reads(totals: Totals) -> Iterator[Metric]:
             ("read_bytes", "read_bytes", "Size of these batches in the log."),
             ("skipped_bytes", "skipped_bytes", "Size of batches that tasks had at hand and passed over."),
             ("skipped_batches", "skipped_batches", "Batches that a filter ruled out, by their statistics or header."),
-            ("pruned_bytes", "pruned_bytes", "Size of what a filter left out of the plan: no task had it at hand."),
+            ("pruned_bytes", "pruned_bytes", "Size of what a filter on timestamps left out of the plan."),
             ("decode_seconds", "seconds", "Time that tasks took to read and decode."),
         )
     ]
