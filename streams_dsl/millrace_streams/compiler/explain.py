@@ -18,6 +18,7 @@ from millrace_streams.graph import (
     MapValuesNode,
     MergeNode,
     Node,
+    PartialAggregateNode,
     ProcessNode,
     RepartitionNode,
     SelectKeyNode,
@@ -82,6 +83,8 @@ def _operators(operators: tuple[Operator, ...]) -> Iterator[str]:
 
 def _words(node: Node, operator: Operator) -> str:
     match node:
+        case PartialAggregateNode():
+            return "partial aggregates of what is read together, for the aggregation"
         case AggregateNode():
             return _aggregate_words(node, operator)
         case FoldNode() | TableFoldNode() | StreamStreamJoinNode() | StreamTableJoinNode() | TableTableJoinNode():

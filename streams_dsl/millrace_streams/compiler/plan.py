@@ -64,7 +64,9 @@ class SourceReader:
     def columns(self) -> tuple[str, ...]:
         """The columns that are read from the topic: of one whose values are payloads of rows, key and value."""
         serdes = self.source.serdes
-        return (KEY, VALUE) if serdes is not None and isinstance(serdes[1], PayloadRows) else tuple(self.layout.names)
+        if serdes is not None and isinstance(serdes[1], PayloadRows):
+            return (KEY, VALUE)
+        return tuple(name for name in self.layout.names if name not in self.source.unread)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ In this order:
   that need the same topic share it (``compiler.cuts``);
 * ``old_values``: who needs to know what a change replaces, and ``materialize``: whose rows are looked up
   (``compiler.tables``);
+* ``split_aggregates``: what may be aggregated in parts is begun where it is read (``compiler.partial``);
 * ``prune_columns``: sources read only what somebody needs, expressions that nobody uses are not computed.
 """
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 
 from millrace_streams.compiler.check import CheckedTopology, check, has_function
 from millrace_streams.compiler.cuts import cut
+from millrace_streams.compiler.partial import split_aggregates
 from millrace_streams.compiler.tables import choose_emit, final_waits, materialize, old_values
 from millrace_streams.expressions import Expression
 from millrace_streams.graph import (
@@ -24,6 +26,7 @@ from millrace_streams.graph import (
     FilterNode,
     MapValuesNode,
     Node,
+    PartialAggregateNode,
     SelectKeyNode,
     SourceNode,
     Topology,
@@ -33,7 +36,7 @@ from millrace_streams.layout import Layout, TopicShape
 
 def rewrite(checked: CheckedTopology) -> CheckedTopology:
     """Apply all rewritings; the result is checked anew after each."""
-    for change in (cut, final_waits, old_values, materialize, choose_emit, prune_columns):
+    for change in (cut, final_waits, old_values, materialize, choose_emit, split_aggregates, prune_columns):
         checked = recheck(change(checked), checked)
     return checked
 
@@ -77,9 +80,10 @@ def _needed_of_input(node: Node, given: Layout, wanted: set[str]) -> set[str]:
         computed = {name for name, _ in node.columns}
         passed = wanted - computed
         return passed.union(*(value.columns() for name, value in node.columns if name in wanted))
-    if isinstance(node, AggregateNode):
+    if isinstance(node, PartialAggregateNode) or (isinstance(node, AggregateNode) and node.records is None):
         arguments = set[str]().union(*(aggregate.columns() for _, aggregate in node.aggregates))
-        value = set(given.names) if given.scalar else set[str]()
+        # Of a record without a value nothing is counted, but in windows it is.
+        value = set(given.names) if given.scalar and node.window is None else set[str]()
         return arguments | set(given.key) | value
     return set(given.names)
 
@@ -87,8 +91,9 @@ def _needed_of_input(node: Node, given: Layout, wanted: set[str]) -> set[str]:
 def _prune(node: Node, checked: CheckedTopology, needed: set[str]) -> Node:
     layout = checked.layouts[node.name]
     if isinstance(node, SourceNode):
-        if node.serdes is not None:
-            return node
+        if layout.scalar or node.serdes is not None:
+            # Such a topic has no other columns than these, so they stay where nobody looks at them.
+            return replace(node, unread=frozenset(layout.names) - needed)
         columns = needed | ({node.timestamp} if node.timestamp is not None else set())
         if node.extractor is not None:
             columns = set(layout.names)

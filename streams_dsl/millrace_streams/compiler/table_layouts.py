@@ -24,6 +24,7 @@ from millrace_streams.graph import (
     GroupTableNode,
     MaterializeNode,
     Node,
+    PartialAggregateNode,
     ResponseJoinNode,
     SubscribeNode,
     SuppressNode,
@@ -37,7 +38,10 @@ from millrace_streams.graph import (
 )
 from millrace_streams.layout import ASKING, KEY, RESERVED_PREFIX, WINDOW_COLUMNS, Layout
 from millrace_streams.steps.accumulators import result_fields
-from millrace_streams.steps.evaluation import polars_schema
+from millrace_streams.steps.batch import TIMESTAMP
+from millrace_streams.steps.evaluation import arrow_type, polars_schema
+from millrace_streams.steps.lifting import Lifting
+from millrace_streams.steps.partial_aggregate import RECORDS, RUN
 from millrace_streams.windows import SessionWindows, Windows
 
 
@@ -97,8 +101,21 @@ def _(node: TableFoldNode, given: tuple[Layout, ...]) -> Layout:
 
 
 @layout_of.register
+def _(node: PartialAggregateNode, given: tuple[Layout, ...]) -> Layout:
+    [stream] = given
+    lifting = Lifting(node.name, node.aggregates, node.window, stream.schema, stream.key)
+    computed = {name: kind for name, kind in lifting.state_columns.items() if name not in (*stream.key, TIMESTAMP)}
+    fields = [pa.field(name, arrow_type(kind)) for name, kind in computed.items()]
+    numbers = [pa.field(name, pa.int64()) for name in (RECORDS, RUN)]
+    schema = pa.schema([*(stream.schema.field(name) for name in stream.key), *fields, *numbers])
+    return Layout(schema=schema, key=stream.key, bucket_columns=stream.bucket_columns)
+
+
+@layout_of.register
 def _(node: AggregateNode, given: tuple[Layout, ...]) -> Layout:
     [stream] = given
+    if node.records is not None:
+        stream = replace(stream, schema=node.records)
     _check_groups(node, given, windows=node.window is not None)
     windows = list(WINDOW_COLUMNS) if node.window is not None else []
     names = [*stream.key_columns, *windows, *(name for name, _ in node.aggregates)]

@@ -4,7 +4,14 @@
 the others, ``topology`` the graph with its checks, ``describe`` its text.
 """
 
-from millrace_streams.graph.aggregations import AggregateNode, Emit, Fold, FoldNode, TableFoldNode
+from millrace_streams.graph.aggregations import (
+    AggregateNode,
+    Emit,
+    Fold,
+    FoldNode,
+    PartialAggregateNode,
+    TableFoldNode,
+)
 from millrace_streams.graph.joins import (
     AnswerNode,
     JoinKind,
@@ -64,6 +71,7 @@ __all__ = [
     "MaterializeNode",
     "MergeNode",
     "Node",
+    "PartialAggregateNode",
     "PeekNode",
     "ProcessNode",
     "RepartitionNode",

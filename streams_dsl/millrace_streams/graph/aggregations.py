@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import pyarrow as pa
+
 from millrace_streams.aggregates import Aggregate
+from millrace_streams.graph.nodes import Node
 from millrace_streams.graph.tables import TableNode
 from millrace_streams.serdes import RowSerde, Serde
 from millrace_streams.windows import TimeWindows, Windows
@@ -16,11 +19,24 @@ Emit: TypeAlias = Literal["every", "last"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PartialAggregateNode(Node):
+    """What some records of a topic, read together, add to ``aggregates`` by key and window; put in by the compiler.
+
+    It keeps nothing: the ``AggregateNode`` after it adds its rows up.
+    """
+
+    prefix = "KSTREAM-PARTIAL-AGGREGATE"
+    aggregates: tuple[tuple[str, Aggregate], ...]
+    window: TimeWindows | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AggregateNode(TableNode):
     """A table of named ``aggregates`` by key, and by tumbling or hopping window if there is one; in columns.
 
     ``bare`` says that the one aggregate's column is the value itself, as of ``count()``. Without ``emit`` the compiler
-    chooses: ``last`` where only Delta tables read the result, which come to the same, else ``every``.
+    chooses: ``last`` where only Delta tables read the result, which come to the same, else ``every``. ``records`` are
+    the records' columns where what comes in are partial aggregates of them, else None.
     """
 
     prefix = "KSTREAM-AGGREGATE"
@@ -29,6 +45,7 @@ class AggregateNode(TableNode):
     store: str
     emit: Emit | None = None
     bare: bool = False
+    records: pa.Schema | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class SourceNode(Node):
 
     ``timestamp`` names the column that holds event time (a timestamp, or ms since 1970); None: the record's timestamp.
     ``extractor`` computes it from key, value and the record's timestamp. ``serdes`` says what a topic of bytes holds.
-    A ``broadcast`` source is read whole by every task.
+    A ``broadcast`` source is read whole by every task. ``unread`` are columns that nobody looks at: they may be null.
     """
 
     prefix = "KSTREAM-SOURCE"
@@ -47,6 +47,7 @@ class SourceNode(Node):
     extractor: PythonFunction | None = None
     serdes: tuple[Serde, Serde | RowSerde] | None = None
     broadcast: bool = False
+    unread: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -196,8 +196,9 @@ class TopologyTestDriver:
         offsets = np.asarray([origins[number].offset for number in numbers.tolist()], dtype=np.int64)
         arrivals = {}
         for lane, ((source, reader), batch) in enumerate(zip(sources, batches, strict=True)):
-            read, rows = reader.run_batch(batch, offsets, partition)
-            arrivals[source.head] = Flow(read, root_marks(numbers[rows], self._steps, lane=lane))
+            read = reader.run_batch(batch, offsets, partition)
+            self.dropped_records += read.dropped
+            arrivals[source.head] = Flow(read.batch, root_marks(numbers[read.rows], self._steps, lane=lane))
         return arrivals
 
     def _run(self, partition: int, arrivals: Mapping[str, Flow], origins: Mapping[int, Origin]) -> None:

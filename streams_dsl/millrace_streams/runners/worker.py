@@ -272,7 +272,9 @@ class SourceRun:
         )
 
     def _run_all(self, run: pl.DataFrame, partition: int) -> Iterator[Packed]:
-        read = self.reader.run(run, partition)
+        read, dropped = self.reader.run(run, partition)
+        if dropped:
+            yield Packed(OUT, partition, dropped=dropped)
         frame = head_frame(read, self.lane)
         for send in self.program.stage.sends:
             if send.way != "key" and frame.height:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -18,9 +19,18 @@ from millrace_streams.graph import SourceNode
 from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import OFFSET, SEQUENCE, TIMESTAMP, TOMBSTONE, Batch, Rows
 from millrace_streams.steps.deserialization import Deserializer
+from millrace_streams.steps.evaluation import polars_schema
 from millrace_streams.steps.flow import FIXED, ROOT, Inputs, Origin
 from millrace_streams.steps.operator import Operator, State
 from millrace_streams.steps.registry import make_step
+
+
+class Read(NamedTuple):
+    """What the task reads, which of the records each row comes from, and how many records were dropped."""
+
+    batch: Batch
+    rows: Rows
+    dropped: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,31 +42,36 @@ class Reader:
     operators: Sequence[Operator]
     _nothing: State = field(default_factory=lambda: State({}), repr=False)
 
-    def run(self, decoded: pl.DataFrame, partition: int) -> pl.DataFrame:
-        """Turn decoded records of one partition, in order, into what the task reads, in columns.
+    def run(self, decoded: pl.DataFrame, partition: int) -> tuple[pl.DataFrame, int]:
+        """Turn decoded records of one partition, in order, into what the task reads, in columns; say what was dropped.
 
         ``decoded`` has the source's columns, ``__offset`` and ``__timestamp`` (ms), and may have ``__sequence``. Raises
         ``UserFunctionError`` naming topic, partition and offset for a record without a valid event time, or when a
         user's function fails.
         """
         offsets = decoded[OFFSET].to_numpy()
+        types = polars_schema(self.layout.schema)
+        unread = [name for name in self.source.unread if name not in decoded.columns]
+        decoded = decoded.with_columns(pl.lit(None, types[name]).alias(name) for name in unread)
         typed = Deserializer(self.source, self.layout, partition).columns(decoded)
-        batch, rows = self.run_batch(Batch.of_frame(self.layout, typed), offsets, partition)
+        batch, rows, dropped = self.run_batch(Batch.of_frame(self.layout, typed), offsets, partition)
         frame = batch.frame
         reserved = [TIMESTAMP, TOMBSTONE] if TOMBSTONE in frame.columns else [TIMESTAMP]
         places = [decoded[name].gather(rows) for name in (OFFSET, SEQUENCE) if name in decoded.columns]
-        return frame.select(*batch.layout.names, *reserved).with_columns(places)
+        return frame.select(*batch.layout.names, *reserved).with_columns(places), dropped
 
-    def run_batch(self, batch: Batch, offsets: Rows, partition: int) -> tuple[Batch, Rows]:
-        """The same for a batch; gives what the task reads, and which of the batch's rows each row comes from."""
+    def run_batch(self, batch: Batch, offsets: Rows, partition: int) -> Read:
+        """The same for a batch."""
         batch = self._with_event_time(batch, offsets, partition)
         rows = np.arange(batch.height)
+        dropped = 0
         for operator in self.operators:
             output = make_step(operator).run(self._inputs(batch, offsets[rows], partition), self._nothing)
             batch = output.batch
+            dropped += output.dropped
             if output.causes is not None:
                 rows = rows[np.asarray(output.causes, dtype=np.int64)]
-        return batch, rows
+        return Read(batch, rows, dropped)
 
     def _inputs(self, batch: Batch, offsets: Rows, partition: int) -> Inputs:
         marks = np.zeros((batch.height, FIXED), dtype=np.int64)

@@ -20,6 +20,7 @@ from millrace_streams.graph import (
     MaterializeNode,
     MergeNode,
     Node,
+    PartialAggregateNode,
     PeekNode,
     ProcessNode,
     RepartitionNode,
@@ -48,6 +49,7 @@ from millrace_streams.steps.foreign_key_join import AnswerStep, ResponseJoinStep
 from millrace_streams.steps.map import MapStep
 from millrace_streams.steps.map_values import MapFunctionStep, MapValuesStep
 from millrace_streams.steps.operator import Operator, Step
+from millrace_streams.steps.partial_aggregate import PartialAggregateStep
 from millrace_streams.steps.passing import MergeStep, PeekStep, RepartitionStep, ToStreamStep
 from millrace_streams.steps.process import ProcessStep
 from millrace_streams.steps.select_key import SelectKeyFunctionStep, SelectKeyStep
@@ -60,7 +62,15 @@ from millrace_streams.steps.table_source import TableSourceStep
 from millrace_streams.steps.table_table_join import TableTableJoinStep
 from millrace_streams.windows import SessionWindows, SlidingWindows
 
-STATELESS: Final = (FilterNode, MapValuesNode, MapFunctionNode, MapNode, SelectKeyNode, SelectKeyFunctionNode)
+STATELESS: Final = (
+    FilterNode,
+    MapValuesNode,
+    MapFunctionNode,
+    MapNode,
+    SelectKeyNode,
+    SelectKeyFunctionNode,
+    PartialAggregateNode,
+)
 """The kinds of node that may run where a source is read: they keep nothing and need nobody."""
 
 _STEPS: Final[dict[type[Node], Callable[[Operator], Step]]] = {
@@ -73,6 +83,7 @@ _STEPS: Final[dict[type[Node], Callable[[Operator], Step]]] = {
     SelectKeyFunctionNode: SelectKeyFunctionStep,
     PeekNode: PeekStep,
     ForEachNode: PeekStep,
+    PartialAggregateNode: PartialAggregateStep,
     MergeNode: MergeStep,
     ToStreamNode: ToStreamStep,
     ToTableNode: TableSourceStep,

@@ -72,7 +72,7 @@ def test_schemas_of_the_formats_own_are_taken(serde: PayloadRows, text: str) -> 
 def test_a_topic_of_payloads_becomes_columns_and_no_payload_a_row_without_a_value(kind: str) -> None:
     serde = SERDES[kind]
     payloads = [serde.serialize(ROW | {"id": number}) for number in range(3)]
-    read = reader_of(serde).run(topic_of([*payloads, None]), 0)
+    read, _ = reader_of(serde).run(topic_of([*payloads, None]), 0)
     assert read["id"].to_list() == [0, 1, 2, None]
     assert read["time"][0] == ROW["time"]
     assert read[TOMBSTONE].to_list() == [False, False, False, True]
@@ -125,7 +125,7 @@ def test_rows_of_payloads_go_through_a_topology() -> None:
     ],
 )
 def test_single_values_are_read_as_kafkas_deserializers_do(serde: str, cells: list[Any], data: list[bytes]) -> None:
-    read = reader_of(serde).run(topic_of([*data, None]), 0)
+    read, _ = reader_of(serde).run(topic_of([*data, None]), 0)
     assert read["value"].to_list() == [*cells, None]
 
 

@@ -1,0 +1,59 @@
+"""Aggregations in two parts: records that are read together are folded there, and few rows cross into the JVM.
+
+That is done where nobody can tell: the results of a batch are the last ones of each key, records do not move before
+the aggregation, there is one source, parts may be folded in any order, and no function of the user's comes after, which
+could fail on a row and would have all its records put aside in the place of the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from millrace_streams.compiler.check import CheckedTopology, has_function
+from millrace_streams.compiler.cuts import with_parents
+from millrace_streams.graph import AggregateNode, Node, PartialAggregateNode, ProcessNode, SourceNode, Topology
+from millrace_streams.steps import STATELESS
+from millrace_streams.steps.lifting import Lifting
+
+
+def split_aggregates(checked: CheckedTopology) -> Topology:
+    """Put a ``PartialAggregateNode`` before each aggregation that may be done in parts."""
+    nodes: list[Node] = []
+    for node in checked.topology.nodes:
+        if not isinstance(node, AggregateNode) or not _may_be_split(node, checked):
+            nodes.append(node)
+            continue
+        [given] = checked.inputs_of(node)
+        part = PartialAggregateNode(
+            name=f"{node.name}-partial", parents=node.parents, aggregates=node.aggregates, window=node.window
+        )
+        nodes += [part, with_parents(replace(node, records=given.schema), (part.name,))]
+    return Topology(tuple(nodes))
+
+
+def _may_be_split(node: AggregateNode, checked: CheckedTopology) -> bool:
+    topology = checked.topology
+    [given] = checked.inputs_of(node)
+    if node.emit != "last" or given.windowed or len(topology.sources) > 1:
+        return False
+    if any(isinstance(each, ProcessNode) for each in topology.nodes) or not _is_read_alone(node, topology):
+        return False
+    if any(has_function(each) for each in _after(node, topology)):
+        return False
+    return not Lifting(node.name, node.aggregates, node.window, given.schema, given.key).sequential
+
+
+def _is_read_alone(node: Node, topology: Topology) -> bool:
+    """Whether all before the node can run where the source is read, and nobody else needs it."""
+    while not isinstance(node, SourceNode):
+        node = topology.node(node.parents[0])
+        if len(list(topology.children(node.name))) != 1 or not isinstance(node, (*STATELESS, SourceNode)):
+            return False
+    return True
+
+
+def _after(node: Node, topology: Topology) -> Iterator[Node]:
+    for child in topology.children(node.name):
+        yield child
+        yield from _after(child, topology)

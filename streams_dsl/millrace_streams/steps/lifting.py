@@ -1,0 +1,138 @@
+"""From records to what aggregates are made of: lifted accumulators by key and window, and these folded by group.
+
+What is decided record by record is decided here for all records of a batch at once: which of them count, into which
+windows each falls, and which windows are closed by then. Whole batches and parts of one are folded by the same rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from millrace_streams.aggregates import Aggregate
+from millrace_streams.layout import Layout
+from millrace_streams.steps.accumulators import AccumulatedAggregate, Accumulator, accumulate
+from millrace_streams.steps.batch import TIMESTAMP, Batch
+from millrace_streams.steps.evaluation import polars_schema
+from millrace_streams.steps.groups import counts
+from millrace_streams.windows import TimeWindows
+
+WINDOW: Final = "__window"
+ROW: Final = "__row"
+MEMBER: Final = "__member"
+STREAM_TIME: Final = "__stream_time"
+_COUNTS: Final = "__counts"
+
+
+@dataclass(frozen=True)
+class Lifting:
+    """How records with the columns of ``schema`` become rows of key, window, accumulators, time and row number."""
+
+    node: str
+    aggregates: tuple[tuple[str, Aggregate], ...]
+    window: TimeWindows | None
+    schema: pa.Schema
+    key: tuple[str, ...]
+
+    @cached_property
+    def accumulated(self) -> tuple[AccumulatedAggregate, ...]:
+        """The aggregates as accumulators."""
+        schema = polars_schema(self.schema)
+        return tuple(accumulate(name, value, schema, self.node) for name, value in self.aggregates)
+
+    @cached_property
+    def accumulators(self) -> tuple[Accumulator, ...]:
+        """All accumulators."""
+        return tuple(accumulator for aggregate in self.accumulated for accumulator in aggregate.accumulators)
+
+    @cached_property
+    def sequential(self) -> list[Accumulator]:
+        """The accumulators whose records must be added one after the other."""
+        return [accumulator for accumulator in self.accumulators if accumulator.fold == "sequential_sum"]
+
+    @cached_property
+    def group(self) -> list[str]:
+        """The columns that rows are folded by."""
+        return [*self.key, WINDOW] if self.window is not None else list(self.key)
+
+    @cached_property
+    def state_columns(self) -> dict[str, pl.DataType]:
+        """The columns of a folded row: key, window's start in ms, accumulators, largest time."""
+        types = polars_schema(self.schema)
+        columns: dict[str, pl.DataType] = {name: types[name] for name in self.key}
+        if self.window is not None:
+            columns[WINDOW] = pl.Int64()
+        columns |= {accumulator.name: accumulator.data_type for accumulator in self.accumulators}
+        return columns | {TIMESTAMP: pl.Int64()}
+
+    def records(self, batch: Batch, given: Layout) -> pl.DataFrame:
+        """The records that count: key, lifted accumulators, time and row; null values count in windows only."""
+        frame = batch.frame
+        there = counts(given, frame.columns, needs_value=self.window is None)
+        records = frame.select(
+            *self.key,
+            *(accumulator.lift.alias(accumulator.name) for accumulator in self.accumulators),
+            TIMESTAMP,
+            pl.int_range(pl.len(), dtype=pl.Int64).alias(ROW),
+            there.alias(_COUNTS),
+        )
+        return (records if records[_COUNTS].all() else records.filter(_COUNTS)).drop(_COUNTS)
+
+    def in_windows(self, records: pl.DataFrame) -> pl.DataFrame:
+        """One row per record and window that it falls into, in record order, windows ascending."""
+        window = self.window
+        if window is None:
+            return records
+        time = pl.col(TIMESTAMP)
+        if window.tumbling:
+            return records.with_columns((time // window.size_ms * window.size_ms).alias(WINDOW))
+        # As Kafka Streams: no window begins before the epoch.
+        first = pl.max_horizontal(time - window.size_ms + window.advance_ms, pl.lit(0, pl.Int64))
+        first = first // window.advance_ms * window.advance_ms
+        starts = pl.int_ranges(first, time + 1, window.advance_ms)
+        return records.with_columns(starts.alias(WINDOW)).explode(WINDOW)
+
+    def open(self, placed: pl.DataFrame) -> pl.DataFrame:
+        """Those whose window is open when the record comes, at its stream time."""
+        window = self.window
+        if window is None:
+            return placed
+        is_open = pl.col(WINDOW) + window.size_ms + window.grace_ms > pl.col(STREAM_TIME)
+        flags = placed.select(is_open).to_series()
+        return placed if flags.all() else placed.filter(flags)
+
+    def fold(self, lifted: pl.DataFrame, *further: pl.Expr) -> pl.DataFrame:
+        """One row per group: all that is in it folded, and ``further`` folds, by last record and window."""
+        folds = [_last_fold(each) for each in self.accumulators if each not in self.sequential]
+        folds += [pl.col(TIMESTAMP).max(), pl.col(ROW).last(), *further]
+        if self.sequential:
+            lifted = lifted.with_row_index(MEMBER)
+            folds.append(pl.col(MEMBER))
+        folded = lifted.group_by(self.group, maintain_order=True).agg(folds)
+        if self.sequential:
+            members = folded[MEMBER].explode().to_numpy()
+            lengths = folded[MEMBER].list.len().to_numpy()
+            groups = np.repeat(np.arange(len(lengths)), lengths)
+            # bincount adds weights one after the other, in the order given.
+            sums = {
+                each.name: np.bincount(groups, weights=lifted[each.name].to_numpy()[members], minlength=len(lengths))
+                for each in self.sequential
+            }
+            folded = folded.with_columns(**{name: pl.Series(values) for name, values in sums.items()})
+        return folded.sort(ROW, *self.group[len(self.key) :])
+
+
+def _last_fold(accumulator: Accumulator) -> pl.Expr:
+    column = pl.col(accumulator.name)
+    match accumulator.fold:
+        case "sum" | "sequential_sum":
+            return column.sum()
+        case "min":
+            return column.min()
+        case "max":
+            return column.nan_max() if accumulator.data_type.is_float() else column.max()

@@ -1,0 +1,71 @@
+"""Partial aggregates: records folded where they are read, so that few rows cross into the JVM instead of many.
+
+A *run* is what is read together: consecutive records of one partition. The rows of a run are its records folded by key
+and window, and each has how many records are in it (``RECORDS``) and which run it is of (``RUN``). The aggregation
+after it comes to the same as without, record for record:
+
+* a record is too late for its window either because of what came before it in its run, which is seen here, or because
+  of what came before the run, which is then true for all of the run's records in that window: the aggregation drops the
+  row;
+* the record with the largest time of a run is never dropped here, so the largest time of the run's rows is that of the
+  run, and stream time goes on as it did;
+* a row stands where the last of its records stood.
+
+Only folds of which parts may be made take part: doubles, which are added one after the other, do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import polars as pl
+
+from millrace_streams.graph import PartialAggregateNode
+from millrace_streams.steps.batch import TIMESTAMP, Batch
+from millrace_streams.steps.flow import ROOT, Inputs, Output
+from millrace_streams.steps.lifting import ROW, STREAM_TIME, Lifting
+from millrace_streams.steps.operator import State, StatelessStep
+
+RECORDS: Final = "__records"
+RUN: Final = "__run"
+_SAMPLE_ROWS: Final = 32_768
+_GROUPS_SHARE_MAX: Final = 0.5
+"""With more groups than that in a sample, to find them costs more than it saves."""
+
+
+@dataclass(frozen=True)
+class PartialAggregateStep(StatelessStep):
+    """The step of one ``PartialAggregateNode``."""
+
+    @property
+    def node(self) -> PartialAggregateNode:
+        """The node."""
+        node = self.operator.node
+        assert isinstance(node, PartialAggregateNode)
+        return node
+
+    @cached_property
+    def lifting(self) -> Lifting:
+        """How records become rows."""
+        given = self.operator.given
+        return Lifting(self.node.name, self.node.aggregates, self.node.window, given.schema, given.key)
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """Fold a run's records."""
+        lifting, batch = self.lifting, inputs.batch
+        records = lifting.records(batch, self.operator.given)
+        placed = lifting.in_windows(records.with_columns(pl.col(TIMESTAMP).cum_max().alias(STREAM_TIME)))
+        lifted = lifting.open(placed).drop(STREAM_TIME)
+        rows = self._folded(lifted)
+        run = int(inputs.marks[0, ROOT]) if len(inputs.marks) else 0
+        dropped = (batch.height - records.height) + (placed.height - lifted.height)
+        result = rows.with_columns(pl.lit(run, pl.Int64).alias(RUN)).select(*self.operator.result.names, TIMESTAMP)
+        return Output(Batch.of_frame(self.operator.result, result), rows[ROW].to_numpy(), dropped)
+
+    def _folded(self, lifted: pl.DataFrame) -> pl.DataFrame:
+        sample = lifted.head(_SAMPLE_ROWS).select(self.lifting.group)
+        if sample.height == _SAMPLE_ROWS and sample.n_unique() > _GROUPS_SHARE_MAX * _SAMPLE_ROWS:
+            return lifted.with_columns(pl.lit(1, pl.Int64).alias(RECORDS))
+        return self.lifting.fold(lifted, pl.len().cast(pl.Int64).alias(RECORDS))
