@@ -1,11 +1,19 @@
-"""The way from this broker to the others: their addresses, and calls over gRPC as any client makes them.
+"""The way from this broker to the others: their addresses, and calls to them.
 
-Invariants: one channel to an address, made when first needed; it connects by itself, and again after it broke. A broker
-that comes back under another address gets another channel.
+Calls go as frames, which cost a fraction of gRPC's; over gRPC a broker is asked where it answers frames, and called
+where it answers none, or is not reached there.
+
+Invariants
+
+- A connection has one call at a time; there are as many as there ever were calls under way at once.
+- What answers at the port for frames is the broker that named the port, of the same cluster.
+- A broker that comes back under another address, or with another port for frames, gets other connections.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -14,11 +22,17 @@ import grpc.aio
 from google.protobuf.message_factory import GetMessageClass
 
 from millrace.config.broker import Listener
-from millrace.errors import BrokerUnavailableError
+from millrace.errors import BrokerUnavailableError, MillraceError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.status import error_from_rpc
+from millrace_broker.peer_connection import PeerConnection, Received, connect
+
+_logger: Final = logging.getLogger(__name__)
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["Broker"]
+_GREETING_S: Final = 5.0
+_GRPC_FOR_S: Final = 60.0
+"""How long calls go over gRPC before frames are tried again where they cannot be had."""
 _RECONNECT_MS: Final = 100
 _OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.max_send_message_length", -1),
@@ -39,16 +53,15 @@ class Peers:
     """Calls to other brokers by their ids. For the event loop's thread."""
 
     def __init__(self) -> None:
-        self._addresses: Final[dict[int, str]] = {}
-        self._channels: Final[dict[str, grpc.aio.Channel]] = {}
-        self._methods: Final[dict[tuple[str, str, Any], Any]] = {}
+        self._addresses: Final[dict[int, Listener]] = {}
+        self._peers: Final[dict[Listener, _Peer]] = {}
 
     def know(self, broker_id: int, host: str, port: int) -> None:
         """A broker is reached there from now on."""
-        self._addresses[broker_id] = str(Listener(host, port))
+        self._addresses[broker_id] = Listener(host, port)
 
     def forget(self, broker_id: int) -> None:
-        """A broker is gone; its channel is kept, for it may come back there."""
+        """A broker is gone; its connections are kept, for it may come back there."""
         self._addresses.pop(broker_id, None)
 
     async def call(
@@ -58,7 +71,7 @@ class Peers:
         request: Any,
         *,
         timeout_s: float,
-        decode: Callable[[bytes], T] | None = None,
+        decode: Callable[[Received], T] | None = None,
     ) -> T:
         """Call ``name`` of the ``Broker`` service at a broker; ``decode`` makes something of the answer's bytes.
 
@@ -67,30 +80,110 @@ class Peers:
         address = self._addresses.get(broker_id)
         if address is None:
             raise BrokerUnavailableError(f"broker {broker_id} is not alive, as far as is known here")
+        peer = self._peers.get(address)
+        if peer is None:
+            peer = self._peers[address] = _Peer(address)
+        message = request.SerializeToString()
         try:
-            answer: T = await self._method(address, name, decode)(request, timeout=timeout_s)
+            async with asyncio.timeout(timeout_s):
+                body = await peer.call(name, message, timeout_s)
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"broker {broker_id} at {address} did not answer {name} within {timeout_s * 1000:.0f} ms"
+            ) from None
+        return decode(body) if decode is not None else _message_class(name).FromString(body)
+
+    async def close(self) -> None:
+        """End the connections; calls under way fail."""
+        peers = list(self._peers.values())
+        self._peers.clear()
+        for peer in peers:
+            await peer.close()
+
+
+class _Peer:
+    """The ways to one address."""
+
+    def __init__(self, address: Listener) -> None:
+        self._address: Final = address
+        self._channel: Final = grpc.aio.insecure_channel(str(address), options=_OPTIONS)
+        self._idle: Final[list[PeerConnection]] = []
+        self._busy: Final[set[PeerConnection]] = set()
+        self._finding: Final = asyncio.Lock()
+        self._broker: pb.ApiVersionsResponse | None = None
+        self._grpc_until = float("-inf")
+        self._is_closed = False
+
+    async def call(self, name: str, message: bytes, timeout_s: float) -> Received:
+        """The answer's bytes. Raises the broker's error, ``BrokerUnavailableError``."""
+        connection = self._idle_connection() or await self._connected()
+        if connection is None:
+            return await self._over_grpc(name, message, timeout_s)
+        self._busy.add(connection)
+        try:
+            return await connection.call(name.encode(), message, timeout_s)
+        finally:
+            self._busy.discard(connection)
+            if connection.is_usable and not self._is_closed:
+                self._idle.append(connection)
+
+    def _idle_connection(self) -> PeerConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable:
+                return connection
+        return None
+
+    async def _connected(self) -> PeerConnection | None:
+        """A new connection; None if it has to be gRPC. Raises ``BrokerUnavailableError`` when nobody answers."""
+        if asyncio.get_running_loop().time() < self._grpc_until:
+            return None
+        known = self._broker
+        if known is not None:
+            try:
+                return await self._connect(known)
+            except (OSError, MillraceError) as error:
+                _logger.debug("%s answers no frames at the port that was known: %s", self._address, error)
+        async with self._finding:  # only one asks
+            if self._broker is known:
+                answer = await self._over_grpc("ApiVersions", pb.ApiVersionsRequest().SerializeToString(), _GREETING_S)
+                self._broker = pb.ApiVersionsResponse.FromString(bytes(answer))
+        assert self._broker is not None
+        try:
+            return await self._connect(self._broker)
+        except (OSError, MillraceError) as error:
+            level = logging.WARNING if self._broker.frame_port else logging.DEBUG
+            _logger.log(level, "calls to the broker at %s go over gRPC, it answers no frames: %s", self._address, error)
+            self._grpc_until = asyncio.get_running_loop().time() + _GRPC_FOR_S
+            return None
+
+    async def _connect(self, broker: pb.ApiVersionsResponse) -> PeerConnection:
+        """Raises ``OSError`` (a ``TimeoutError``, too), and ``MillraceError`` when it is not that broker."""
+        if not broker.frame_port:
+            raise BrokerUnavailableError("it has no port for them (frame.listener.port)")
+        async with asyncio.timeout(_GREETING_S):
+            connection, hello = await connect(self._address.host, broker.frame_port)
+        if (hello.cluster_id, hello.broker_id) != (broker.cluster_id, broker.broker_id) or self._is_closed:
+            connection.close()
+            raise BrokerUnavailableError(f"broker {hello.broker_id} of cluster {hello.cluster_id} answers there")
+        return connection
+
+    async def _over_grpc(self, name: str, message: bytes, timeout_s: float) -> bytes:
+        try:
+            # Without serializers bytes go out and come in; the stubs know nothing of that.
+            method: Any = self._channel.unary_unary(f"/{_SERVICE.full_name}/{name}", None, None)
+            answer: bytes = await method(message, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from error
         return answer
 
-    def _method(self, address: str, name: str, decode: Callable[[bytes], Any] | None) -> Any:
-        key = (address, name, decode)
-        method = self._methods.get(key)
-        if method is None:
-            channel = self._channels.get(address)
-            if channel is None:
-                channel = self._channels[address] = grpc.aio.insecure_channel(address, options=_OPTIONS)
-            method = self._methods[key] = channel.unary_unary(
-                f"/{_SERVICE.full_name}/{name}",
-                request_serializer=lambda request: request.SerializeToString(),
-                response_deserializer=decode or GetMessageClass(_SERVICE.methods_by_name[name].output_type).FromString,
-            )
-        return method
-
     async def close(self) -> None:
         """End the connections; calls under way fail."""
-        self._methods.clear()
-        channels = list(self._channels.values())
-        self._channels.clear()
-        for channel in channels:
-            await channel.close(None)
+        self._is_closed = True
+        for connection in (*self._idle, *self._busy):
+            connection.close()
+        await self._channel.close(None)
+
+
+def _message_class(name: str) -> Any:
+    return GetMessageClass(_SERVICE.methods_by_name[name].output_type)

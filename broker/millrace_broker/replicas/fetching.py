@@ -166,11 +166,11 @@ class SourceFetcher:
         topic_ids = {key[0]: asked[key][0].topic_id.bytes for key in fetches}
         request = wire.fetch_request(self._session.request(fetches), config, topic_ids)
         try:
-            data = await self._answer("Fetch", request, decode=bytes)
-            if data is None:
+            answer = await self._answer("Fetch", request, decode=wire.read_answer)
+            if answer is None:
                 self._session.failed(is_session_lost=False)
                 return
-            session_id, answers = wire.read_answer(data)
+            session_id, answers = answer
         except MillraceError as error:
             is_lost = isinstance(error, _SESSION_LOST)
             self._session.failed(is_session_lost=is_lost)

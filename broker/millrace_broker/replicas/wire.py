@@ -82,7 +82,7 @@ def forgotten_fetches(request: pb.FetchRequest) -> list[PartitionKey]:
     return [(topic.name, number) for topic in request.forgotten for number in topic.partitions]
 
 
-def read_answer(data: bytes) -> tuple[int, list[ReplicaRecords]]:
+def read_answer(data: bytes | memoryview) -> tuple[int, list[ReplicaRecords]]:
     """Read a leader's answer: its session, and partitions of which there is news. Raises ``InvalidRequestError``."""
     return read_session_id(data), [
         ReplicaRecords(

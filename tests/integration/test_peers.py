@@ -1,0 +1,165 @@
+"""Calls from a broker to others, against real brokers: as frames, and over gRPC where those cannot be had."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.clients import Admin, Producer
+from millrace.errors import BrokerUnavailableError, RequestTimedOutError, UnknownTopicOrPartitionError
+from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.fetch_response import read_fetch_response
+from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.peers import Peers
+
+VERSIONS = pb.ApiVersionsRequest()
+RECORD_BYTES = 700_000
+
+
+def with_peers(broker: EmbeddedBroker, work: Any) -> Any:
+    """Run ``work(peers)``, which knows the broker as number 1."""
+
+    async def run() -> Any:
+        peers = Peers()
+        peers.know(1, "127.0.0.1", broker.port)
+        try:
+            return await work(peers)
+        finally:
+            await peers.close()
+
+    return asyncio.run(run())
+
+
+def connections(broker: EmbeddedBroker) -> int:
+    """How many connections for frames there are."""
+    frames = broker.server._frames
+    return 0 if frames is None else len(frames._connections)
+
+
+def fetch(wait_ms: int) -> pb.FetchRequest:
+    request = pb.FetchRequest(replica_id=-1, max_wait_ms=wait_ms, min_bytes=1, max_bytes=2**24)
+    topic = request.topics.add(name="t")
+    topic.partitions.add(partition=0, partition_max_bytes=2**24)
+    return request
+
+
+def test_calls_share_a_connection_one_after_the_other_and_have_their_own_at_a_time(tmp_path: Path) -> None:
+    async def work(peers: Peers) -> tuple[int, int]:
+        for _ in range(3):
+            answer = await peers.call(1, "ApiVersions", VERSIONS, timeout_s=10)
+            assert answer.broker_id == broker.server.broker.config.broker_id
+        one = connections(broker)
+        await asyncio.gather(*(peers.call(1, "ApiVersions", VERSIONS, timeout_s=10) for _ in range(4)))
+        return one, connections(broker)
+
+    with EmbeddedBroker(tmp_path) as broker:
+        one, several = with_peers(broker, work)
+    assert one == 1
+    assert 1 < several <= 4
+
+
+def test_a_large_answer_comes_whole(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path) as broker:
+        with Admin(broker.bootstrap_servers) as admin, Producer(broker.bootstrap_servers) as producer:
+            admin.create_topic("t", partitions=1)
+            producer.send("t", bytes(range(250)) * (RECORD_BYTES // 250)).result()
+
+        async def work(peers: Peers) -> int:
+            got = await peers.call(
+                1, "Fetch", fetch(0), timeout_s=10, decode=lambda data: list(read_fetch_response(data))
+            )
+            return int(got[0].records.size)
+
+        assert with_peers(broker, work) > RECORD_BYTES
+
+
+def test_a_brokers_error_is_raised_and_the_connection_stays(tmp_path: Path) -> None:
+    async def work(peers: Peers) -> int:
+        for _ in range(3):
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await peers.call(1, "LocateRange", pb.LocateRangeRequest(topic="missing"), timeout_s=10)
+        return connections(broker)
+
+    with EmbeddedBroker(tmp_path) as broker:
+        assert with_peers(broker, work) == 1
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_after_a_call_that_was_given_up_the_next_has_its_own_answer(tmp_path: Path, is_cancelled: bool) -> None:
+    async def work(peers: Peers) -> None:
+        parked = asyncio.create_task(peers.call(1, "Fetch", fetch(20_000), timeout_s=30 if is_cancelled else 0.2))
+        if is_cancelled:
+            while not connections(broker):
+                await asyncio.sleep(0.005)
+            parked.cancel()
+        with pytest.raises(asyncio.CancelledError if is_cancelled else RequestTimedOutError):
+            await parked
+        answer = await peers.call(1, "ApiVersions", VERSIONS, timeout_s=10)
+        assert answer.cluster_id == broker.server.cluster_id
+
+    with EmbeddedBroker(tmp_path) as broker:
+        with Admin(broker.bootstrap_servers) as admin:
+            admin.create_topic("t", partitions=1)
+        with_peers(broker, work)
+
+
+def test_a_broker_that_comes_back_is_reached_at_its_new_port_for_frames(tmp_path: Path) -> None:
+    first = EmbeddedBroker(tmp_path).start()
+    port, frame_port = first.port, first.frame_port
+
+    async def work(peers: Peers) -> None:
+        await peers.call(1, "ApiVersions", VERSIONS, timeout_s=10)
+        await asyncio.to_thread(first.stop)
+        with pytest.raises(BrokerUnavailableError):
+            await peers.call(1, "ApiVersions", VERSIONS, timeout_s=10)
+        second = EmbeddedBroker(tmp_path, port=port)
+        await asyncio.to_thread(second.start)
+        try:
+            assert second.frame_port != frame_port
+            await _until_reached(peers.call(1, "ApiVersions", VERSIONS, timeout_s=10) for _ in range(1000))
+            assert connections(second) == 1
+        finally:
+            await asyncio.to_thread(second.stop)
+
+    with_peers(first, work)
+
+
+async def _until_reached(calls: Any) -> None:
+    for call in calls:
+        with contextlib.suppress(BrokerUnavailableError):
+            await call
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it was not reached again")
+
+
+def test_where_no_frames_are_answered_calls_go_over_grpc(tmp_path: Path) -> None:
+    async def work(peers: Peers) -> str:
+        return str((await peers.call(1, "ApiVersions", VERSIONS, timeout_s=10)).cluster_id)
+
+    with EmbeddedBroker(tmp_path, frame_listener_port=-1) as broker:
+        assert with_peers(broker, work) == broker.server.cluster_id
+
+
+def test_frames_of_another_broker_are_not_taken_for_the_one_that_is_called(tmp_path: Path) -> None:
+    async def work(peers: Peers) -> str:
+        return str((await peers.call(1, "ApiVersions", VERSIONS, timeout_s=10)).cluster_id)
+
+    with (
+        EmbeddedBroker(tmp_path / "other") as other,
+        EmbeddedBroker(tmp_path / "named", advertised_frame_port=other.frame_port) as named,
+    ):
+        assert with_peers(named, work) == named.server.cluster_id
+
+
+def test_a_broker_of_which_nothing_is_known_is_not_reached(tmp_path: Path) -> None:
+    async def work(peers: Peers) -> None:
+        with pytest.raises(BrokerUnavailableError, match="broker 2 is not alive"):
+            await peers.call(2, "ApiVersions", VERSIONS, timeout_s=10)
+
+    with EmbeddedBroker(tmp_path) as broker:
+        with_peers(broker, work)
