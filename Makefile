@@ -2,6 +2,7 @@
 
 PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3.13 python3))
 BIN := .venv/bin
+WORKERS ?= 2
 EXTRAS := spark,connect,cluster,schemas,plots,demo,bench,dev
 
 .PHONY: help setup demo test lint bench soak proto clean
@@ -18,9 +19,9 @@ setup: .venv/ready      ## make the environment in .venv
 demo: setup      ## flights and weather through the log and Spark into Delta tables, end to end
 	$(BIN)/millrace demo
 
-test: setup      ## the whole suite, from nothing
+test: setup      ## the whole suite, from nothing, by as many processes as WORKERS says
 	$(MAKE) lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 lint: setup      ## style, types and import contracts
 	$(BIN)/ruff check --no-cache .

@@ -168,7 +168,8 @@ def run_pytest(arguments: Sequence[str], dials: dict[str, int]) -> tuple[int, li
     """How many tests ran, and which of them failed."""
     with TemporaryDirectory() as directory:
         results = Path(directory) / "results.xml"
-        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={results}", *arguments]
+        # Two at once: a test that kills waits for much, and a suite of two such tests takes half the time.
+        command = [sys.executable, "-m", "pytest", "-q", "--numprocesses=2", f"--junitxml={results}", *arguments]
         environment = os.environ | {name: str(value) for name, value in dials.items()}
         status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
         if not results.exists():
