@@ -10,8 +10,9 @@
 
 Public are the names of ``__all__``. ``builder`` and ``language`` hold the language, ``expressions``, ``aggregates``,
 ``windows``, ``serdes`` and ``processors`` what is put into it, ``graph`` the topology as data, ``compiler`` the way
-from there to a plan, ``steps`` the operators, ``stores`` their state, ``runners`` what carries plans out. Importing the
-package loads no engine: the runners are loaded when first used.
+from there to a plan, ``steps`` the operators, ``stores`` their state, ``runners`` what carries plans out,
+``checkpoints`` and ``queries`` what is kept of them and how it is read. Importing the package loads no engine: the
+runners are loaded when first used.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ from millrace_streams.windows import (
 
 if TYPE_CHECKING:
     from millrace_streams.compiler import compile_topology, explain
+    from millrace_streams.queries import open_state
     from millrace_streams.runners.batch import BatchResult, run_batch
     from millrace_streams.runners.driver import TestRecord, TopologyTestDriver
     from millrace_streams.runners.stream import run_stream
@@ -82,6 +84,7 @@ _LATE = {
     "TopologyTestDriver": "millrace_streams.runners.driver",
     "compile_topology": "millrace_streams.compiler",
     "explain": "millrace_streams.compiler",
+    "open_state": "millrace_streams.queries",
     "run_batch": "millrace_streams.runners.batch",
     "run_stream": "millrace_streams.runners.stream",
 }
@@ -143,6 +146,7 @@ __all__ = [
     "max",
     "mean",
     "min",
+    "open_state",
     "protobuf",
     "row",
     "run_batch",

@@ -145,7 +145,7 @@ def _batch(parsed: argparse.Namespace) -> None:
     options = pairs(parsed.option)
     for text, option in ((parsed.start, "startingTimestamp"), (parsed.end, "endingTimestamp")):
         if text is not None:
-            options[option] = str(_milliseconds(text))
+            options[option] = str(milliseconds_of(text))
     places = _places(tables, topology)
     spark = session(f"backfill {places}")
     spark.sparkContext.setLogLevel("ERROR")
@@ -222,9 +222,15 @@ def _places(tables: Mapping[str, str], topology: Topology) -> str:
     return ", ".join([*tables.values(), *topics])
 
 
-def _milliseconds(text: str) -> int:
+def milliseconds_of(text: str) -> int:
+    """A time of a command line in ms since 1970: ISO 8601 (UTC without a zone), or the milliseconds themselves.
+
+    Raises ``UsageError`` for anything else.
+    """
     from datetime import UTC, datetime
 
+    if text.isdecimal():
+        return int(text)
     try:
         time_given = datetime.fromisoformat(text)
     except ValueError as error:

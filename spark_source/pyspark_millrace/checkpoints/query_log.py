@@ -166,11 +166,17 @@ def read_checkpoint(location: str | Path) -> Checkpoint:
     return checkpoint
 
 
+def is_mounted(location: str | Path) -> bool:
+    """Whether a place is given as a path or ``file:`` URI."""
+    parts = urlsplit(str(location))
+    return parts.scheme in ("", "file") and parts.netloc in ("", "localhost")
+
+
 def checkpoint_directory(location: str | Path) -> Path:
     """The directory that a path or ``file:`` URI names. Raises ``UsageError`` for other file systems."""
-    parts = urlsplit(str(location))
-    if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
+    if not is_mounted(location):
         raise UsageError(f"{location}: checkpoints are read from local and mounted file systems: a path or file: URI")
+    parts = urlsplit(str(location))
     return Path(unquote(parts.path) if parts.scheme else str(location)).absolute()
 
 

@@ -16,13 +16,14 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from millrace_streams.checkpoints.entries import StoreEntry
 from millrace_streams.compiler import Plan, compile_topology
 from millrace_streams.compiler.plan import SourceReader
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph import DeltaSinkNode, RepartitionNode, SinkNode, Topology
 from millrace_streams.layout import TopicShape
 from millrace_streams.processors import Record
-from millrace_streams.runners.driver_stores import StoreEntry, entries_of, frame_of, view_of_store
+from millrace_streams.runners.driver_stores import entries_of, frame_of, view_of_store
 from millrace_streams.runners.output import gone, newest_rows
 from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE, Batch
 from millrace_streams.steps.evaluation import polars_schema

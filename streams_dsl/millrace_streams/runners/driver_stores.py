@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 
+from millrace_streams.checkpoints import entries
+from millrace_streams.checkpoints.entries import StoreEntry
+from millrace_streams.checkpoints.stores import describe_store
 from millrace_streams.compiler import Plan
 from millrace_streams.errors import TopologyError
-from millrace_streams.graph import AggregateNode, FoldNode
-from millrace_streams.steps.aggregate import AggregateStep
 from millrace_streams.steps.batch import TIMESTAMP
 from millrace_streams.steps.codec import columns_of
 from millrace_streams.steps.operator import AnyStore
@@ -17,31 +18,12 @@ from millrace_streams.steps.process_stores import view_of
 from millrace_streams.steps.store import Store
 from millrace_streams.stores import SessionStore, WindowStore
 from millrace_streams.stores.base import Stored
-from millrace_streams.windows import FOREVER_MS, SlidingWindows, TimeWindows, Windowed
-
-
-class StoreEntry(NamedTuple):
-    """A row of a store; a windowed one's key is ``Windowed``. Stores of processors have no timestamps (0)."""
-
-    key: Any
-    value: Any
-    timestamp_ms: int
 
 
 def entries_of(store: AnyStore, plan: Plan) -> list[StoreEntry]:
     """All rows that can be read, by key (and window)."""
-    if isinstance(store, Store):
-        [operator] = [each for each in plan.task if store.spec.name in each.node.stores]
-        batch = AggregateStep(operator).table(store)
-        return sorted(map(StoreEntry, batch.keys, batch.values, batch.times))
-    if isinstance(store, WindowStore):
-        return [
-            StoreEntry(Windowed(key, start, _end(store, start, plan)), *stored)
-            for (key, start), stored in store.entries()
-        ]
-    if isinstance(store, SessionStore):
-        return [StoreEntry(session, value, session.end) for session, value in store.entries()]
-    return [StoreEntry(key, *_stored(entry)) for key, entry in store.entries()]
+    [operator, *_] = [each for each in plan.task if store.spec.name in each.node.stores]
+    return list(entries.entries_of(store, describe_store(store.spec, operator, plan.topology)))
 
 
 def frame_of(store: AnyStore) -> pl.DataFrame:
@@ -65,15 +47,3 @@ def view_of_store(store: AnyStore) -> Any:
 
 def _stored(entry: Any) -> tuple[Any, int]:
     return (entry.value, entry.timestamp) if isinstance(entry, Stored) else (entry, 0)
-
-
-def _end(store: WindowStore, start: int, plan: Plan) -> int:
-    """The end of a window, which the store does not keep."""
-    for operator in plan.task:
-        node = operator.node
-        if store.name in node.stores and isinstance(node, FoldNode | AggregateNode):
-            if isinstance(node.window, TimeWindows):
-                return start + node.window.size_ms
-            if isinstance(node.window, SlidingWindows):
-                return start + node.window.difference_ms
-    return FOREVER_MS

@@ -19,6 +19,8 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from millrace.errors import UsageError
+from millrace_streams.checkpoints.compatibility import admit
+from millrace_streams.checkpoints.manifest import Manifest
 from millrace_streams.compiler import explain
 from millrace_streams.errors import IncompatibleStateError
 from millrace_streams.graph import Topology
@@ -86,7 +88,8 @@ def run_stream(
     names a topic for records that a function fails on, or that cannot be read; without it they stop the query.
     ``on_batch`` is called after each micro-batch, ``on_plan`` with the explained plan before the start.
 
-    Raises ``TopologyError`` and its kind for a topology that cannot be run, before anything starts.
+    Raises ``TopologyError`` and its kind for a topology that cannot be run, and ``IncompatibleStateError`` for one that
+    cannot go on from the checkpoint, before anything starts.
     """
     if available_now and interval is not None:
         raise UsageError("available_now and interval exclude each other: a query that ends has no interval")
@@ -98,6 +101,7 @@ def run_stream(
     if on_plan is not None:
         on_plan(explain(job.plan))
     sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch, dead_letters)
+    admit(Manifest.of(job.stages, job.buckets), checkpoint)
     sinks.prepare(spark)
     return start(
         job,

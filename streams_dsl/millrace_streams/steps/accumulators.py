@@ -45,29 +45,38 @@ def accumulate(name: str, aggregate: Aggregate, schema: pl.Schema, node: str) ->
     """Say how an aggregate of records of ``schema`` is kept. Raises ``TopologyError`` naming ``node``."""
     if aggregate.argument is None:
         records = _sum_of(f"{name}.count", pl.lit(1, pl.Int64), pl.Int64())
-        return AccumulatedAggregate(name=name, accumulators=(records,), result=pl.col(records.name))
+        return AccumulatedAggregate(name=name, accumulators=(records,), result=result_of(name, "count"))
     argument = to_polars(aggregate.argument)
     [data_type] = result_types([argument], schema, node)
     present = _sum_of(f"{name}.count", argument.is_not_null().cast(pl.Int64), pl.Int64())
     match aggregate.kind:
         case "count":
-            return AccumulatedAggregate(name=name, accumulators=(present,), result=pl.col(present.name))
+            return AccumulatedAggregate(name=name, accumulators=(present,), result=result_of(name, "count"))
         case "sum" | "mean":
             if not data_type.is_numeric():
                 raise TopologyError(f"{node}: {name}={aggregate!r}: a number is needed, not {arrow_type(data_type)}")
             total = _total(f"{name}.sum", argument, data_type, wide=aggregate.kind == "mean")
-            result = pl.col(total.name)
-            if aggregate.kind == "mean":
-                result = result.cast(pl.Float64) / pl.col(present.name)
-            some = pl.when(pl.col(present.name) > 0).then(result)
-            return AccumulatedAggregate(name=name, accumulators=(total, present), result=some)
+            result = result_of(name, aggregate.kind)
+            return AccumulatedAggregate(name=name, accumulators=(total, present), result=result)
         case "min" | "max":
             if data_type.is_nested() or data_type == pl.Null():
                 raise TopologyError(f"{node}: {name}={aggregate!r}: {arrow_type(data_type)} has no order")
             fold: Fold = "min" if aggregate.kind == "min" else "max"
             extreme = Accumulator(name=f"{name}.{fold}", data_type=data_type, lift=argument, fold=fold)
-            return AccumulatedAggregate(name=name, accumulators=(extreme,), result=pl.col(extreme.name))
+            return AccumulatedAggregate(name=name, accumulators=(extreme,), result=result_of(name, fold))
     raise TopologyError(f"{node}: {aggregate.kind} is not an aggregate that millrace knows")
+
+
+def result_of(name: str, kind: str) -> pl.Expr:
+    """An aggregate's result, of its accumulators."""
+    match kind:
+        case "sum":
+            result = pl.col(f"{name}.sum")
+        case "mean":
+            result = pl.col(f"{name}.sum").cast(pl.Float64) / pl.col(f"{name}.count")
+        case _:
+            return pl.col(f"{name}.{kind}")
+    return pl.when(pl.col(f"{name}.count") > 0).then(result)
 
 
 def result_fields(aggregates: Sequence[tuple[str, Aggregate]], schema: pl.Schema, node: str) -> list[pa.Field]:

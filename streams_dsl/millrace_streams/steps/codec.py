@@ -77,8 +77,8 @@ def _typed(layout: Layout, columns: dict[str, Any]) -> list[pl.Series]:
 def _key_columns(layout: Layout, keys: Sequence[Any]) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     if layout.windowed:
-        columns[WINDOW_START] = _instants([key.start for key in keys])
-        columns[WINDOW_END] = _instants([key.end for key in keys])
+        columns[WINDOW_START] = instants([key.start for key in keys])
+        columns[WINDOW_END] = instants([key.end for key in keys])
         keys = [key.key for key in keys]
     if len(layout.key) == 1:
         columns[layout.key[0]] = keys
@@ -112,9 +112,10 @@ def _decoders(schema: pa.Schema) -> dict[str, Callable[[Any], Any]]:
 def window_columns(starts: npt.NDArray[np.int64], size_ms: int | None) -> list[pl.Series]:
     """The columns of windows of one size; None: without end."""
     ends = np.full(len(starts), FOREVER_MS) if size_ms is None else starts + size_ms
-    return [_instants(starts).alias(WINDOW_START), _instants(ends).alias(WINDOW_END)]
+    return [instants(starts).alias(WINDOW_START), instants(ends).alias(WINDOW_END)]
 
 
-def _instants(times_ms: Sequence[int] | npt.NDArray[np.int64]) -> pl.Series:
+def instants(times_ms: Sequence[int] | npt.NDArray[np.int64]) -> pl.Series:
+    """Times in ms as a column of timestamps; null where one is too late to be told, as the end of all time is."""
     times = pl.DataFrame({"ms": pl.Series(times_ms, dtype=pl.Int64)})
     return times.select(_WITHIN.then(pl.col("ms") * 1000).cast(pl.Datetime("us", "UTC"))).to_series()

@@ -1,0 +1,91 @@
+"""Whether a topology may go on from a checkpoint, and if not, which of its nodes is the reason.
+
+A changed topology restores what an older one kept if its stores have the same names and mean the same, its topics are
+read in the same order, and records move to the same stages. All else may change: filters, expressions that no key or
+aggregate is made of, functions, names of nodes that keep nothing, sinks, grace and retention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millrace_streams.checkpoints.manifest import Manifest, read_manifest, write_manifest
+from millrace_streams.checkpoints.stores import StoreDescription
+from millrace_streams.errors import IncompatibleStateError
+from pyspark_millrace.checkpoints.query_log import checkpoint_directory, is_mounted
+
+
+def admit(now: Manifest, checkpoint: str) -> None:
+    """See to it that a topology may go on from a checkpoint, and that the checkpoint says it is this one's.
+
+    Raises ``IncompatibleStateError`` that names what changed in which node.
+    """
+    if not is_mounted(checkpoint):
+        return
+    directory = checkpoint_directory(checkpoint)
+    before = read_manifest(directory)
+    if before is not None and any((directory / "offsets").glob("[0-9]*")):
+        differences = list(differences_between(before, now))
+        if differences:
+            raise IncompatibleStateError(
+                f"{directory} is of another topology: {'; '.join(differences)}. Undo that, or begin with a new "
+                "checkpoint"
+            )
+    if before is None or before.to_json() != now.to_json():
+        write_manifest(directory, now)
+
+
+def differences_between(before: Manifest, now: Manifest) -> Iterator[str]:
+    """What keeps a topology from going on from the checkpoint of another: a clause for each, naming the node."""
+    yield from _changed_sources(before, now)
+    yield from _changed_moves(before, now)
+    kept = {store.name: store for store in now.stores}
+    known = {store.name: store for store in before.stores}
+    added = [store for store in now.stores if store.name not in known]
+    for store in before.stores:
+        if store.name in kept:
+            yield from _changed_store(store, kept[store.name])
+            continue
+        renamed = next((other for other in added if other.meaning == store.meaning), None)
+        if renamed is None:
+            yield f"{store.node}: its store {store.name} is gone"
+        else:
+            added.remove(renamed)
+            yield (
+                f"{renamed.node}: its store {store.name} is called {renamed.name} now, so name it: store={store.name!r}"
+            )
+    for store in added:
+        yield f"{store.node}: its store {store.name} is new, and would begin without what was read before"
+
+
+def _changed_sources(before: Manifest, now: Manifest) -> Iterator[str]:
+    topics, new_topics = ([topic for topic, _ in each.sources] for each in (before, now))
+    if topics == new_topics:
+        return
+    for topic, node in now.sources:
+        if topic not in topics:
+            yield f"{node}: it reads the topic {topic}, which was not read before"
+    for topic, node in before.sources:
+        if topic not in new_topics:
+            yield f"{node}: the topic {topic} is read no more"
+    if sorted(topics) == sorted(new_topics):
+        yield f"{now.sources[0][1]}: topics are read in the order {', '.join(new_topics)}, before {', '.join(topics)}"
+
+
+def _changed_moves(before: Manifest, now: Manifest) -> Iterator[str]:
+    stages, new_stages = len(before.moves), len(now.moves)
+    if stages != new_stages:
+        [node, *_] = max(before.moves, now.moves, key=len)[-1]
+        yield f"{node}: records move in {new_stages} stages, before in {stages}"
+    if before.stores and now.stores and before.buckets != now.buckets:
+        yield (
+            f"{now.sources[0][1]}: state lies in {before.buckets} buckets, and there are {now.buckets} now, as many as "
+            "the topic of the most partitions has"
+        )
+
+
+def _changed_store(before: StoreDescription, now: StoreDescription) -> Iterator[str]:
+    for what in (*before.meaning, *(name for name in now.meaning if name not in before.meaning)):
+        old, new = before.meaning.get(what, "none"), now.meaning.get(what, "none")
+        if old != new:
+            yield f"{now.node}: {what} of its store {now.name}: {new}, before {old}"

@@ -1,0 +1,88 @@
+"""The entries of a store as keys and values, whichever way it keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import polars as pl
+import pyarrow as pa
+
+from millrace_streams.checkpoints.stores import StoreDescription
+from millrace_streams.layout import WINDOW_COLUMNS
+from millrace_streams.serdes import sort_key
+from millrace_streams.steps.accumulators import result_of
+from millrace_streams.steps.batch import TIMESTAMP, Batch
+from millrace_streams.steps.codec import columns_of, instants, window_columns
+from millrace_streams.steps.operator import AnyStore
+from millrace_streams.steps.store import Store
+from millrace_streams.stores import SessionStore, WindowStore
+from millrace_streams.stores.base import Stored
+from millrace_streams.windows import FOREVER_MS, Windowed
+
+
+class StoreEntry(NamedTuple):
+    """A row of a store; a windowed one's key is ``Windowed``. Stores of processors have no timestamps (0)."""
+
+    key: Any
+    value: Any
+    timestamp_ms: int
+
+
+def entries_of(store: AnyStore, described: StoreDescription) -> Iterator[StoreEntry]:
+    """All rows of one bucket that can be read, by key (and window)."""
+    if isinstance(store, Store):
+        batch = Batch.of_frame(described.layout, table_of(store, described))
+        yield from sorted(
+            map(StoreEntry, batch.keys, batch.values, batch.times), key=lambda entry: sort_place(entry.key)
+        )
+        return
+    for key, entry in store.entries():
+        match store:
+            case WindowStore():
+                bare, start = key
+                size_ms = described.window_size_ms
+                end = FOREVER_MS if size_ms is None else start + size_ms
+                yield StoreEntry(Windowed(bare, start, end), *entry)
+            case SessionStore():
+                yield StoreEntry(key, entry, key.end)
+            case _:
+                value, time_ms = entry if isinstance(entry, Stored) else (entry, 0)
+                yield StoreEntry(key, value, time_ms)
+
+
+def table_of(store: Store, described: StoreDescription) -> pl.DataFrame:
+    """The results of a store that holds accumulators: columns of the key, its window, the aggregates, the time."""
+    rows = store.rows()
+    keys = [name for name in store.spec.key if name != store.spec.window]
+    results = [result_of(name, kind).alias(name) for name, kind in described.results]
+    frame = rows.select(*keys, *results, TIMESTAMP)
+    if store.spec.window is None:
+        return frame
+    starts = rows[store.spec.window].to_numpy()
+    return frame.with_columns(*window_columns(starts, described.window_size_ms))
+
+
+def frame_of(entries: Sequence[StoreEntry], described: StoreDescription) -> pl.DataFrame:
+    """Entries in columns: of the key, its window if it has one, the value, and ``timestamp``."""
+    layout, keys = described.layout, [entry.key for entry in entries]
+    windows: list[pl.Series] = []
+    if described.windowed:
+        bounds = ([key.start for key in keys], [key.end for key in keys])
+        windows = [instants(times).alias(name) for times, name in zip(bounds, WINDOW_COLUMNS, strict=True)]
+        keys = [key.key for key in keys]
+        bare = [column for column in layout.schema if column.name not in WINDOW_COLUMNS]
+        layout = replace(layout, schema=pa.schema(bare), windowed=False)
+    by_name = {column.name: column for column in columns_of(layout, keys, [entry.value for entry in entries])}
+    times = instants([entry.timestamp_ms for entry in entries]).alias("timestamp")
+    names = [*layout.key, *layout.value_columns]
+    columns = [*(by_name[name] for name in layout.key), *windows, *(by_name[name] for name in layout.value_columns)]
+    return pl.DataFrame(columns if "timestamp" in names else [*columns, times])
+
+
+def sort_place(key: Any) -> tuple[Any, ...]:
+    """Where a key stands among others: by its bytes, then by its window."""
+    if isinstance(key, Windowed):
+        return (sort_key(key.key), key.start, key.end)
+    return (sort_key(key), 0, 0)

@@ -1,0 +1,125 @@
+"""The manifest of a checkpoint: the topology that it is of, as far as offsets and state depend on it.
+
+It lies in the checkpoint, in ``_millrace/topology.json``, and is written before the query's first batch, and again when
+a topology that may go on from it has other nodes. As long as no batch was planned it binds nobody. It is kept where
+checkpoints lie on local or mounted file systems; elsewhere state is checked by its columns alone, when it is loaded.
+
+Invariant: whoever reads the file sees one manifest whole, for it gets its name when it is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from millrace.errors import EnvironmentProblemError, UsageError
+from millrace_streams.checkpoints.stores import StoreDescription, describe_stores
+from millrace_streams.compiler import Stages
+from millrace_streams.errors import IncompatibleStateError
+from pyspark_millrace.checkpoints.running import OWN_DIRECTORY
+
+VERSION: Final = 1
+_FILE: Final = "topology.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A topology as its checkpoint depends on it.
+
+    ``sources`` are topics with their nodes, in the order in which Spark counts them; ``moves`` say for each stage which
+    nodes' rows come in; ``buckets`` is the number of buckets that state is spread over; ``sinks`` are where it writes.
+    """
+
+    sources: tuple[tuple[str, str], ...]
+    moves: tuple[tuple[str, ...], ...]
+    buckets: int
+    stores: tuple[StoreDescription, ...]
+    sinks: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, stages: Stages, buckets: int) -> Manifest:
+        """The manifest of a topology that is cut into stages."""
+        readers = zip(stages.plan.readers, stages.prologues, strict=True)
+        entered = [(min((send.stage for send in each.sends), default=-1), reader.source) for reader, each in readers]
+        # Spark sees a source where its first stage takes it in, and one that no stage takes at the end.
+        last = len(stages.stages)
+        entered.sort(key=lambda found: found[0] if found[0] >= 0 else last)
+        return cls(
+            sources=tuple((source.topic, source.name) for _, source in entered),
+            moves=tuple(tuple(send.node for send in stage.receives) for stage in stages.stages),
+            buckets=buckets,
+            stores=tuple(describe_stores(stages)),
+            sinks=tuple(node.name for node in stages.plan.outputs),
+        )
+
+    def store(self, name: str) -> StoreDescription:
+        """A store by name. Raises ``UsageError`` naming those that there are."""
+        for store in self.stores:
+            if store.name == name:
+                return store
+        known = ", ".join(store.name for store in self.stores) or "none"
+        raise UsageError(f"no store is named {name}: the stores are {known}")
+
+    def to_json(self) -> dict[str, Any]:
+        """As an object of JSON."""
+        return {
+            "version": VERSION,
+            "sources": [list(source) for source in self.sources],
+            "moves": [list(move) for move in self.moves],
+            "buckets": self.buckets,
+            "stores": [store.to_json() for store in self.stores],
+            "sinks": list(self.sinks),
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Manifest:
+        """What ``to_json`` gave. Raises ``KeyError``, ``TypeError`` and ``ValueError`` for anything else."""
+        return cls(
+            sources=tuple((topic, node) for topic, node in found["sources"]),
+            moves=tuple(tuple(move) for move in found["moves"]),
+            buckets=found["buckets"],
+            stores=tuple(StoreDescription.from_json(store) for store in found["stores"]),
+            sinks=tuple(found["sinks"]),
+        )
+
+
+def read_manifest(checkpoint: Path) -> Manifest | None:
+    """The manifest of a checkpoint; None if it has none.
+
+    Raises ``IncompatibleStateError`` for one of another version, and for one that is damaged.
+    """
+    path = checkpoint / OWN_DIRECTORY / _FILE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        version = found["version"]
+        if version == VERSION:
+            return Manifest.from_json(found)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise IncompatibleStateError(f"{path} cannot be read ({error}): put it back from a copy") from error
+    raise IncompatibleStateError(
+        f"{path} has version {version}, this millrace reads version {VERSION}: use the millrace that wrote it"
+    )
+
+
+def write_manifest(checkpoint: Path, manifest: Manifest) -> None:
+    """Put a manifest into a checkpoint. Raises ``EnvironmentProblemError`` where that cannot be written."""
+    directory = checkpoint / OWN_DIRECTORY
+    temporary = directory / f"{_FILE}-{uuid.uuid4().hex}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with temporary.open("x", encoding="utf-8") as file:
+            json.dump(manifest.to_json(), file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(directory / _FILE)
+    except OSError as error:
+        raise EnvironmentProblemError(f"{directory / _FILE} cannot be written: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)

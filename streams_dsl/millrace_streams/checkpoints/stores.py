@@ -1,0 +1,256 @@
+"""What a store of a topology holds, as data: enough to read it without the topology, and to tell it from another.
+
+A store's *meaning* is what must stay the same for its state to be of use: other windows, aggregates or keys under the
+same name would give wrong results in silence. What a Python function does is no part of it: nobody can compare that.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from millrace_streams.compiler import Stages
+from millrace_streams.compiler.levels import Levels
+from millrace_streams.graph import (
+    AggregateNode,
+    FoldNode,
+    GroupTableNode,
+    Node,
+    SelectKeyNode,
+    StreamStreamJoinNode,
+    Topology,
+)
+from millrace_streams.layout import Layout
+from millrace_streams.steps import Operator
+from millrace_streams.steps.operator import AnyStoreSpec
+from millrace_streams.steps.store import StoreSpec
+from millrace_streams.steps.task import Steps
+from millrace_streams.stores import StoreSpec as ObjectStoreSpec
+from millrace_streams.stores.forms import form_of
+from millrace_streams.windows import SessionWindows, SlidingWindows, TimeWindows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreDescription:
+    """A store of a topology. ``layout`` has the columns of its keys and values as they are read.
+
+    ``window_size_ms``: of windows whose end the store does not keep; None if they have none. ``results`` are name and
+    kind of the aggregates of a store that holds accumulators. ``everywhere``: each bucket holds all of it.
+    """
+
+    name: str
+    node: str
+    stage: int
+    spec: AnyStoreSpec
+    layout: Layout
+    meaning: Mapping[str, str]
+    window_size_ms: int | None = None
+    results: tuple[tuple[str, str], ...] = ()
+    everywhere: bool = False
+
+    @property
+    def kind(self) -> str:
+        """``key_value``, ``window``, ``session``, ``versioned``; ``buffer`` for what an operator keeps for itself."""
+        if isinstance(self.spec, StoreSpec):
+            return "key_value" if self.spec.window is None else "window"
+        return self.spec.kind if self.spec.form == "row" else "buffer"
+
+    @property
+    def windowed(self) -> bool:
+        """Whether its keys are ``Windowed``."""
+        return self.kind in ("window", "session") or self.layout.windowed
+
+    def to_json(self) -> dict[str, Any]:
+        """As an object of JSON."""
+        return {
+            "name": self.name,
+            "node": self.node,
+            "stage": self.stage,
+            "meaning": dict(self.meaning),
+            "spec": _spec_to_json(self.spec),
+            "layout": _layout_to_json(self.layout),
+            "window_size_ms": self.window_size_ms,
+            "results": [list(result) for result in self.results],
+            "everywhere": self.everywhere,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> StoreDescription:
+        """What ``to_json`` gave. Raises ``KeyError`` and ``ValueError`` for anything else."""
+        return cls(
+            name=found["name"],
+            node=found["node"],
+            stage=found["stage"],
+            meaning=found["meaning"],
+            spec=_spec_from_json(found["name"], found["spec"]),
+            layout=_layout_from_json(found["layout"]),
+            window_size_ms=found["window_size_ms"],
+            results=tuple((name, kind) for name, kind in found["results"]),
+            everywhere=found["everywhere"],
+        )
+
+
+def describe_stores(stages: Stages) -> list[StoreDescription]:
+    """The stores of all stages; one that several stages keep for themselves is described once."""
+    everywhere = Levels.of(stages.plan).everywhere
+    found: dict[str, StoreDescription] = {}
+    for stage in stages.stages:
+        steps = Steps.of(stage.operators, stages.forks, stages.lanes)
+        for operator in stage.operators:
+            step = steps.by_node.get(operator.node.name)
+            for spec in step.stores if step is not None else ():
+                described = describe_store(
+                    spec, operator, stages.plan.topology, stage=stage.number, everywhere=everywhere
+                )
+                found.setdefault(spec.name, described)
+    return list(found.values())
+
+
+def describe_store(
+    spec: AnyStoreSpec,
+    operator: Operator,
+    topology: Topology,
+    *,
+    stage: int = 0,
+    everywhere: frozenset[str] = frozenset(),
+) -> StoreDescription:
+    """One store of an operator. ``everywhere`` are the nodes whose stores each bucket holds whole."""
+    node = operator.node
+    aggregates = node.aggregates if isinstance(node, AggregateNode) else ()
+    return StoreDescription(
+        name=spec.name,
+        node=node.name,
+        stage=stage,
+        spec=spec,
+        layout=operator.result if isinstance(spec, StoreSpec) else spec.layout,
+        meaning=dict(_meaning(spec, node, topology, stage)),
+        window_size_ms=_window_size(node),
+        results=tuple((name, aggregate.kind) for name, aggregate in aggregates),
+        everywhere=node.name in everywhere,
+    )
+
+
+def _window_size(node: Node) -> int | None:
+    """The length in ms of the windows that a node aggregates by; None if they have none, or tell it themselves."""
+    if isinstance(node, FoldNode | AggregateNode):
+        if isinstance(node.window, TimeWindows):
+            return node.window.size_ms
+        if isinstance(node.window, SlidingWindows):
+            return node.window.difference_ms
+    return None
+
+
+def _meaning(spec: AnyStoreSpec, node: Node, topology: Topology, stage: int) -> Iterator[tuple[str, str]]:
+    columns = spec.schema if isinstance(spec, StoreSpec) else form_of(spec).frame([]).schema
+    yield "kind", "columns" if isinstance(spec, StoreSpec) else f"{spec.kind} of {spec.form}"
+    yield "columns", ", ".join(f"{name} {data_type}" for name, data_type in columns.items())
+    yield "stage", str(stage)
+    if windows := _windows(node):
+        yield "windows", windows
+    if isinstance(node, AggregateNode):
+        yield "aggregates", ", ".join(f"{name}={aggregate!r}" for name, aggregate in node.aggregates)
+    if keys := sorted(set(_keys(node, topology))):
+        yield "key", "; ".join(keys)
+
+
+def _windows(node: Node) -> str:
+    """Which windows entries belong to. Grace and retention say how long they stay, which may change."""
+    if isinstance(node, StreamStreamJoinNode):
+        return f"right {node.window.before_ms} ms before to {node.window.after_ms} ms after left"
+    match node.window if isinstance(node, FoldNode | AggregateNode) else None:
+        case TimeWindows(size_ms=size_ms, advance_ms=advance_ms):
+            return f"{size_ms} ms every {advance_ms} ms"
+        case SlidingWindows(difference_ms=difference_ms):
+            return f"sliding {difference_ms} ms"
+        case SessionWindows(gap_ms=gap_ms):
+            return f"sessions with a gap of {gap_ms} ms"
+        case None:
+            return ""
+        case other:
+            return str(other)
+
+
+def _keys(node: Node, topology: Topology) -> Iterator[str]:
+    """The expressions that the keys of a node's records come from."""
+    nodes = {each.name: each for each in topology.nodes}
+    # A stage's copy of a table has the table itself for a parent.
+    for parent in (nodes[name] for name in node.parents if name in nodes):
+        if isinstance(parent, SelectKeyNode | GroupTableNode) and parent.columns:
+            yield ", ".join(f"{name}={value!r}" for name, value in parent.columns)
+        else:
+            yield from _keys(parent, topology)
+
+
+def _spec_to_json(spec: AnyStoreSpec) -> dict[str, Any]:
+    if isinstance(spec, StoreSpec):
+        return {
+            "columns": _schema_to_text(pl.DataFrame(schema=spec.schema).to_arrow().schema),
+            "key": list(spec.key),
+            "window": spec.window,
+            "advance_ms": spec.advance_ms,
+            "retention_ms": spec.retention_ms,
+        }
+    return {
+        "kind": spec.kind,
+        "form": spec.form,
+        "layout": _layout_to_json(spec.layout),
+        "other": None if spec.other is None else _layout_to_json(spec.other),
+        "retention_ms": spec.retention_ms,
+    }
+
+
+def _spec_from_json(name: str, found: Mapping[str, Any]) -> AnyStoreSpec:
+    if "columns" in found:
+        empty = pl.DataFrame(_schema_from_text(found["columns"]).empty_table())
+        return StoreSpec(
+            name=name,
+            schema=empty.schema,
+            key=tuple(found["key"]),
+            window=found["window"],
+            advance_ms=found["advance_ms"],
+            retention_ms=found["retention_ms"],
+        )
+    return ObjectStoreSpec(
+        name=name,
+        kind=found["kind"],
+        form=found["form"],
+        layout=_layout_from_json(found["layout"]),
+        other=None if found["other"] is None else _layout_from_json(found["other"]),
+        retention_ms=found["retention_ms"],
+    )
+
+
+def _layout_to_json(layout: Layout) -> dict[str, Any]:
+    return {
+        "schema": _schema_to_text(layout.schema),
+        "key": list(layout.key),
+        "value": layout.value,
+        "table": layout.table,
+        "windowed": layout.windowed,
+        "sessions": layout.sessions,
+    }
+
+
+def _layout_from_json(found: Mapping[str, Any]) -> Layout:
+    return Layout(
+        schema=_schema_from_text(found["schema"]),
+        key=tuple(found["key"]),
+        bucket_columns=None,
+        value=found["value"],
+        table=found["table"],
+        windowed=found["windowed"],
+        sessions=found["sessions"],
+    )
+
+
+def _schema_to_text(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize()).decode()
+
+
+def _schema_from_text(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

@@ -1,0 +1,1 @@
+"""``millrace streams``: the state of topologies' checkpoints, on the command line."""

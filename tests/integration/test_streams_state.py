@@ -1,0 +1,170 @@
+"""Checkpoints of topologies on Spark: their stores queried while they run and rest, changed topologies refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from millrace.errors import UsageError
+from millrace_streams import (
+    IncompatibleStateError,
+    StreamsBuilder,
+    Topology,
+    TopologyTestDriver,
+    col,
+    count,
+    mean,
+    run_stream,
+    sessions,
+    tumbling,
+)
+from millrace_streams.cli.streams import app
+from millrace_streams.queries import open_state
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+START = datetime(2013, 1, 1, tzinfo=UTC)
+SCHEMA = pa.schema([("origin", pa.string()), ("delay", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
+PLACED = pa.schema([*SCHEMA, ("__partition", pa.int32()), ("__offset", pa.int64())])
+STORES = ("hours", "latest", "by-delay", "trips")
+
+
+def topology(*, hours: int = 1) -> Topology:
+    builder = StreamsBuilder()
+    flights = builder.stream("flights", schema=SCHEMA, key_columns=["origin"], timestamp="at")
+    by_origin = flights.group_by("origin")
+    windows = by_origin.windowed_by(tumbling(timedelta(hours=hours), grace=timedelta(days=1)))
+    windows.aggregate(n=count(), mean_delay=mean("delay"), store="hours").to_delta("hours")
+    by_origin.reduce(lambda before, flight: flight, store="latest")
+    by_origin.windowed_by(sessions(timedelta(minutes=5), grace=timedelta(days=1))).count(store="trips")
+    flights.group_by(late=col("delay") % 4).count(store="by-delay")
+    return builder.build()
+
+
+def batches() -> list[list[dict[str, Any]]]:
+    return [
+        [
+            {
+                "origin": f"O{place % 6}",
+                "delay": place,
+                "at": START + timedelta(minutes=number * 100 + place),
+                "__partition": place % 2,
+                "__offset": number * 100 + place,
+            }
+            for place in range(100)
+        ]
+        for number in range(2)
+    ]
+
+
+def write(directory: Path) -> None:
+    for number, rows in enumerate(batches()):
+        path = directory / f"{number}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows, PLACED), path)
+        os.utime(path, (1000 + number, 1000 + number))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of two micro-batches, whose state was queried while they ran."""
+    directory = tmp_path_factory.mktemp("state")
+    (directory / "in").mkdir()
+    write(directory / "in")
+    seen: list[Any] = []
+
+    def look(report: Any) -> None:
+        if report.batch_id == 1:
+            with open_state(directory / "checkpoint", spark=spark) as state:
+                seen.append((state.batch_id, state.store("latest").get("O3")["delay"]))
+
+    start(spark, directory, topology(), on_batch=look).awaitTermination()
+    assert seen == [(0, 99)]
+    return directory / "checkpoint"
+
+
+def start(spark: SparkSession, directory: Path, of: Topology, **options: Any) -> Any:
+    schema = spark.read.parquet(str(directory / "in")).schema
+    frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(directory / "in"))
+    return run_stream(
+        of,
+        spark,
+        checkpoint=str(directory / "checkpoint"),
+        tables=str(directory / "hours"),
+        inputs={"flights": frame},
+        available_now=True,
+        **options,
+    )
+
+
+def driver(rows: list[dict[str, Any]]) -> TopologyTestDriver:
+    found = TopologyTestDriver(topology())
+    found.pipe("flights", rows)
+    return found
+
+
+def test_stores_hold_what_the_driver_s_hold(spark: SparkSession, checkpoint: Path) -> None:
+    """In one partition as well: no store here depends on stream time."""
+    for batch, rows in ((0, batches()[0]), (1, [row for each in batches() for row in each])):
+        expected = driver(rows)
+        with open_state(checkpoint, spark=spark, batch=batch) as state:
+            for name in STORES:
+                found = sorted(state.store(name).all(), key=repr)
+                assert found == sorted(expected.entries(name), key=repr), (name, batch)
+                assert len(found) > 3
+
+
+def test_a_batch_or_store_that_is_not_there_is_named(spark: SparkSession, checkpoint: Path) -> None:
+    with (
+        pytest.raises(UsageError, match="batch 7 has no state to read: there is that of 0 to 1"),
+        open_state(checkpoint, spark=spark, batch=7),
+    ):
+        pass
+    with open_state(checkpoint, spark=spark) as state, pytest.raises(UsageError, match="the stores are "):
+        state.store("days")
+
+
+def test_a_changed_topology_is_refused_before_it_starts(spark: SparkSession, checkpoint: Path) -> None:
+    with pytest.raises(IncompatibleStateError, match=r"KSTREAM-AGGREGATE-\d+: windows of its store hours: 7200000 ms"):
+        start(spark, checkpoint.parent, topology(hours=2))
+    start(spark, checkpoint.parent, topology()).awaitTermination()
+
+
+def test_the_command_line_prints_rows(spark: SparkSession, checkpoint: Path) -> None:
+    def run(*arguments: str) -> str:
+        ended = CliRunner().invoke(app, [*arguments, "--checkpoint", str(checkpoint)])
+        assert ended.exit_code == 0, ended.output
+        return ended.stdout
+
+    assert {each["store"] for each in json.loads(run("stores", "--json"))} == set(STORES)
+    lines = run(
+        "query",
+        "hours",
+        "--key",
+        "O1",
+        "--time-from",
+        "2013-01-01T01:00",
+        "--time-to",
+        "2013-01-01T02:00",
+        "-f",
+        "json",
+    ).splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [(row["origin"], row["window_start"], row["n"]) for row in found] == [
+        ("O1", "2013-01-01T01:00:00+00:00", 11),
+        ("O1", "2013-01-01T02:00:00+00:00", 10),
+    ]
+    by_delay = run("query", "by-delay", "--from", "1", "--to", "2", "--format", "csv").splitlines()
+    assert by_delay == ["late,count,timestamp", *by_delay[1:]]
+    assert [line.split(",")[:2] for line in by_delay[1:]] == [["1", "50"], ["2", "50"]]
+    assert "O5" in run("query", "latest")

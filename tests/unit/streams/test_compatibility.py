@@ -1,0 +1,186 @@
+"""Which topology may go on from a checkpoint, and what is said of one that may not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from millrace_streams import (
+    IncompatibleStateError,
+    StreamsBuilder,
+    TopicShape,
+    col,
+    compile_topology,
+    count,
+    hopping,
+    lit,
+    mean,
+    tumbling,
+)
+from millrace_streams import sum as sum_
+from millrace_streams.checkpoints.compatibility import admit, differences_between
+from millrace_streams.checkpoints.manifest import Manifest, read_manifest
+from millrace_streams.compiler import stages_of
+
+SHAPE = TopicShape(
+    schema=pa.schema(
+        [("origin", pa.string()), ("carrier", pa.string()), ("delay", pa.float64()), ("at", pa.timestamp("us", "UTC"))]
+    ),
+    key_columns=("origin",),
+)
+HOUR = tumbling(timedelta(hours=1))
+
+Build = Callable[[StreamsBuilder], None]
+
+
+def manifest(build: Build, *, buckets: int = 2) -> Manifest:
+    builder = StreamsBuilder()
+    build(builder)
+    shapes = dict.fromkeys(("flights", "others"), SHAPE)
+    return Manifest.of(stages_of(compile_topology(builder.build(), shapes)), buckets)
+
+
+def flights(builder: StreamsBuilder) -> Any:
+    return builder.stream("flights", timestamp="at")
+
+
+def hours(builder: StreamsBuilder, **change: Any) -> None:
+    """Counts of an hour, with what a test changes."""
+    stream = flights(builder)
+    if "predicate" in change:
+        stream = stream.filter(change["predicate"])
+    keys: dict[str, Any] = change.get("keys", {})
+    grouped = stream.group_by("origin", **keys) if keys else stream.group_by("origin")
+    windows = grouped.windowed_by(change.get("windows", HOUR))
+    aggregates = change.get("aggregates", {"n": count(), "delay": mean("delay")})
+    table = windows.aggregate(**aggregates, store=change.get("store", "hours"))
+    table.to_delta(change.get("table", "hours"))
+
+
+def changed(**change: Any) -> Build:
+    return lambda builder: hours(builder, **change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"predicate": col("delay") > 3},
+        {"windows": tumbling(timedelta(hours=1), grace=timedelta(hours=5))},
+        {"windows": HOUR.retain(timedelta(days=9))},
+        {"table": "another table"},
+    ],
+    ids=["nothing", "a filter before", "grace", "retention", "sink"],
+)
+def test_what_state_does_not_depend_on_may_change(change: dict[str, Any]) -> None:
+    assert list(differences_between(manifest(hours), manifest(changed(**change)))) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"windows": tumbling(7_200_000)},
+            "windows of its store hours: 7200000 ms every 7200000 ms, before 3600000 ms",
+        ),
+        ({"windows": hopping(3_600_000, advance=60_000)}, "windows of its store hours: 3600000 ms every 60000 ms"),
+        ({"aggregates": {"n": count()}}, "columns of its store hours: origin String, __window Int64, n.count"),
+        ({"aggregates": {"n": count(), "delay": mean(col("delay") + lit(1.0))}}, "aggregates of its store hours: n="),
+        ({"keys": {"carrier": col("carrier")}}, "columns of its store hours: origin String, carrier String"),
+        ({"store": "per-hour"}, "its store hours is called per-hour now, so name it: store='hours'"),
+    ],
+)
+def test_what_state_depends_on_is_named(change: dict[str, Any], said: str) -> None:
+    found = list(differences_between(manifest(hours), manifest(changed(**change))))
+    assert any(said in clause for clause in found), found
+    assert all(clause.startswith("KSTREAM-") for clause in found), found
+
+
+def test_a_key_that_is_computed_otherwise_is_named() -> None:
+    first, other = (manifest(changed(keys={"group": col("carrier").lower()})) for _ in range(2))
+    assert list(differences_between(first, other)) == []
+    found = list(differences_between(first, manifest(changed(keys={"group": col("carrier").upper()}))))
+    assert len(found) == 1
+    assert "key of its store hours" in found[0]
+
+
+def test_stores_that_come_and_go_are_named() -> None:
+    def both(builder: StreamsBuilder) -> None:
+        hours(builder)
+        builder.stream("others", timestamp="at").group_by("origin").aggregate(total=sum_("delay"), store="totals")
+
+    one, two = manifest(hours), manifest(both)
+    more = list(differences_between(one, two))
+    less = list(differences_between(two, one))
+    assert any("reads the topic others, which was not read before" in clause for clause in more), more
+    assert any("its store totals is new, and would begin without" in clause for clause in more), more
+    assert any("the topic others is read no more" in clause for clause in less), less
+    assert any("its store totals is gone" in clause for clause in less), less
+
+
+def test_another_order_of_topics_and_other_moves_are_named() -> None:
+    def in_order(first: str, second: str) -> Build:
+        def build(builder: StreamsBuilder) -> None:
+            one, two = (builder.stream(topic, timestamp="at") for topic in (first, second))
+            one.merge(two).group_by("origin").aggregate(n=count(), store="counts").to_delta("counts")
+
+        return build
+
+    found = list(differences_between(manifest(in_order("flights", "others")), manifest(in_order("others", "flights"))))
+    assert found == ["KSTREAM-SOURCE-0000000000: topics are read in the order others, flights, before flights, others"]
+
+    def moved(builder: StreamsBuilder) -> None:
+        counts = flights(builder).group_by("origin").aggregate(n=count(), store="counts", emit="every")
+        counts.to_stream().group_by("n").aggregate(times=count(), store="times").to_delta("times")
+
+    def longer(builder: StreamsBuilder) -> None:
+        counts = flights(builder).group_by("origin").aggregate(n=count(), store="counts", emit="every")
+        counts.to_stream().to_delta("counts")
+
+    found = list(differences_between(manifest(moved), manifest(longer)))
+    assert any("records move in 1 stages, before in 2" in clause for clause in found), found
+
+
+def test_more_partitions_are_named() -> None:
+    found = list(differences_between(manifest(hours), manifest(hours, buckets=5)))
+    assert found == [
+        "KSTREAM-SOURCE-0000000000: state lies in 2 buckets, and there are 5 now, as many as the topic of the most "
+        "partitions has"
+    ]
+
+
+def test_a_checkpoint_binds_from_its_first_batch_on(tmp_path: Path) -> None:
+    checkpoint = f"file:{tmp_path}"
+    admit(manifest(hours), checkpoint)
+    admit(manifest(changed(store="other")), checkpoint)
+    admit(manifest(hours), checkpoint)
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").touch()
+    admit(manifest(changed(table="elsewhere")), checkpoint)
+    with pytest.raises(
+        IncompatibleStateError, match=r"is of another topology: KSTREAM-AGGREGATE-\d+: its store hours is"
+    ):
+        admit(manifest(changed(store="other")), checkpoint)
+    kept = read_manifest(tmp_path)
+    assert kept is not None
+    assert kept.to_json() == manifest(changed(table="elsewhere")).to_json()
+    assert [path.name for path in (tmp_path / "_millrace").iterdir()] == ["topology.json"]
+
+
+def test_manifests_of_others_are_refused(tmp_path: Path) -> None:
+    admit(manifest(hours), str(tmp_path))
+    path = tmp_path / "_millrace" / "topology.json"
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps(told | {"version": 9}))
+    with pytest.raises(IncompatibleStateError, match="has version 9, this millrace reads version 1"):
+        read_manifest(tmp_path)
+    for damaged in ("", "[]", json.dumps({"version": 1}), path.read_text()[:-9]):
+        path.write_text(damaged)
+        with pytest.raises(IncompatibleStateError, match="cannot be read"):
+            read_manifest(tmp_path)
