@@ -8,7 +8,7 @@ within a micro-batch only.
 
 Where rows of several partitions meet, they are put in order by ``__sequence`` if the source has it. Else the record
 goes first that comes first in its partition and has the earliest time, as in Kafka Streams; one that is older than
-another before it in its partition counts as that one.
+another before it in its partition counts as that one. Records of global tables go before all others.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ _OLD_THERE: Final = "__old"
 _LATEST: Final = "__latest"
 _PICKLED: Final = "__pickled"
 _BUCKET: Final = "__bucket"
+_FIRST: Final = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,11 @@ def crossing_frame(flow: Flow, roots: Roots, *, pickled: bool, topic: bool) -> p
     return frame.with_columns(columns)
 
 
-def head_frame(read: pl.DataFrame, lane: int) -> pl.DataFrame:
-    """Rows of a source on the way to the bucket of their own partition."""
+def head_frame(read: pl.DataFrame, lane: int, *, goes_first: bool) -> pl.DataFrame:
+    """Rows of a source on the way to the bucket of their own partition, or before all others to every bucket."""
     frame = read.rename({SEQUENCE: ORDER}, strict=False)
+    if goes_first and ORDER not in frame.columns:
+        frame = frame.with_columns(pl.lit(_FIRST, pl.Int64).alias(ORDER))
     return frame.with_columns(pl.lit(lane, pl.Int64).alias(f"{_MARK}{LANE}")) if lane else frame
 
 

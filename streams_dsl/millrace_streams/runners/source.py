@@ -165,12 +165,12 @@ class Job:
         from pyspark_millrace.transform import encode_transform
 
         columns = [*reader.columns, PARTITION, OFFSET, TIMESTAMP]
+        chosen = {**defaults, **self.inputs.options}
         options = {
             "kafka.bootstrap.servers": self.inputs.bootstrap_servers,
             "subscribe": topic,
             "maxRecordsPerBatch": ROWS_PER_PAYLOAD,
-            **defaults,
-            **self.inputs.options,
+            **(_of_whole_topic(chosen) if reader.source.broadcast else chosen),
             "columns": ",".join(columns),
             "transform": encode_transform(run),
             "transformSchema": PACKED_DDL,
@@ -192,6 +192,21 @@ class Job:
                 f"leave the column {PARTITION} out of the DataFrames, or read topics"
             )
         return 1
+
+
+def _of_whole_topic(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a source without those that choose a part of its topic: a global table is read whole, and first."""
+    parts = (
+        "starting",
+        "ending",
+        "maxoffsetspertrigger",
+        "maxbytespertrigger",
+        "minoffsets",
+        "minbytes",
+        "maxtriggerdelay",
+    )
+    whole = {name: value for name, value in options.items() if not name.lower().startswith(parts)}
+    return {**whole, "startingOffsets": "earliest"}
 
 
 def _frame_shape(frame: DataFrame, declared_key: tuple[str, ...] | None) -> TopicShape:

@@ -275,7 +275,7 @@ class SourceRun:
         read, dropped = self.reader.run(run, partition)
         if dropped:
             yield Packed(OUT, partition, dropped=dropped)
-        frame = head_frame(read, self.lane)
+        frame = head_frame(read, self.lane, goes_first=self.reader.source.broadcast)
         for send in self.program.stage.sends:
             if send.way != "key" and frame.height:
                 payload, sequence = pack_frame(frame), int(run[OFFSET][0])

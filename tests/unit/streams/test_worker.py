@@ -400,3 +400,24 @@ def test_bytes_that_are_not_what_the_serde_says_are_named() -> None:
         UserFunctionError, match="the value of the record at offset 41 of in-2 is no long: unpack requires"
     ):
         Reader(reader.source, reader.layout, reader.operators).run(frame, 2)
+
+
+def test_a_global_table_goes_before_all_other_records() -> None:
+    """Whatever its records' times are: here all are later than those that look at it."""
+    builder = StreamsBuilder()
+    table = builder.global_table("other", **TYPES, store="table")
+    joined = builder.stream("in", **TYPES).join(
+        table, lambda left, right: left * 10 + right, selector=lambda key, _: key
+    )
+    joined.to_delta("joined")
+    cut = stages_of(compile_topology(builder.build(), dict.fromkeys(("in", "other"), OPAQUE_SHAPE)))
+    scripts = {"in": [("a", 1, 5), ("b", 2, 6)], "other": [("a", 3, 50), ("b", 4, 60)]}
+    rows: list[Packed] = []
+    for reader, prologue in zip(cut.plan.readers, cut.prologues, strict=True):
+        run = SourceRun(Reader(reader.source, reader.layout, reader.operators), Program.of(cut, prologue, 1), 0, {0: 1})
+        batch = batch_of(list(enumerate(scripts[reader.source.topic])), 0).drop_columns(["__sequence"])
+        rows += [row for packed_rows in run(iter([batch])) for row in from_batch(packed_rows)]
+    [stage] = cut.stages
+    program = Program.of(cut, stage, 1)
+    results = list(called(program, 0, rows, defaultdict(ListState)))
+    assert tables_of(cut, results)["joined"].select("key", "value").rows() == [("a", 13), ("b", 24)]
