@@ -6,9 +6,9 @@ import contextlib
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -23,7 +23,7 @@ from millrace.clients import Admin, Producer
 _TOPIC = "produced"
 _PAYLOADS = 10_000
 _RUN_SECONDS_MAX = 600
-_STEADY = re.compile(r"^\d+ steady state records sent, ([\d.]+) records/sec", re.MULTILINE)
+_STEADY = re.compile(r"^\d+ steady state records sent, ([\d.]+) records/sec.* ([\d.]+) ms 99th", re.MULTILINE)
 
 
 @contextlib.contextmanager
@@ -62,15 +62,37 @@ def producer_performance(
     broker: KafkaBroker, topic: str, records: int, payload: list[str], options: dict[str, Any]
 ) -> float:
     """Run Kafka's tool at full speed and return its records/s; the first tenth (at most 1 M) is warm-up."""
-    command = broker.java("org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server", broker.bootstrap)
-    command += ["--topic", topic, "--num-records", str(records), "--throughput", "-1", "--reporting-interval", "600000"]
-    command += ["--warmup-records", str(min(1_000_000, records // 10)), *payload]
-    command += ["--command-property", "acks=all", *(f"{name}={value}" for name, value in options.items())]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECONDS_MAX, check=False)
+    command = broker.java("org.apache.kafka.tools.ProducerPerformance")
+    return run_producer_performance(command, broker.bootstrap, topic, records, payload, options).records_per_s
+
+
+class Performance(NamedTuple):
+    """What Kafka's tool, or ours of that name, has measured: records/s, and the 99th percentile of acknowledgements."""
+
+    records_per_s: float
+    p99_ms: float
+
+
+def run_producer_performance(
+    command: Sequence[str | Path],
+    bootstrap: str,
+    topic: str,
+    records: int,
+    payload: list[str],
+    options: dict[str, Any],
+    *,
+    throughput: float = -1,
+) -> Performance:
+    """Run Kafka's tool, which ``command`` starts; the first tenth (at most 1 M) of the records is warm-up."""
+    arguments = ["--bootstrap-server", bootstrap, "--topic", topic, "--num-records", str(records)]
+    arguments += ["--throughput", f"{throughput:.0f}", "--reporting-interval", "600000"]
+    arguments += ["--warmup-records", str(min(1_000_000, records // 10)), *payload]
+    arguments += ["--command-property", "acks=all", *(f"{name}={value}" for name, value in options.items())]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=_RUN_SECONDS_MAX, check=False)
     found = _STEADY.search(done.stdout)
     if done.returncode or not found:
         raise BenchmarkError(f"ProducerPerformance failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return float(found[1])
+    return Performance(float(found[1]), float(found[2]))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,25 @@
+"""kill -9 of a partition's leader to the next acknowledged write (acks=all) of a producer that was writing."""
+
+from __future__ import annotations
+
+from benchmarks import clusters, failover
+from benchmarks.harness import Benchmark, Side
+from benchmarks.peers import kafka_cluster
+
+BENCHMARK = Benchmark(
+    name="cluster_failover",
+    title="kill -9 of a leader to the next acknowledged write, equal session time-outs",
+    unit="s",
+    higher_is_better=False,
+    target_ratio=1,
+    ours=Side(
+        what="Producer.send of one record every 10 ms",
+        settings=f"millrace, {clusters.SETTINGS}; producer: linger.ms=0, acks=all, otherwise its defaults",
+        open=failover.open_ours,
+    ),
+    peer=Side(
+        what="confluent-kafka's Producer.produce of one record every 10 ms",
+        settings=kafka_cluster.SETTINGS + "; producer: linger.ms=0, acks=all, idempotent, otherwise its defaults",
+        open=failover.open_peer,
+    ),
+)
