@@ -117,8 +117,8 @@ class LogManager(ReplicatedLogs):
 
         ``configs`` holds the configuration of topics that differ from ``defaults``, ``recovery_threads`` is how many
         partitions of each directory are loaded at a time. ``holds_watermarks``: high watermarks are where they were
-        written down last, until somebody knows better, and not where the logs end. A partition that cannot be loaded is
-        reported by ``offline``, a directory that fails by ``failed_directories``.
+        written down last, until somebody knows better, and not where the logs end, and no partition is led here. One
+        that cannot be loaded is reported by ``offline``, a directory that fails by ``failed_directories``.
 
         Raises ``EnvironmentProblemError`` when a directory is in use or not this broker's, and ``StorageError`` when
         none of them can be used.
@@ -190,6 +190,7 @@ class LogManager(ReplicatedLogs):
             directory.keep_checkpoints(key)
             return
         if self._holds_watermarks:
+            log.is_led_here = False
             log.hold_watermark(self.checkpointed_watermark(*key))
         with self._lock:
             self._logs[key] = log
@@ -237,6 +238,7 @@ class LogManager(ReplicatedLogs):
                 open_segments=self._open_segments,
                 was_clean=True,
             )
+            log.is_led_here = not self._holds_watermarks
             self._logs[topic, partition] = log
             self._homes[topic, partition] = directory
             if self.tiering is not None and log.config.remote_storage_enable:
@@ -284,10 +286,11 @@ class LogManager(ReplicatedLogs):
             directory.release()
             _LOG.error("%d partitions of %s are offline", len(logs), directory.path)
 
-    def delete_log(self, topic: str, partition: int) -> None:
+    def delete_log(self, topic: str, partition: int, *, has_other_replicas: bool = False) -> None:
         """Delete a partition: its name goes at once and durably, its files after ``file.delete.delay.ms``.
 
-        Raises ``UnknownTopicOrPartitionError`` when there is none.
+        Its copies in the remote store go as well, but not while it ``has_other_replicas``, whose they are. Raises
+        ``UnknownTopicOrPartitionError`` when there is none.
         """
         key = (topic, partition)
         # First the cleaner, then the lock: to come to its end it may want that.
@@ -307,7 +310,7 @@ class LogManager(ReplicatedLogs):
             if self.cleaner is not None:
                 self.cleaner.forget(directory.path, key)
             if self.tiering is not None and log.remote is not None:
-                self.tiering.delete(log)
+                (self.tiering.detach if has_other_replicas else self.tiering.delete)(log)
             log.release()
             gone = directory.path / deleted_directory_name(topic, partition, uuid4().hex)
             self._files.rename(log.directory, gone)

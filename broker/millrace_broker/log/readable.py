@@ -53,6 +53,8 @@ class ReadableLog:
         self._appender: SegmentAppender | None = None
         self.remote: RemoteLog | None = None
         """What of it is in the remote store, if the topic is tiered."""
+        self.is_led_here = True
+        """Whether this broker leads the partition: it alone changes what the remote store has of it."""
 
     @property
     def name(self) -> str:

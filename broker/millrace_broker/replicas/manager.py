@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -152,6 +153,10 @@ class ReplicaManager:
         """The replica here; None while no controller has told of it."""
         return self._hosted.get((topic, partition))
 
+    def hosted(self) -> Collection[HostedReplica]:
+        """All replicas here of which a controller has told."""
+        return self._hosted.values()
+
     def hosts(self, topic: str, partition: int) -> bool:
         """Whether the controller has told of a replica here: then its role decides who leads."""
         return (topic, partition) in self._hosted
@@ -280,6 +285,7 @@ class ReplicaManager:
             before.appended(log.durable_end, self.now_ms())
         change = replica.machine.decided(state.decision(controller_epoch), log, self.now_ms())
         self._hosted[key] = replica
+        log.is_led_here = change.begins_epoch is not None
         self._fetchers.unfollow(key)
         if change.begins_epoch is not None:
             self._lead(replica, change.begins_epoch)
@@ -351,8 +357,12 @@ class ReplicaManager:
             self._stopped(replica)
         if is_deleted:
             self._hosted.pop(key, None)
-            if self._broker.logs.get(*key) is not None:
-                await self._broker.to_the_end(self._broker.run_io(self._broker.logs.delete_log, *key))
+            log = self._broker.logs.get(*key)
+            if log is not None:
+                topic = self._broker.catalog.topics.get(key.topic)  # of topics that are deleted, it was told before
+                is_moved = topic is not None and topic.topic_id == log.topic_id
+                delete = partial(self._broker.logs.delete_log, *key, has_other_replicas=is_moved)
+                await self._broker.to_the_end(self._broker.run_io(delete))
 
     def _stopped(self, replica: HostedReplica) -> None:
         self._service.roles_changed()

@@ -15,7 +15,13 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from millrace.errors import InconsistentTopicIdError, MillraceError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from millrace.errors import (
+    InconsistentTopicIdError,
+    MillraceError,
+    OffsetOutOfRangeError,
+    ThrottledError,
+    UnknownTopicOrPartitionError,
+)
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer, PartitionAnswer, TopicAnswer
 from millrace_broker.limits import Lease
@@ -161,17 +167,33 @@ class FollowerService:
         reads = self._choose(session, request.max_bytes, problems)
         await lease.take(sum(read.max_bytes for read in reads))
         records: dict[PartitionKey, bytes] = {}
-        if reads:
-            is_recent = all(read.replica.log.is_recent(read.offset) for read in reads)
+        remote = [read for read in reads if read.replica.log.is_remote(read.offset)]
+        local = [read for read in reads if read not in remote]
+        if local:
+            is_recent = all(read.replica.log.is_recent(read.offset) for read in local)
             if is_recent and self._broker.small_work.includes(0):
-                records = self._broker.small_work.do(_read_all, reads, request.max_bytes, problems)
+                records = self._broker.small_work.do(_read_all, local, request.max_bytes, problems)
             else:
-                records = await self._broker.run_io(_read_all, reads, request.max_bytes, problems)
+                records = await self._broker.run_io(_read_all, local, request.max_bytes, problems)
+        for read in remote[:1]:  # one, for the others wait for it
+            records |= await self._read_remote(read, request.max_bytes - sum(map(len, records.values())), problems)
         lease.settle(sum(map(len, records.values())))
         throttled = sum(len(records.get(read.key, b"")) for read in reads if read.is_throttled)
         if throttled:
             self._replicas.throttles.to_followers.used(throttled)
         return records
+
+    async def _read_remote(
+        self, read: _Read, max_bytes: int, problems: dict[PartitionKey, Problem]
+    ) -> dict[PartitionKey, bytes]:
+        """Read what only the remote store has, for a replica that begins where the log does."""
+        try:
+            return await self._broker.run_search(
+                read.replica.log, read.offset, _read_all, [read], max(0, max_bytes), problems
+            )
+        except ThrottledError as error:
+            problems[read.key] = error
+            return {}
 
     def _choose(self, session: FollowerSession, max_bytes: int, problems: dict[PartitionKey, Problem]) -> list[_Read]:
         """The partitions to read, in the order of the session, until the answer is full."""

@@ -3,6 +3,8 @@
 Invariants:
 
 - A partition is worked at by one thread at a time, and by none while it is ``paused``.
+- Of all replicas only the leader's broker copies and expires. A follower looks what there is: as far as that goes its
+  own segments may leave the disk. What it is to lead it lists anew first.
 - Copied is only what cannot change any more: sealed segments below the last stable offset, and synced, so that no
   failure of power makes the log end before its copies do.
 - Segments are copied in the order of their offsets, one at a time, so that partitions with much to copy and others
@@ -147,7 +149,10 @@ class RemoteLogManager:
                 with self.paused((log.topic, log.partition)):
                     log.start_at(log.first_base_offset)
                     self._write_start(log)
-                    self.delete(log)
+                    if log.is_led_here:
+                        self.delete(log)
+                    else:
+                        self.detach(log)
                     log.remote = None
 
     def attach(self, log: PartitionLog) -> None:
@@ -248,6 +253,10 @@ class RemoteLogManager:
             return False
         remote = log.remote
         assert remote is not None
+        if not log.is_led_here:
+            remote.look()
+            remote.problem = None
+            return False
         remote.remove_dropped()
         if remote.must_list:
             if remote.folder in self._deletions:

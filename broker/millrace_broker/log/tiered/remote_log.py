@@ -8,6 +8,7 @@ Invariants:
   (``RemoteLogManager`` sees to that).
 - ``end_offset`` grows only after a copy is published. Everything before it, back to the first segment, may go from the
   local disk.
+- Only the partition's leader changes what is in the store; followers ``look``, again and again.
 - A segment leaves the tuple before its objects go: its manifest first, and older segments before newer ones, so that
   whatever interrupts the removal, what is left has no gap.
 """
@@ -27,7 +28,6 @@ from millrace_broker.log.tiered.cache import RemoteCache
 from millrace_broker.log.tiered.manifest import Manifest
 from millrace_broker.log.tiered.names import (
     COPIED_SUFFIXES,
-    CopyName,
     ManifestName,
     manifest_name,
     object_name,
@@ -158,20 +158,12 @@ class RemoteLog:
         Raises ``RemoteStorageError``, and ``CorruptBatchError`` when it has offsets that the log on the disk has lost,
         which ends at ``log_end_offset``: what is appended in their place must not be taken for them.
         """
-        objects = {item.name: item for item in self.store.list(self.folder)}
-        manifests = [parsed for name in objects if (parsed := parse_manifest_name(name)) is not None]
-        manifests.sort(key=lambda manifest: (manifest.copy.base_offset, -manifest.end_offset))
-        kept: list[RemoteSegment] = []
-        for manifest in manifests:
-            log_object = objects.get(object_name(manifest.copy, LOG))
-            if log_object is None:
-                _LOG.error("%s: copy %s has no .log in the remote store", self.name, manifest_name(manifest))
-            elif kept and manifest.end_offset <= kept[-1].end_offset:
-                _LOG.warning("%s: %s is a second copy and is removed", self.name, manifest_name(manifest))
-                self._remove(manifest)
-            else:
-                kept.append(self._segment(manifest, log_object.size_bytes, log_object.modified_ms))
-        self._remove_orphans(objects.values(), {manifest.copy for manifest in manifests})
+        objects = self.store.list(self.folder)
+        kept, second = self._listed(objects)
+        for manifest in second:
+            _LOG.warning("%s: %s is a second copy and is removed", self.name, manifest_name(manifest))
+            self._remove(manifest)
+        self._remove_orphans(objects)
         for before, after in pairwise(kept):
             if after.base_offset > before.end_offset:
                 lost = f"{before.end_offset}..{after.base_offset - 1}"
@@ -184,6 +176,36 @@ class RemoteLog:
         self._segments = tuple(kept)
         self._is_loaded, self.must_list = True, False
 
+    def look(self) -> None:
+        """List what the store has, for a follower: nothing is removed, for its leader may be copying just now.
+
+        Raises ``RemoteStorageError``.
+        """
+        kept, _ = self._listed(self.store.list(self.folder))
+        for gone in set(self._segments).difference(kept):
+            gone.release()
+        self._segments, self._is_loaded = tuple(kept), True
+        self.must_list = True  # should this broker lead, it lists anew
+
+    def _listed(self, objects: Iterable[RemoteObject]) -> tuple[list[RemoteSegment], list[ManifestName]]:
+        """The segments that are there, by offset, and manifests of second copies of them."""
+        by_name = {item.name: item for item in objects}
+        manifests = [parsed for name in by_name if (parsed := parse_manifest_name(name)) is not None]
+        manifests.sort(key=lambda manifest: (manifest.copy.base_offset, -manifest.end_offset))
+        known = {segment.name: segment for segment in self._segments}
+        kept: list[RemoteSegment] = []
+        second: list[ManifestName] = []
+        for manifest in manifests:
+            log_object = by_name.get(object_name(manifest.copy, LOG))
+            if log_object is None:
+                _LOG.error("%s: copy %s has no .log in the remote store", self.name, manifest_name(manifest))
+            elif kept and manifest.end_offset <= kept[-1].end_offset:
+                second.append(manifest)
+            else:
+                found = known.get(manifest)
+                kept.append(found or self._segment(manifest, log_object.size_bytes, log_object.modified_ms))
+        return kept, second
+
     def _segment(self, manifest: ManifestName, size_bytes: int, copied_ms: int) -> RemoteSegment:
         return RemoteSegment(
             self.store,
@@ -195,7 +217,9 @@ class RemoteLog:
             cache=self._cache,
         )
 
-    def _remove_orphans(self, objects: Iterable[RemoteObject], complete: set[CopyName]) -> None:
+    def _remove_orphans(self, objects: Iterable[RemoteObject]) -> None:
+        manifests = (parse_manifest_name(item.name) for item in objects)
+        complete = {manifest.copy for manifest in manifests if manifest is not None}
         for item in objects:
             parsed = parse_object_name(item.name)
             if parsed is not None and parsed[0] not in complete:
