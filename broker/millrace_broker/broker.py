@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar, cast
 
 from millrace.config.broker import BrokerConfig, Listener
+from millrace.coordination import SessionStore
 from millrace.errors import (
     EnvironmentProblemError,
     InconsistentTopicIdError,
@@ -115,7 +116,16 @@ class ServedPartition(NamedTuple):
 class Broker:
     """One broker, by itself or one of a cluster."""
 
-    def __init__(self, config: BrokerConfig, *, clock: Clock | None = None, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        files: Files | None = None,
+        peers: Peers | None = None,
+        store: SessionStore | None = None,
+    ) -> None:
+        """``store`` is in place of the ZooKeeper that is configured, ``peers`` of the network between brokers."""
         self.config: Final = config
         self.clock: Final[Clock] = clock or SystemClock()
         self.files: Final[Files] = files or OsFiles()
@@ -152,10 +162,10 @@ class Broker:
         self.append: Final = self.appending.append
         self.append_end_marker: Final = self.appending.append_end_marker
         self.delete_records: Final = self.appending.delete_records
-        self.peers: Final = Peers()
+        self.peers: Final = peers or Peers()
         """The way to the other brokers."""
         self.replicas: Final = ReplicaManager(self)
-        self.membership: Final[Membership] = self._make_membership()
+        self.membership: Final[Membership] = self._make_membership(store)
         self.groups: Final = GroupCoordinator(self)
         self.share_groups: Final = ShareCoordinator(self)
         self.transactions: Final = TransactionCoordinator(self)
@@ -393,12 +403,12 @@ class Broker:
 
     # --- the cluster -----------------------------------------------------------------------------------------
 
-    def _make_membership(self) -> Membership:
+    def _make_membership(self, store: SessionStore | None) -> Membership:
         if not self.config.is_clustered:
             return Standalone(self, self._directories[0], self.files)
         from millrace_broker.cluster.member import Member  # not for a broker by itself
 
-        return Member(self, self._directories)
+        return Member(self, self._directories, store)
 
     @property
     def member(self) -> Member:

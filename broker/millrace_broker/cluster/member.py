@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.config.broker import Listener
-from millrace.coordination import Coordination, CoordinationError, OnLoop, Operation, WatchEvent, paths
+from millrace.coordination import Coordination, CoordinationError, OnLoop, Operation, SessionStore, WatchEvent, paths
 from millrace.coordination.nodes import BrokerNode
 from millrace.coordination.notices import LogDirEventNode
 from millrace.errors import BrokerUnavailableError, EnvironmentProblemError, MillraceError, StaleBrokerEpochError
@@ -55,7 +55,6 @@ from millrace_broker.purgatory import Conditions
 from millrace_broker.replication import check_controller_epoch
 
 if TYPE_CHECKING:
-    from millrace.coordination.zookeeper import ZooKeeperStore
     from millrace_broker.broker import Broker
 
 _logger = logging.getLogger(__name__)
@@ -70,8 +69,10 @@ _FINDING_MS: Final = 1_000
 class Member:
     """One broker of a cluster."""
 
-    def __init__(self, broker: Broker, directories: Sequence[Path]) -> None:
+    def __init__(self, broker: Broker, directories: Sequence[Path], store: SessionStore | None = None) -> None:
+        """Sessions are of ``store``; of the ZooKeeper that is configured if none is given."""
         self._broker: Final = broker
+        self._given_store: Final = store
         self._directories: Final = directories
         self._id: Final = broker.config.broker_id
         self._brokers: dict[int, LiveBroker] = {}
@@ -98,7 +99,7 @@ class Member:
 
     def open(self) -> Opened:
         """Open a session and read the topics. Raises ``EnvironmentProblemError``."""
-        self._store = _zookeeper(self._broker)
+        self._store = self._given_store or _zookeeper(self._broker)
         session = self._store.connect()
         try:
             registration.ensure_roots(session)
@@ -403,7 +404,7 @@ class Member:
         return await administration.reassignments(self, request)
 
 
-def _zookeeper(broker: Broker) -> ZooKeeperStore:
+def _zookeeper(broker: Broker) -> SessionStore:
     try:
         from millrace.coordination.zookeeper import ZooKeeperStore  # a broker by itself needs no kazoo
     except ImportError as error:

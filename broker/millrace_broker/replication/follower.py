@@ -139,7 +139,7 @@ class Follower:
 
     @property
     def high_watermark(self) -> int:
-        """What it knows to be on all replicas in sync: at most what its leader knew at the last fetch."""
+        """What it knows to be on all replicas in sync, from this leader or an earlier one; truncation takes it back."""
         return self._high_watermark
 
     @property
@@ -182,7 +182,8 @@ class Follower:
         effects: list[Effect] = []
         if answer.end_offset > question.offset:
             effects.append(Append(answer.end_offset))
-        self._high_watermark = min(answer.high_watermark, answer.end_offset)
+        # A leader that has just been elected may know of less: what was known to be committed stays so.
+        self._high_watermark = max(self._high_watermark, min(answer.high_watermark, answer.end_offset))
         if self._log.log_start_offset < answer.log_start_offset <= self._high_watermark:
             effects.append(RaiseLogStart(answer.log_start_offset))
         return tuple(effects)

@@ -248,6 +248,18 @@ class Coordination(Protocol):
         ...
 
 
+class SessionStore(Protocol):
+    """Where sessions are opened: an ensemble, or what stands for one."""
+
+    def connect(self) -> Coordination:
+        """Open a session. Raises ``EnvironmentProblemError`` when the store cannot be reached."""
+        ...
+
+    def close(self) -> None:
+        """End all sessions that were opened here."""
+        ...
+
+
 def ensure_path(coordination: Coordination, path: str) -> None:
     """Create ``path`` and its parents as empty persistent nodes, where they do not exist."""
     names = path.strip("/").split("/")

@@ -66,6 +66,20 @@ def test_it_fetches_from_its_logs_end_and_names_the_epoch_before() -> None:
     assert follower.high_watermark == 6
 
 
+def test_a_leader_that_knows_of_less_takes_no_watermark_back() -> None:
+    log = log_of(0, 0, 3)
+    replica = Replica("orders-0", 2, ReplicationSettings(), 3)
+    replica.decided(FOLLOW, log, NOW)
+    follower = replica.role
+    assert isinstance(follower, Follower)
+    asked = follower.question(NOW)
+    assert isinstance(asked, FetchFrom)
+    follower.fetched(asked, FetchedRecords(end_offset=3, high_watermark=1))
+    assert follower.high_watermark == 3
+    replica.decided(replace(FOLLOW, leader=2, leader_epoch=6), log, NOW)
+    assert replica.high_watermark == 3, "what it knew as a follower it knows as the leader"
+
+
 def test_without_epochs_it_goes_back_to_its_watermark_first() -> None:
     log = MemoryLog()
     log.records = [(0, "old format")] * 4
