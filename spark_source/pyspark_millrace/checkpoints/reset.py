@@ -23,7 +23,7 @@ from pathlib import Path
 from millrace.clients.groups.resets import write_plans
 from millrace.clients.model import TopicPartition
 from millrace.errors import EnvironmentProblemError, UsageError
-from pyspark_millrace.checkpoints.query_log import Checkpoint, read_checkpoint
+from pyspark_millrace.checkpoints.query_log import Checkpoint, OffsetEntry, read_checkpoint
 from pyspark_millrace.checkpoints.running import OWN_DIRECTORY, not_running
 from pyspark_millrace.options.positions import PartitionKey
 from pyspark_millrace.planning.offsets import StreamOffsets
@@ -112,9 +112,13 @@ def execute_reset(plan: ResetPlan, now: datetime, *, drop_pending: bool = False,
             raise UsageError(f"the query of {directory} has gone on meanwhile: stop it first")
         _check_stopped_well(checkpoint, drop_pending=drop_pending, keep_state=keep_state)
         backup = _back_up(checkpoint, now)
-        entry = checkpoint.newest.with_sources(plan.batch_id, _new_sources(plan))
-        _append(directory, plan.batch_id, entry.to_text())
+        _append(directory, plan.batch_id, reset_entry(plan, plan.batch_id).to_text())
         return backup
+
+
+def reset_entry(plan: ResetPlan, batch_id: int) -> OffsetEntry:
+    """The entry of the offset log that makes a batch a reset."""
+    return plan.checkpoint.newest.with_sources(batch_id, _new_sources(plan))
 
 
 def _check_stopped_well(checkpoint: Checkpoint, *, drop_pending: bool, keep_state: bool) -> None:

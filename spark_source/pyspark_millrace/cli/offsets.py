@@ -129,14 +129,15 @@ def reset(
         from_file=from_file,
     )
     with admin_client(bootstrap_server, client_config) as admin:
-        plan = _plan(admin, read_checkpoint(checkpoint), wish, topic or [])
+        plan = plan_of_wish(admin, read_checkpoint(checkpoint), wish, topic or [])
     backup = None
     if execute:
         backup = execute_reset(plan, datetime.now(UTC), drop_pending=drop_pending, keep_state=keep_state)
     _show_plan(plan, backup, as_json=as_json)
 
 
-def _plan(admin: Admin, checkpoint: Checkpoint, wish: Wish, topics: list[str]) -> ResetPlan:
+def plan_of_wish(admin: Admin, checkpoint: Checkpoint, wish: Wish, topics: list[str]) -> ResetPlan:
+    """The reset that a command line wishes for, of some topics or all. Raises ``UsageError``, the client's errors."""
     from millrace.cli.group_resets import bounds_of, chosen_partitions
     from millrace.clients.groups.resets import Target, decide, read_plans
     from millrace.config.client import Isolation

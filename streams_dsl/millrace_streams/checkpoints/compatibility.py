@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from millrace_streams.checkpoints.manifest import Manifest, read_manifest, write_manifest
 from millrace_streams.checkpoints.stores import StoreDescription
+from millrace_streams.checkpoints.swap import finish_swap
 from millrace_streams.errors import IncompatibleStateError
 from pyspark_millrace.checkpoints.query_log import checkpoint_directory, is_mounted
 
@@ -23,6 +24,7 @@ def admit(now: Manifest, checkpoint: str) -> None:
     if not is_mounted(checkpoint):
         return
     directory = checkpoint_directory(checkpoint)
+    finish_swap(directory)
     before = read_manifest(directory)
     if before is not None and any((directory / "offsets").glob("[0-9]*")):
         differences = list(differences_between(before, now))

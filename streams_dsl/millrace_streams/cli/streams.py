@@ -1,15 +1,16 @@
-"""Read the state of topologies' checkpoints."""
+"""Read the state of topologies' checkpoints, write it elsewhere, put applications back to their beginning."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from millrace.cli.options import AsJson
 from millrace.errors import UsageError
+from millrace_streams.cli.options import BatchOption, CheckpointOption
+from millrace_streams.cli.upgrades import export_state, reset
 
 if TYPE_CHECKING:
     from millrace_streams.checkpoints.entries import StoreEntry
@@ -19,15 +20,11 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
-    help="Read the state of topologies' checkpoints.",
+    help="Read the state of topologies' checkpoints, write it elsewhere, put applications back to their beginning.",
 )
 
-CheckpointOption = Annotated[
-    Path, typer.Option("--checkpoint", "-c", metavar="DIRECTORY", help="The checkpoint that the topology runs with.")
-]
-BatchOption = Annotated[
-    int | None, typer.Option("--batch", min=0, help="The state after this micro-batch; by default after the last one.")
-]
+app.command("export-state")(export_state)
+app.command()(reset)
 
 
 class Format(StrEnum):

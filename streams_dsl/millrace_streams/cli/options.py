@@ -1,0 +1,15 @@
+"""Options that several commands on checkpoints share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+CheckpointOption = Annotated[
+    Path, typer.Option("--checkpoint", "-c", metavar="DIRECTORY", help="The checkpoint that the topology runs with.")
+]
+BatchOption = Annotated[
+    int | None, typer.Option("--batch", min=0, help="The state after this micro-batch; by default after the last one.")
+]

@@ -1,0 +1,153 @@
+"""``millrace streams`` commands that take state out of a checkpoint, and that make checkpoints anew."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, client_config
+from millrace.errors import UsageError
+from millrace_streams.cli.options import BatchOption, CheckpointOption
+
+if TYPE_CHECKING:
+    from pyspark_millrace.checkpoints.query_log import Checkpoint
+    from pyspark_millrace.checkpoints.reset import ResetPlan
+
+
+def export_state(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="The store's name; `stores` lists them.")],
+    checkpoint: CheckpointOption,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="A Parquet file, or lines of JSON (.json, .jsonl).")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TOPIC", help="A typed topic of these columns; made if need be.")
+    ] = None,
+    batch: BatchOption = None,
+    bootstrap_server: BootstrapServer = None,
+    client_config_file: ClientConfigFile = None,
+) -> None:
+    """Write all that a store holds to a file or topic, while the query runs or rests.
+
+    Columns are those of the key, its window if it has one, the value, and the time; of what an operator keeps for
+    itself (records that wait for their partner, say) those that the state has. A file is there when it is whole, and a
+    topic gets all rows in one transaction.
+
+    Examples:
+
+      millrace streams export-state word-counts -c /data/words-checkpoint --output words.parquet
+
+      millrace streams export-state word-counts -c /data/words-checkpoint --topic words-now
+    """
+    if (output is None) == (topic is None):
+        raise UsageError("say where to: --output FILE, or --topic TOPIC")
+    from millrace_streams.queries import open_state
+    from millrace_streams.upgrades.export import rows_of, write_file, write_topic
+
+    with open_state(checkpoint, batch=batch) as state:
+        found = state.store(store)
+        rows = rows_of(found)
+        number = state.batch_id
+    if output is not None:
+        write_file(rows, output)
+    else:
+        from millrace.config.client import ProducerConfig
+
+        assert topic is not None
+        client = client_config(ProducerConfig, bootstrap_server, client_config_file)
+        write_topic(rows, topic, found.described.layout.key, client)
+    typer.echo(f"{rows.height:,} rows of {store} after batch {number} -> {output or f'topic {topic}'}", err=True)
+
+
+def reset(
+    checkpoint: CheckpointOption,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first records.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
+    to_offset: Annotated[int | None, typer.Option(min=0, metavar="OFFSET", help="To this offset.")] = None,
+    to_datetime: Annotated[
+        str | None, typer.Option(metavar="TIME", help="To the first record since, ISO 8601; UTC without a zone.")
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="To the first record since so long ago: PT1H30M, P7D.")
+    ] = None,
+    shift_by: Annotated[int | None, typer.Option(metavar="N", help="By N records, backwards if below 0.")] = None,
+    from_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="As a file says: topic,partition,offset a line.")
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")] = False,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = None,
+    client_config_file: ClientConfigFile = None,
+) -> None:
+    """Put a stopped application back: its state is gone, and it reads from its beginning, or from where one says.
+
+    The old checkpoint is kept beside the new one until you remove it. What tables and topics hold stays: rows of an
+    upserted table are written again, appended rows and a topic's records come twice unless you remove them first.
+    Without a position no broker is asked, and the next start reads from startingOffsets (the earliest, by default).
+
+    Examples:
+
+      millrace streams reset --checkpoint /data/words-checkpoint
+
+      millrace streams reset --checkpoint /data/words-checkpoint --to-datetime 2026-05-01T00:00 --execute
+    """
+    from millrace_streams.checkpoints.swap import stopped_checkpoint
+    from millrace_streams.upgrades.reset import execute_reset
+    from pyspark_millrace.checkpoints.query_log import checkpoint_directory
+
+    directory = checkpoint_directory(checkpoint)
+    found = stopped_checkpoint(directory)
+    options = {
+        "to_earliest": to_earliest,
+        "to_latest": to_latest,
+        "to_offset": to_offset,
+        "to_datetime": to_datetime,
+        "by_duration": by_duration,
+        "shift_by": shift_by,
+        "from_file": from_file,
+    }
+    plan = None
+    if any(value not in (None, False) for value in options.values()):
+        plan = _positions(found, options, bootstrap_server, client_config_file)
+    kept = execute_reset(directory, datetime.now(UTC), plan) if execute else None
+    _show_reset(found, plan, kept, as_json=as_json)
+
+
+def _positions(
+    checkpoint: Checkpoint, options: dict[str, Any], bootstrap_server: str | None, client_config_file: Path | None
+) -> ResetPlan:
+    from millrace.cli.group_resets import Wish
+    from pyspark_millrace.cli.offsets import plan_of_wish
+
+    with admin_client(bootstrap_server, client_config_file) as admin:
+        return plan_of_wish(admin, checkpoint, Wish.of(**options), [])
+
+
+def _show_reset(checkpoint: Checkpoint, plan: ResetPlan | None, kept: Path | None, *, as_json: bool) -> None:
+    from millrace.cli.output import print_json, print_table
+    from millrace_streams.checkpoints.manifest import read_manifest
+    from pyspark_millrace.checkpoints.reset import offsets_of
+
+    if plan is not None:
+        offsets = {each.partition: (each.old, each.new) for each in plan.partitions}
+    else:
+        old = offsets_of(checkpoint) if checkpoint.entries else {}
+        offsets = {partition: (offset, None) for partition, offset in old.items()}
+    manifest = read_manifest(kept or checkpoint.directory)
+    stores = [] if manifest is None else [store.name for store in manifest.stores]
+    if as_json:
+        rows = [{**part._asdict(), "old_offset": old, "new_offset": new} for part, (old, new) in offsets.items()]
+        print_json({"executed": kept is not None, "kept": kept and str(kept), "stores": stores, "offsets": rows})
+        return
+    print_table(
+        ["TOPIC", "PARTITION", "OLD-OFFSET", "NEW-OFFSET"],
+        [(*part, old, "the beginning" if new is None else new) for part, (old, new) in offsets.items()],
+    )
+    typer.echo(f"stores that are gone: {', '.join(stores) or 'none'}")
+    if kept is None:
+        typer.echo("nothing was changed: --execute does it", err=True)
+    else:
+        typer.echo(f"the old checkpoint is kept in {kept}")

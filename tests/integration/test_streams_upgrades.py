@@ -1,0 +1,109 @@
+"""Checkpoints of topologies over topics: stores written elsewhere, applications put back to their beginning."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from millrace.clients import Admin, Consumer, Producer, TopicPartition
+from millrace_streams import StreamsBuilder, Topology, run_stream
+from millrace_streams.cli.streams import app
+from millrace_streams.queries import open_state
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from millrace_broker.embedded import EmbeddedBroker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+def counting() -> Topology:
+    builder = StreamsBuilder()
+    words = builder.stream("words", key="string", value="long")
+    words.group_by_key().count(store="counts").to_delta("counts")
+    return builder.build()
+
+
+class Application:
+    """A topology over the topic words, on Spark, with its checkpoint."""
+
+    def __init__(self, spark: SparkSession, servers: str, directory: Path) -> None:
+        self.spark, self.servers, self.directory = spark, servers, directory
+        self.checkpoint = directory / "checkpoint"
+
+    def send(self, words: str) -> None:
+        with Producer({"bootstrap.servers": self.servers}) as producer:
+            for word in words.split():
+                producer.send("words", (1).to_bytes(8, "big"), key=word)
+
+    def run(self, topology: Topology) -> None:
+        run_stream(
+            topology,
+            self.spark,
+            checkpoint=str(self.checkpoint),
+            tables={name: str(self.directory / name) for name in topology.tables},
+            bootstrap_servers=self.servers,
+            available_now=True,
+        ).awaitTermination()
+
+    def command(self, name: str, *arguments: str) -> str:
+        options = ["--checkpoint", str(self.checkpoint)]
+        ended = CliRunner().invoke(app, [name, *arguments, *options])
+        assert ended.exit_code == 0, ended.output + repr(ended.exception)
+        return ended.stdout
+
+    def counts(self, store: str = "counts") -> dict[str, Any]:
+        with open_state(self.checkpoint, spark=self.spark) as state:
+            return {entry.key: entry.value for entry in state.store(store).all()}
+
+
+@pytest.fixture
+def application(spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path) -> Application:
+    servers = module_broker.bootstrap_servers
+    with Admin({"bootstrap.servers": servers}) as admin:
+        if "words" in admin.list_topics():
+            admin.delete_topics(["words"])
+        admin.create_topic("words", partitions=1)
+    return Application(spark, servers, tmp_path)
+
+
+def test_state_is_exported_and_an_application_is_put_back(application: Application) -> None:
+    application.send("a b a c")
+    application.run(counting())
+    assert application.counts() == {"a": 2, "b": 1, "c": 1}
+    here = application.directory
+    application.command("export-state", "counts", "--output", str(here / "counts.parquet"))
+    application.command("export-state", "counts", "--output", str(here / "counts.jsonl"))
+    application.command("export-state", "counts", "--topic", "exported", "-b", application.servers)
+    rows = [{"key": "a", "count": 2}, {"key": "b", "count": 1}, {"key": "c", "count": 1}]
+    assert pl.read_parquet(here / "counts.parquet").select("key", "count").to_dicts() == rows
+    lines = (here / "counts.jsonl").read_text().splitlines()
+    assert [{name: json.loads(line)[name] for name in ("key", "count")} for line in lines] == rows
+    with Consumer({"bootstrap.servers": application.servers}) as consumer:
+        consumer.assign([TopicPartition("exported", 0)])
+        consumer.seek_to_beginning()
+        assert consumer.poll_table(timeout_ms=10_000).select(["key", "count"]).to_pylist() == rows
+
+    shown = application.command("reset", "--to-offset", "2", "-b", application.servers)
+    assert "stores that are gone: counts" in shown
+    assert application.counts() == {"a": 2, "b": 1, "c": 1}, "shown is not done"
+    told = json.loads(
+        application.command("reset", "--to-offset", "2", "-b", application.servers, "--execute", "--json")
+    )
+    assert told["offsets"] == [{"topic": "words", "partition": 0, "old_offset": 4, "new_offset": 2}]
+    application.send("c")
+    application.run(counting())
+    assert application.counts() == {"a": 1, "c": 2}
+    found = application.spark.read.format("delta").load(str(here / "counts")).toArrow().to_pylist()
+    assert {row["key"]: row["count"] for row in found} == {"a": 1, "b": 1, "c": 2}, "the table keeps what it had"
+
+    application.command("reset", "--execute")
+    assert sum(path.name.startswith("checkpoint.before-reset") for path in here.iterdir()) == 2
+    application.run(counting())
+    assert application.counts() == {"a": 2, "b": 1, "c": 2}
