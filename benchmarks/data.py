@@ -3,11 +3,13 @@
 ``{"word":"w0042","amount":12.05,"ts":1700000000000,"id":0,"pad":"opqr..."}``: 1000 words at random, an amount in cents
 below 1000, a time 0.1 ms after the last one's, a running number, and letters up to exactly 100 bytes. A record is a
 function of its number alone, so every run and both sides get the same ones, whatever the chunks they are made in.
+Where other numbers of words are asked for, the words are others and all else is the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +35,6 @@ _HEAD = '{"word":"'
 _TAIL = '"}'
 _PAD_END = RECORD_BYTES - len(_TAIL)
 _LETTERS = 26
-_WORDS = pa.array([f"w{number:04d}" for number in range(WORDS)])
 _AMOUNTS = pa.array([f"{cents // 100}.{cents % 100:02d}" for cents in range(100_000)])
 # The pad that starts at letter s and is n long stands at s * _PAD_END + n.
 _PADS = pa.array(
@@ -45,17 +46,23 @@ _PADS = pa.array(
 )
 
 
-def table(first: int, count: int) -> pa.Table:
+@lru_cache(maxsize=1)
+def words(count: int) -> pa.Array:
+    """All words, where there are so many."""
+    return pa.array([f"w{number:04d}" for number in range(count)])
+
+
+def table(first: int, count: int, word_count: int = WORDS) -> pa.Table:
     """Records ``first .. first + count - 1``: ``key``, ``value``, ``timestamp`` and the columns of ``TYPED_SCHEMA``."""
     ids = np.arange(first, first + count, dtype=np.int64)
     random = splitmix64(ids.view(np.uint64))
-    word_numbers = (random % np.uint64(WORDS)).astype(np.int64)
+    word_numbers = (random % np.uint64(word_count)).astype(np.int64)
     cents = ((random >> np.uint64(32)) % np.uint64(len(_AMOUNTS))).astype(np.int64)
     times = TIME_START_MS + ids // RECORDS_PER_MS
 
-    words = _WORDS.take(pa.array(word_numbers))
+    keys = words(word_count).take(pa.array(word_numbers))
     head = pc.binary_join_element_wise(
-        pc.binary_join_element_wise(_HEAD, words, '","amount":', _AMOUNTS.take(pa.array(cents)), ""),
+        pc.binary_join_element_wise(_HEAD, keys, '","amount":', _AMOUNTS.take(pa.array(cents)), ""),
         pc.binary_join_element_wise(',"ts":', pa.array(times).cast(pa.string()), ""),
         pc.binary_join_element_wise(',"id":', pa.array(ids).cast(pa.string()), ',"pad":"', ""),
         "",
@@ -66,10 +73,10 @@ def table(first: int, count: int) -> pa.Table:
     values = pc.binary_join_element_wise(head, pads, _TAIL, "")
     return pa.table(
         {
-            "key": words.cast(pa.binary()),
+            "key": keys.cast(pa.binary()),
             "value": values.cast(pa.binary()),
             "timestamp": pa.array(times),
-            "word": words,
+            "word": keys,
             "amount": pa.array(cents / 100.0),
             "ts": pa.array(times),
             "id": pa.array(ids),
@@ -78,10 +85,10 @@ def table(first: int, count: int) -> pa.Table:
     )
 
 
-def tables(records: int, chunk_rows: int = 500_000) -> Iterator[pa.Table]:
+def tables(records: int, chunk_rows: int = 500_000, *, word_count: int = WORDS) -> Iterator[pa.Table]:
     """All records in order, in tables of at most ``chunk_rows``."""
     for first in range(0, records, chunk_rows):
-        yield table(first, min(chunk_rows, records - first))
+        yield table(first, min(chunk_rows, records - first), word_count)
 
 
 def skewed_partitions(table: pa.Table, partitions: int) -> np.ndarray:

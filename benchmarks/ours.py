@@ -112,13 +112,13 @@ class MillraceBroker:
         finally:
             consumer.close()
 
-    def filled_topic(self, records: int, *, typed: bool = False, skewed: bool = False) -> str:
+    def filled_topic(self, records: int, *, typed: bool = False, skewed: bool = False, words: int = data.WORDS) -> str:
         """The topic that holds the first ``records`` of the data set, keyed by word; filled if it is not yet there.
 
         The opaque one holds each record's JSON as its value, the typed one the columns of that JSON. In the skewed one,
         which is opaque, one partition holds nine tenths.
         """
-        name = f"{'typed' if typed else 'skewed' if skewed else 'events'}-{records}"
+        name = topic_name("typed" if typed else "skewed" if skewed else "events", records, words)
         with self.admin() as admin:
             if any(topic.name == name for topic in admin.list_topics()):
                 return name
@@ -127,7 +127,7 @@ class MillraceBroker:
         columns = data.TYPED_SCHEMA.names if typed else ["key", "value"]
         producer = Producer({"bootstrap.servers": self.bootstrap})
         try:
-            for chunk in data.tables(records):
+            for chunk in data.tables(records, word_count=words):
                 for partition, part in _parts(chunk, skewed=skewed):
                     times = part["timestamp"].combine_chunks()
                     producer.send_table(name, part.select(columns), partition=partition, timestamps=times)
@@ -137,6 +137,11 @@ class MillraceBroker:
         finally:
             producer.close()
         return name
+
+
+def topic_name(kind: str, records: int, words: int) -> str:
+    """What a filled topic is called, on either side."""
+    return f"{kind}-{records}" if words == data.WORDS else f"{kind}-{records}-{words}"
 
 
 def _parts(chunk: pa.Table, *, skewed: bool) -> Iterator[tuple[int | None, pa.Table]]:

@@ -217,19 +217,19 @@ def jar_paths(workspace: Workspace) -> list[str]:
 @contextlib.contextmanager
 def _open_ours(context: Context, name: str, topic: Topic, records: int) -> Iterator[Measure]:
     filled = context.millrace.filled_topic(records, typed=topic == "typed", skewed=topic == "skewed")
-    with _measure(context, name, "ours", context.millrace.bootstrap, filled, records) as measure:
+    with measured(context, name, "ours", context.millrace.bootstrap, filled, records) as measure:
         yield measure
 
 
 @contextlib.contextmanager
 def _open_peer(context: Context, name: str, topic: Topic, records: int) -> Iterator[Measure]:
     filled = context.kafka.filled_topic(records, skewed=topic == "skewed")
-    with _measure(context, name, "peer", context.kafka.bootstrap, filled, records) as measure:
+    with measured(context, name, "peer", context.kafka.bootstrap, filled, records) as measure:
         yield measure
 
 
 @contextlib.contextmanager
-def _measure(context: Context, name: str, side: str, bootstrap: str, topic: str, records: int) -> Iterator[Measure]:
+def measured(context: Context, name: str, side: str, bootstrap: str, topic: str, records: int) -> Iterator[Measure]:
     workspace = context.workspace
     scratch = str(workspace.folder(f"scratch/{side}", empty=True))
     source = {"bootstrap": bootstrap, "topic": topic, "records": str(records), "scratch": scratch}

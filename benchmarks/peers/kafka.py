@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import data
+from benchmarks.ours import topic_name
 from benchmarks.peers import jars
 from benchmarks.workspace import BenchmarkError, Workspace, free_port, start, stop, tail
 
@@ -142,12 +144,12 @@ class KafkaBroker:
         finally:
             self.admin.delete_topics([name])[name].result(30)
 
-    def filled_topic(self, records: int, *, skewed: bool = False) -> str:
+    def filled_topic(self, records: int, *, skewed: bool = False, words: int = data.WORDS) -> str:
         """The topic that holds the first ``records`` of the data set, keyed by word; filled if it is not yet there.
 
         In the skewed one, one partition holds nine tenths.
         """
-        name = f"{'skewed' if skewed else 'events'}-{records}"
+        name = topic_name("skewed" if skewed else "events", records, words)
         if self.count(name) == records:
             return name
         if name in self.admin.list_topics(timeout=10).topics:  # an earlier filling was interrupted
@@ -155,7 +157,7 @@ class KafkaBroker:
             self._wait_until_gone(name)
         print(f"  filling Kafka's topic {name}", flush=True)
         self.create_topic(name)
-        _fill(self.bootstrap, name, records, skewed=skewed)
+        _fill(self.bootstrap, name, data.tables(records, word_count=words), skewed=skewed)
         if (found := self.count(name)) != records:
             raise BenchmarkError(f"Kafka's topic {name} holds {found} records instead of {records}")
         return name
@@ -200,7 +202,7 @@ def _count(consumer: KafkaConsumer, partition: TopicPartition) -> int:
             return high - low
 
 
-def _fill(bootstrap: str, topic: str, records: int, *, skewed: bool) -> None:
+def _fill(bootstrap: str, topic: str, tables: Iterable[pa.Table], *, skewed: bool) -> None:
     """Produce the data set with the partitioner and batch size of a tuned Java producer."""
     failures: list[KafkaError] = []
 
@@ -220,7 +222,7 @@ def _fill(bootstrap: str, topic: str, records: int, *, skewed: bool) -> None:
             **_QUIET,
         }
     )
-    for chunk in data.tables(records):
+    for chunk in tables:
         columns = [chunk[name].to_pylist() for name in ("key", "value", "timestamp")]
         # -1: by the key
         columns.append(data.skewed_partitions(chunk, PARTITIONS).tolist() if skewed else [-1] * len(chunk))

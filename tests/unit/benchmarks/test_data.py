@@ -34,3 +34,11 @@ def test_words_are_spread_evenly() -> None:
     assert len(counts) == data.WORDS
     assert min(counts) > 120
     assert max(counts) < 290
+
+
+def test_other_numbers_of_words_change_the_words_alone() -> None:
+    few, many = data.table(0, 100), data.table(0, 100, 1_000_000)
+    assert len(set(many["word"].to_pylist())) == 100
+    assert pc.unique(pc.binary_length(many["value"])).to_pylist() == [data.RECORD_BYTES]
+    unchanged = ["timestamp", "amount", "ts", "id"]
+    assert many.select(unchanged).equals(few.select(unchanged))

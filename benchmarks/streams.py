@@ -1,0 +1,213 @@
+"""Topologies of our DSL on Spark beside the same of Kafka Streams: same records, broker and fetch included.
+
+Each side reads a whole topic from its start, in a process that has run the topology before; the clock runs from the
+start of the query, or of ``KafkaStreams``, to the last record. Kafka Streams has two threads, as Spark has two cores.
+What comes out is handed to a function on both sides, and both must come to the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from confluent_kafka import Producer as KafkaProducer
+
+from benchmarks import data
+from benchmarks.harness import Benchmark, Context, Measure, Sample, Side
+from benchmarks.ours import SETTINGS as OUR_SETTINGS
+from benchmarks.ours import TOPIC_CONFIGS
+from benchmarks.peers import jars
+from benchmarks.peers.jars import JarSet
+from benchmarks.peers.kafka import PARTITIONS, KafkaBroker
+from benchmarks.peers.kafka import SETTINGS as KAFKA_SETTINGS
+from benchmarks.spark import SPARK_SETTINGS, Outcome, Source, measured, timed
+from benchmarks.workspace import BenchmarkError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millrace_streams import Topology
+
+KEYS = 10_000
+KEYS_MANY = 1_000_000
+BATCH_RECORDS = 1_000_000
+WEIGHTS = "weights"
+"""The topic of a table that is joined: a number for each word."""
+_KAFKA_STREAMS = JarSet("kafka-streams")
+_SOURCE = Path(__file__).parent / "peers" / "java" / "Streams.java"
+_RUN_SECONDS_MAX = 1500
+_RESULT = re.compile(r"^RESULT (\d+) (\d+) ([\d.]+)$", re.MULTILINE)
+_HEAP = "1500m"
+
+Answer = list[float]
+"""How many results there are, and their sum."""
+
+
+def benchmark(
+    *,
+    name: str,
+    title: str,
+    mode: str,
+    target_ratio: float,
+    ours: str,
+    peer: str,
+    words: int = KEYS,
+    typed: bool = False,
+    batched: bool = True,
+) -> Benchmark:
+    """A benchmark whose module runs our side as ``ours(spark, source)``; ``mode`` is Kafka Streams' topology."""
+    batches = f"; micro-batches of {BATCH_RECORDS:,} records" if batched else "; one bounded run"
+    cache = "off" if mode in ("window_every", "table") else "at its default"
+    return Benchmark(
+        name=name,
+        title=title,
+        unit="records/s",
+        target_ratio=target_ratio,
+        ours=Side(
+            what=ours,
+            settings=f"{OUR_SETTINGS}{SPARK_SETTINGS}{batches}; {words:,} keys",
+            open=lambda context: _open_ours(context, name, words, typed=typed),
+        ),
+        peer=Side(
+            what=peer,
+            settings=f"{KAFKA_SETTINGS}; Kafka Streams 4.3.1, 2 threads, heap {_HEAP}, cache {cache}; {words:,} keys",
+            open=lambda context: _open_peer(context, mode, words),
+        ),
+    )
+
+
+def run_stream(spark: SparkSession, source: Source, topology: Topology, sink: str, results: Results) -> Outcome:
+    """Run a topology as a stream over the whole topic, in batches of a million records."""
+    from millrace_streams import run_stream
+
+    checkpoint = source.scratch / "checkpoint"
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    read = []
+
+    def run() -> None:
+        run_stream(
+            topology,
+            spark,
+            checkpoint=str(checkpoint),
+            bootstrap_servers=source.bootstrap,
+            options={"maxOffsetsPerTrigger": BATCH_RECORDS},
+            available_now=True,
+            foreach_batch={sink: results.take},
+            on_batch=lambda report: read.append(report.records),
+        ).awaitTermination()
+
+    seconds, _ = timed(run)
+    return Outcome(seconds, source.records, results.answer())
+
+
+def run_batch(spark: SparkSession, source: Source, topology: Topology, sink: str, results: Results) -> Outcome:
+    """Run a topology once over all that is retained."""
+    from millrace_streams import run_batch
+
+    seconds, _ = timed(
+        lambda: run_batch(topology, spark, bootstrap_servers=source.bootstrap, foreach_batch={sink: results.take})
+    )
+    return Outcome(seconds, source.records, results.answer())
+
+
+class Results:
+    """What came out, in the end reduced to its number and sum: of all results, or of the newest of each key."""
+
+    def __init__(self, value: str, *, newest_of: tuple[str, ...] = ()) -> None:
+        """Add up the column ``value``; ``newest_of`` are the key's columns."""
+        self._value = value
+        self._key = newest_of
+        self._tables: list[pa.Table] = []
+        self._sums: list[Any] = []
+
+    def take(self, rows: DataFrame, _: int) -> None:
+        """Take the rows of a micro-batch. Every update is added up by Spark; newest rows are few."""
+        if self._key:
+            self._tables.append(rows.select(*self._key, self._value).toArrow())
+        else:
+            self._sums.append(rows.selectExpr("count(*)", f"sum({self._value})").first())
+
+    def answer(self) -> Answer:
+        """Number and sum."""
+        import polars as pl
+
+        if not self._key:
+            return [float(sum(row[place] or 0 for row in self._sums)) for place in (0, 1)]
+        frame = pl.concat([pl.DataFrame(table) for table in self._tables])
+        newest = frame.unique(self._key, keep="last", maintain_order=True)
+        return [float(newest.height), float(newest[self._value].sum())]
+
+
+def counts_per_minute(groups: Any, *, every: bool) -> Any:
+    """The windowed count that most of these benchmarks make of grouped records."""
+    from datetime import timedelta
+
+    from millrace_streams import tumbling
+
+    windows = groups.windowed_by(tumbling(timedelta(minutes=1), grace=timedelta(minutes=30)))
+    return windows.count(emit="every" if every else "last")
+
+
+@contextlib.contextmanager
+def _open_ours(context: Context, name: str, words: int, *, typed: bool) -> Iterator[Measure]:
+    broker = context.millrace
+    filled = broker.filled_topic(context.records, typed=typed, words=words)
+    if words == KEYS:
+        with broker.admin() as admin:
+            if all(topic.name != WEIGHTS for topic in admin.list_topics()):
+                admin.create_topic(WEIGHTS, partitions=PARTITIONS, configs=TOPIC_CONFIGS)
+                _send_weights_to_millrace(broker.bootstrap)
+    with measured(context, name, "ours", broker.bootstrap, filled, context.records) as measure:
+        yield measure
+
+
+@contextlib.contextmanager
+def _open_peer(context: Context, mode: str, words: int) -> Iterator[Measure]:
+    broker, workspace = context.kafka, context.workspace
+    filled = broker.filled_topic(context.records, words=words)
+    if broker.count(WEIGHTS) != KEYS:
+        broker.create_topic(WEIGHTS)
+        _send_weights_to_kafka(broker)
+    classpath = f"{jars.resolve(_KAFKA_STREAMS, workspace)}/*"
+
+    def measure() -> Sample:
+        folder = workspace.folder("scratch/kafka-streams", empty=True)
+        command = ["java", f"-Xmx{_HEAP}", "-cp", classpath, str(_SOURCE), broker.bootstrap, filled, WEIGHTS]
+        command += [str(context.records), mode, str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECONDS_MAX, check=False)
+        found = _RESULT.search(done.stdout)
+        if done.returncode or not found:
+            raise BenchmarkError(f"Streams failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return Sample(figure=context.records / (int(found[1]) / 1e9), answer=[float(found[2]), float(found[3])])
+
+    yield measure
+
+
+def _weights() -> pa.Table:
+    """A number for each word, of a time before all records."""
+    words = data.words(KEYS)
+    numbers = pa.array([number.to_bytes(8, "big") for number in range(KEYS)], pa.binary())
+    times = pa.array([data.TIME_START_MS - 1] * KEYS)
+    return pa.table({"key": words.cast(pa.binary()), "value": numbers, "timestamp": times})
+
+
+def _send_weights_to_millrace(bootstrap: str) -> None:
+    from millrace.clients import Producer
+
+    rows = _weights()
+    with Producer({"bootstrap.servers": bootstrap}) as producer:
+        producer.send_table(WEIGHTS, rows.select(["key", "value"]), timestamps=rows["timestamp"].combine_chunks())
+
+
+def _send_weights_to_kafka(broker: KafkaBroker) -> None:
+    producer = KafkaProducer({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random", "log_level": 0})
+    for row in _weights().to_pylist():
+        producer.produce(WEIGHTS, row["value"], row["key"], timestamp=row["timestamp"])
+        producer.poll(0)
+    producer.flush(60)

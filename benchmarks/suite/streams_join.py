@@ -1,0 +1,31 @@
+"""Each record joined with the row of its key in a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks import streams
+from benchmarks.spark import Outcome, Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BENCHMARK = streams.benchmark(
+    name="streams_join",
+    title="Streams: stream joined with a table of ten thousand rows",
+    mode="join",
+    target_ratio=1.5,
+    ours="run_stream: stream.join(table, lambda value, weight: len(value) * weight)",
+    peer="stream.join(table, (value, weight) -> value.length * weight).foreach()",
+)
+
+
+def ours(spark: SparkSession, source: Source) -> Outcome:
+    from millrace_streams import StreamsBuilder
+
+    builder = StreamsBuilder()
+    weights = builder.table(streams.WEIGHTS, key="string", value="long")
+    events = builder.stream(source.topic, key="string", value="bytes")
+    events.join(weights, lambda value, weight: len(value) * weight, value="long").to("products")
+    results = streams.Results("value")
+    return streams.run_stream(spark, source, builder.build(), "products", results)

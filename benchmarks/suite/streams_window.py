@@ -1,0 +1,30 @@
+"""Windowed count of ten thousand keys, the newest results of each micro-batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks import streams
+from benchmarks.spark import Outcome, Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BENCHMARK = streams.benchmark(
+    name="streams_window",
+    title="Streams: count per key and minute, the last result of a micro-batch",
+    mode="window",
+    target_ratio=1.8,
+    ours='run_stream: group_by_key().windowed_by(1 min, grace 30 min).count(emit="last")',
+    peer=".groupByKey().windowedBy(1 min, grace 30 min).aggregate(+1).toStream().foreach()",
+)
+
+
+def ours(spark: SparkSession, source: Source) -> Outcome:
+    from millrace_streams import StreamsBuilder
+
+    builder = StreamsBuilder()
+    groups = builder.stream(source.topic, key="string", value="bytes").group_by_key()
+    streams.counts_per_minute(groups, every=False).to_delta("counts")
+    results = streams.Results("count", newest_of=("key", "window_start"))
+    return streams.run_stream(spark, source, builder.build(), "counts", results)
