@@ -5,7 +5,7 @@ BIN := .venv/bin
 WORKERS ?= 2
 EXTRAS := spark,connect,cluster,schemas,plots,demo,bench,dev
 
-.PHONY: help setup demo test lint bench soak proto clean
+.PHONY: help setup demo test lint bench soak faults proto clean
 help:            ## show this
 	@sed -n 's/^\([a-z-]*\): *\([^#]*\)## \(.*\)/  make \1\t\3/p' $(MAKEFILE_LIST) | expand -t 16
 
@@ -34,6 +34,9 @@ bench: setup     ## us and the peers in turn; ONLY=<name> runs one benchmark
 
 soak: setup      ## the tests that kill and search at random, for hours; HOURS=<n>, ONLY=<suites>; writes docs/soak.md
 	$(BIN)/python tests/soak.py $(if $(HOURS),--hours $(HOURS)) $(if $(ONLY),--only $(ONLY))
+
+faults: setup    ## three brokers with whatever can go wrong, under clients that check; MINUTES=<n>, FAULT_SEED=<n> repeats
+	FAULT_ROUNDS=$$(( $(or $(MINUTES),10) * 5 )) $(BIN)/python -m pytest -s tests/histories/test_faults.py
 
 proto: setup     ## generate the protocol stubs anew
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I platform --python_out=platform --mypy_out=platform --grpc_python_out=platform --mypy_grpc_out=platform platform/millrace/protocol/millrace.proto

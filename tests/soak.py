@@ -105,6 +105,13 @@ SUITES = (
         floor=10,
     ),
     Suite(
+        name="faults",
+        what="a cluster whose brokers die, stop, are cut off and run out of disk under clients; what these saw: faults",
+        arguments=["tests/histories/test_faults.py"],
+        dials={"FAULT_ROUNDS": 150},
+        floor=3,
+    ),
+    Suite(
         name="sink",
         what="topic to topic with Spark, whose driver, workers and broker are killed: rounds",
         arguments=["tests/integration/test_spark_sink_kills.py", "-k", "random_moments"],

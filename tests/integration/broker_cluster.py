@@ -150,6 +150,10 @@ class BrokerProcess:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self.is_running else None
+
     def end(self, number: signal.Signals) -> None:
         if self._process is None or self._process.poll() is not None:
             return

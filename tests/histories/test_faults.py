@@ -1,0 +1,74 @@
+"""A cluster of three real brokers with whatever can go wrong, under clients at work: nothing of what they saw is wrong.
+
+Leaders and controllers are killed and paused, links cut both ways and one, disks filled, all brokers restarted in turn:
+each in its turn, in an order that is drawn. A failing run prints its seed, for ``FAULT_SEED``, which repeats the order
+and the victims, and leaves the records of the clients and what brokers said.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from millrace.clients import Admin, TopicPartition
+
+from .checker import anomalies, processing_anomalies
+from .clients import INPUT, OUTPUT, PARTITIONS
+from .cluster import ClientProcess
+from .faulty_cluster import FaultyCluster, last
+from .history import load
+from .work import end_all, everything, is_processed, let_work, replacing, values
+
+ROLES = {"writer": 2, "transactor": 1, "reader": 1, "transformer": 1, "monitor": 1}
+LONGEST_S = 6.0
+"""Three times the brokers' session time-out."""
+
+
+@pytest.mark.dial("FAULT_ROUNDS", seconds=40)
+def test_no_anomaly_whatever_goes_wrong_with_a_cluster(tmp_path: Path, rounds: int) -> None:
+    seed = os.environ.get("FAULT_SEED", str(time.time_ns()))
+    print(f"FAULT_SEED={seed}")
+    chance = random.Random(seed)
+    records = tmp_path / "records"
+    records.mkdir()
+    clients: list[ClientProcess] = []
+    with FaultyCluster(tmp_path, chance) as cluster:
+        address = cluster.bootstrap_servers
+        with Admin(address) as admin:
+            for topic in (INPUT, OUTPUT):
+                admin.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
+        try:
+            for role, count in ROLES.items():
+                clients += [ClientProcess(role, number, address, records, [INPUT]) for number in range(count)]
+            let_work(clients)
+            faults = cluster.faults(INPUT)
+            turns: list[str] = []
+            for _ in range(rounds):
+                turns = turns or chance.sample(sorted(faults), len(faults))
+                what, seconds = turns.pop(), chance.uniform(0, LONGEST_S)
+                print(f"{what}, for {seconds:.1f} s", flush=True)
+                last(faults[what], seconds)
+                cluster.wait_until_whole(INPUT, OUTPUT)
+                let_work(clients)
+            writers = [client for client in clients if client.role in ("writer", "transactor")]
+            others = [client for client in clients if client not in writers]
+            end_all(writers)
+            ends = {TopicPartition(*read.place): read.offset + 1 for read in everything(address, INPUT)}
+            replacing(others, "all inputs to be processed", lambda: is_processed(address, ends))
+            end_all(others)
+            final = everything(address, INPUT, OUTPUT)
+        finally:
+            for client in clients:
+                if not client.has_ended:
+                    client.end(signal.SIGKILL)
+    history = load(records)
+    assert len(history.writes) > 10 * rounds
+    assert history.polls
+    assert history.commits
+    assert anomalies(history, final) == []
+    assert processing_anomalies(values(final, INPUT), values(final, OUTPUT), is_finished=True) == []

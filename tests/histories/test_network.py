@@ -1,0 +1,87 @@
+"""Links that are cut hold what goes over them, in the direction that is cut, and give it when they are mended."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from .network import OTHERS, Network
+
+NEVER_S = 0.3
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    """A port at which everything comes back."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            while data := connection.recv(1000):
+                connection.sendall(data)
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield listener.getsockname()[1]
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+def connected(network: Network, echo: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", network.way_to("server", echo)), 10)
+
+
+@pytest.mark.parametrize("link", [("me", "server"), ("server", "me")])
+def test_a_link_that_is_cut_holds_what_goes_over_it(echo: int, link: tuple[str, str]) -> None:
+    with (
+        Network(["me", "server"], lambda name: os.getpid() if name == "me" else None) as network,
+        connected(network, echo) as connection,
+    ):
+        connection.sendall(b"before")
+        assert connection.recv(100) == b"before"
+        network.cut(link)
+        connection.sendall(b"held")
+        connection.settimeout(NEVER_S)
+        with pytest.raises(TimeoutError):
+            connection.recv(100)
+        network.mend()
+        connection.settimeout(10)
+        assert connection.recv(100) == b"held"
+
+
+def test_nobody_answers_behind_a_link_that_is_cut(echo: int) -> None:
+    with Network(["me", "server"], lambda name: os.getpid() if name == "me" else None) as network:
+        network.cut(("me", "server"))
+        with connected(network, echo) as connection:
+            connection.sendall(b"held")
+            connection.settimeout(NEVER_S)
+            with pytest.raises(TimeoutError):
+                connection.recv(100)
+            network.mend()
+            connection.settimeout(10)
+            assert connection.recv(100) == b"held"
+
+
+def test_links_of_others_are_not_concerned(echo: int) -> None:
+    with Network(["me", "server"], lambda _: None) as network:
+        network.cut(*network.all_links("server"))
+        with connected(network, echo) as connection:
+            connection.sendall(b"through")
+            assert connection.recv(100) == b"through"
+        network.cut((OTHERS, "server"))
+        with connected(network, echo) as connection:
+            connection.sendall(b"held")
+            connection.settimeout(NEVER_S)
+            with pytest.raises(TimeoutError):
+                connection.recv(100)

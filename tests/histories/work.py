@@ -1,0 +1,75 @@
+"""Clients at work: whether they get on, what they have left in the end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+
+from millrace.clients import Admin, Consumer, TopicPartition
+from millrace.errors import MillraceError
+
+from .clients import PARTITIONS, TRANSFORMERS, reads_of
+from .cluster import ClientProcess, wait_for
+from .history import Read
+
+
+def end_all(clients: Sequence[ClientProcess]) -> None:
+    """Tell clients to end, and wait for them."""
+    for client in clients:
+        client.end(signal.SIGTERM)
+
+
+def values(reads: Sequence[Read], topic: str) -> list[str]:
+    """What a topic holds."""
+    return [read.value for read in reads if read.place.topic == topic]
+
+
+def let_work(clients: Sequence[ClientProcess]) -> None:
+    """Wait until every client has got on."""
+    sizes = {client.slot: (client.record, client.size_bytes) for client in clients}
+
+    def got_on() -> bool:
+        return all(
+            client.size_bytes > 0 and (client.record, client.size_bytes) != sizes[client.slot] for client in clients
+        )
+
+    replacing(clients, "all clients to get on", got_on)
+
+
+def replacing(clients: Sequence[ClientProcess], what: str, condition: Callable[[], bool]) -> None:
+    """Wait for a condition; clients that cannot go on are replaced meanwhile."""
+
+    def holds() -> bool:
+        for client in clients:
+            if client.has_ended:
+                client.start()
+        return condition()
+
+    wait_for(what, holds)
+
+
+def is_processed(address: str, ends: Mapping[TopicPartition, int]) -> bool:
+    """Whether the group of the transformers has committed that much."""
+    with Admin(address) as admin:
+        try:
+            committed = admin.list_group_offsets(TRANSFORMERS)
+        except MillraceError:
+            return False
+    return all(place in committed and committed[place].offset >= end for place, end in ends.items())
+
+
+def everything(address: str, *topics: str) -> list[Read]:
+    """All that is committed, in the order of offsets, once nothing is undecided any more."""
+    options = {"bootstrap.servers": address, "auto.offset.reset": "earliest", "enable.auto.commit": "false"}
+    places = [TopicPartition(topic, number) for topic in topics for number in range(PARTITIONS)]
+    reads: list[Read] = []
+    with (
+        Consumer({**options, "isolation.level": "read_committed"}) as consumer,
+        Consumer({**options, "isolation.level": "read_uncommitted"}) as other,
+    ):
+        wait_for("open transactions to end", lambda: consumer.end_offsets(places) == other.end_offsets(places))
+        ends = consumer.end_offsets(places)
+        consumer.assign(places)
+        while any(consumer.position(place) < ends[place] for place in places):
+            reads += reads_of(consumer.poll(1000, max_records=10_000))
+    return sorted(reads, key=lambda read: (read.place, read.offset))
