@@ -29,6 +29,8 @@ BROKERS: Final = (1, 2, 3)
 ZOOKEEPER: Final = "zookeeper"
 _DISK_BYTES: Final = 256 * 2**20
 _PIECE: Final = bytes(2**20)
+_PORTS: Final = (20_000, 32_000)
+"""Below those that the system gives to whoever asks for any."""
 _REPLICATED: Final = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -214,6 +216,9 @@ def _name(broker_id: int) -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody is given by chance while the broker that listens there is down."""
+    while True:
+        port = random.randrange(*_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -1,7 +1,11 @@
 """The tasks that fetch what this broker follows: ``num.replica.fetchers`` for each source, each with its own session.
 
-Invariant: a partition is followed by at most one of them, and only while its machine is a follower. An answer is
-applied while the partitions' locks are held, and only to machines that still have the role in which they asked.
+Invariants
+
+- A partition is followed by at most one of them, and only while its machine is a follower. An answer is applied while
+  the partitions' locks are held, and only to machines that still have the role in which they asked.
+- What a partition fetches stands until something happens to it: only these are asked what they want next, and all of
+  them from time to time, for logs also change by themselves (retention).
 
 Source: Kafka's ``ReplicaFetcherManager`` and ``AbstractFetcherThread``.
 """
@@ -12,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import (
@@ -40,6 +44,8 @@ _IDLE_S: Final = 1.0
 """How long a fetcher without a question waits before it asks its machines again; whatever is new wakes it."""
 _THROTTLED_S: Final = 0.2
 _SOON_MS: Final = 100
+_ALL_ASKED_MS: Final = 500
+"""So often all machines are asked what they want."""
 
 Asked = dict[PartitionKey, tuple[HostedReplica, Follower, Question]]
 
@@ -61,7 +67,7 @@ class Fetchers:
             if follower is None or follower.leader < 0:
                 continue
             fetcher = self._followed[replica.key] = self._fetcher(follower.leader, replica.key)
-            fetcher.followed[replica.key] = replica
+            fetcher.follow(replica)
             touched[fetcher] = None
         for fetcher in touched:
             fetcher.wake()
@@ -70,7 +76,7 @@ class Fetchers:
         """Fetch for this one no more; an answer that is under way changes nothing."""
         fetcher = self._followed.pop(key, None)
         if fetcher is not None:
-            fetcher.followed.pop(key, None)
+            fetcher.unfollow(key)
 
     def _fetcher(self, source: int, key: PartitionKey) -> SourceFetcher:
         number = zlib.crc32(f"{key[0]}-{key[1]}".encode()) % self._broker.config.num_replica_fetchers
@@ -85,10 +91,16 @@ class Fetchers:
 
 
 class SourceFetcher:
-    """Fetches from one broker. ``followed`` are the partitions that it is to fetch."""
+    """Fetches from one broker."""
 
     def __init__(self, broker: Broker, replicas: ReplicaManager, source: int, number: int) -> None:
-        self.followed: Final[dict[PartitionKey, HostedReplica]] = {}
+        self._followed: Final[dict[PartitionKey, HostedReplica]] = {}
+        self._standing: Final[Asked] = {}
+        """Who fetches what, of all that can be fetched; ``_fetches`` is the last of it."""
+        self._fetches: Final[dict[PartitionKey, FetchFrom]] = {}
+        self._changed: set[PartitionKey] = set()
+        """Whose questions may be others than at the last request."""
+        self._all_asked_ms = 0
         self._broker: Final = broker
         self._replicas: Final = replicas
         self._source: Final = source
@@ -97,6 +109,16 @@ class SourceFetcher:
         self._call: asyncio.Task[Any] | None = None
         self._has_failed = False
         self._task: Final = asyncio.create_task(self._run(), name=f"millrace-fetch-from-{source}-{number}")
+
+    def follow(self, replica: HostedReplica) -> None:
+        """Fetch for a partition; ``wake`` then."""
+        self._followed[replica.key] = replica
+        self._changed.add(replica.key)
+
+    def unfollow(self, key: PartitionKey) -> None:
+        """Fetch for a partition no more."""
+        self._followed.pop(key, None)
+        self._changed.add(key)
 
     def wake(self) -> None:
         """There is more to ask than the question that is under way: it is broken off, for its answer may wait."""
@@ -126,9 +148,7 @@ class SourceFetcher:
 
     async def _ask(self) -> bool:
         """Ask what there is to ask, and take the answers; false if there is nothing now."""
-        asked = self._questions()
-        if not asked:
-            return False
+        asked = self._look()
         broker_id = self._broker.config.broker_id
         ends = {key: each[2] for key, each in asked.items() if isinstance(each[2], AskEpochEnd)}
         bounds = {key: each[2] for key, each in asked.items() if isinstance(each[2], AskLogBounds)}
@@ -136,23 +156,42 @@ class SourceFetcher:
             await self._put(asked, ends, "OffsetForLeaderEpoch", wire.epochs_request(ends, broker_id), wire.read_epochs)
         if bounds:
             await self._put(asked, bounds, "ListOffsets", wire.bounds_request(bounds, broker_id), wire.read_bounds)
-        fetches = {key: each[2] for key, each in asked.items() if isinstance(each[2], FetchFrom)}
-        is_throttled = self._replicas.throttles.from_leaders.is_exceeded
-        if is_throttled:
-            fetches = {key: each for key, each in fetches.items() if not self._is_throttled(asked[key][0])}
-        if fetches:
-            await self._fetch(asked, fetches)
-        elif is_throttled:
-            await asyncio.sleep(_THROTTLED_S)
+        if self._replicas.throttles.from_leaders.is_exceeded:
+            return await self._ask_throttled() or bool(asked)
+        if not self._fetches:
+            return bool(asked)
+        changed, self._changed = self._changed, {key for key in self._changed if key not in self._fetches}
+        await self._fetch(self._fetches, changed)
         return True
 
-    def _questions(self) -> Asked:
+    async def _ask_throttled(self) -> bool:
+        """Fetch only what is not limited, as long as the limit is exceeded."""
+        fetches = {key: each for key, each in self._fetches.items() if not self._is_throttled(self._standing[key][0])}
+        if fetches:
+            await self._fetch(fetches)
+        elif self._fetches:
+            await asyncio.sleep(_THROTTLED_S)
+        self._changed.update(self._standing)
+        return bool(self._fetches)
+
+    def _look(self) -> Asked:
+        """Ask machines to which something happened what they want; returns what is no fetch."""
         now_ms = self._replicas.now_ms()
+        if now_ms - self._all_asked_ms >= _ALL_ASKED_MS:
+            self._all_asked_ms = now_ms
+            self._changed.update(self._followed)
         asked: Asked = {}
-        for key, replica in self.followed.items():
-            follower = replica.follower
+        for key in self._changed:
+            replica = self._followed.get(key)
+            follower = None if replica is None else replica.follower
             question = None if follower is None else follower.question(now_ms)
-            if follower is not None and question is not None:
+            self._fetches.pop(key, None)
+            self._standing.pop(key, None)
+            if replica is None or follower is None or question is None:
+                continue
+            if isinstance(question, FetchFrom):
+                self._standing[key], self._fetches[key] = (replica, follower, question), question
+            else:
                 asked[key] = (replica, follower, question)
         return asked
 
@@ -161,12 +200,17 @@ class SourceFetcher:
 
     # --- asking ----------------------------------------------------------------------------------------------
 
-    async def _fetch(self, asked: Asked, fetches: Mapping[PartitionKey, FetchFrom]) -> None:
-        config = self._broker.config
-        topic_ids = {key[0]: asked[key][0].topic_id.bytes for key in fetches}
-        request = wire.fetch_request(self._session.request(fetches), config, topic_ids)
+    async def _fetch(
+        self, fetches: Mapping[PartitionKey, FetchFrom], looked_at: Collection[PartitionKey] | None = None
+    ) -> None:
+        """Fetch these; ``looked_at``: all in which they may differ from the request before."""
+        config, asked = self._broker.config, self._standing
+        request = self._session.request(fetches, looked_at)
+        topic_ids = {key[0]: asked[key][0].topic_id.bytes for key in request.fetches}
         try:
-            answer = await self._answer("Fetch", request, decode=wire.read_answer)
+            answer = await self._answer(
+                "Fetch", wire.fetch_request(request, config, topic_ids), decode=wire.read_answer
+            )
             if answer is None:
                 self._session.failed(is_session_lost=False)
                 return
@@ -222,6 +266,7 @@ class SourceFetcher:
             log = _logger.info if isinstance(error, BrokerUnavailableError | RequestTimedOutError) else _logger.warning
             log("broker %d does not answer what is fetched from it: %s", self._source, error.message)
         now_ms = self._replicas.now_ms()
+        self._changed.update(questions)
         for key in questions:
             replica, follower, question = asked[key]
             if replica.machine.role is follower:
@@ -237,6 +282,7 @@ class SourceFetcher:
     async def _apply(self, asked: Asked, answers: list[wire.ReplicaRecords]) -> None:
         if not answers:
             return
+        self._changed.update(answer.key for answer in answers)
         async with self._replicas.alone(answer.key for answer in answers):
             fetched = []
             for answer in answers:

@@ -407,16 +407,17 @@ class ReplicaManager:
             return
         replica.unread.append((replica.log.log_end_offset, size_bytes))
         self.follow(replica, leader.appended(replica.log.durable_end, self.now_ms()))
-        self._service.wake(replica.followers)
+        self._service.appended(replica)
 
     def announce(self, replica: HostedReplica) -> None:
         """Have followers look what is new of a partition, beside records."""
-        self._service.wake(replica.followers, is_urgent=True)
+        self._service.announce(replica)
 
     def follow(self, replica: HostedReplica, outcome: LeaderOutcome) -> None:
         """Carry out what a leader's event leads to."""
         if outcome.has_watermark_risen:
             replica.log.raise_watermark(replica.machine.high_watermark)
+            self._service.changed(replica)
             self._broker.appending.readable(replica.key, replica.log, replica.take_readable_bytes())
             self.waiting.check(replica.key)
             if self._broker.config.replica_selector_class:  # consumers wait for it at the followers

@@ -63,8 +63,21 @@ class FollowerService:
         self._roles = 0
         self._is_closed = False
 
-    def wake(self, followers: tuple[int, ...], *, is_urgent: bool = False) -> None:
-        """There is something new for these followers; if it ``is_urgent`` they are answered even without records."""
+    def appended(self, replica: HostedReplica) -> None:
+        """There are records for those who follow a partition."""
+        self.changed(replica)
+        self._wake(replica.followers)
+
+    def announce(self, replica: HostedReplica) -> None:
+        """There is something new of a partition that its followers are to hear at once, even without records."""
+        self.changed(replica)
+        self._wake(replica.followers, is_urgent=True)
+
+    def changed(self, replica: HostedReplica) -> None:
+        """There is something that the followers of a partition hear with their next answers."""
+        self._sessions.stir(replica.followers, replica.key)
+
+    def _wake(self, followers: tuple[int, ...], *, is_urgent: bool = False) -> None:
         for follower in followers:
             for parked in self._parked.get(follower, ()):
                 if not parked.done():
@@ -77,7 +90,7 @@ class FollowerService:
 
     def wake_all(self) -> None:
         """Have all who wait look again."""
-        self.wake(tuple(self._parked))
+        self._wake(tuple(self._parked))
 
     def close(self) -> None:
         """Let nobody wait any more: the broker stops."""
@@ -130,7 +143,9 @@ class FollowerService:
         is_all = session.looked_at[0] != self._roles or now_ms - session.looked_at[1] >= interval_ms
         if is_all:
             session.looked_at = (self._roles, now_ms)
-        for key, fetch in session.fetches.items():
+            session.stir_all()
+        for key in list(session.stirred):
+            fetch = session.fetches[key]
             if fetch.is_noted and not is_all:
                 continue
             fetch.is_noted = False
@@ -198,8 +213,8 @@ class FollowerService:
     def _choose(self, session: FollowerSession, max_bytes: int, problems: dict[PartitionKey, Problem]) -> list[_Read]:
         """The partitions to read, in the order of the session, until the answer is full."""
         reads: list[_Read] = []
-        for key, fetch in session.fetches.items():
-            replica = self._replicas.find(*key)
+        for key in session.stirred:
+            fetch, replica = session.fetches[key], self._replicas.find(*key)
             if key in problems or replica is None or fetch.offset >= replica.log.log_end_offset:
                 continue
             is_throttled = self._replicas.throttles.limits_leader(replica, session.follower)
@@ -217,8 +232,11 @@ class FollowerService:
         """Put together what there is news of, and note that it is told: for the answer that is sent."""
         answer = FetchAnswer(session_id=session.id)
         topics: dict[str, TopicAnswer] = {}
-        for key, fetch in list(session.fetches.items()):
-            replica, problem, found = self._replicas.find(*key), problems.get(key), records.get(key, b"")
+        for key in list(session.stirred):
+            fetch, replica = session.fetches[key], self._replicas.find(*key)
+            problem, found = problems.get(key), records.get(key, b"")
+            if problem is None and replica is not None and fetch.offset >= replica.log.log_end_offset:
+                session.settle(key)
             if problem is None and (replica is None or not _has_news(fetch, replica, found)):
                 continue
             part = PartitionAnswer(pb.FetchResponse.PartitionRecords(partition=key[1]), found)

@@ -10,8 +10,8 @@ Source: Kafka's ``FetchSession`` and ``FetchManager``.
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,7 +42,11 @@ class FollowerFetch:
 
 
 class FollowerSession:
-    """A session. ``epoch`` is the number of its next request."""
+    """A session. ``epoch`` is the number of its next request.
+
+    ``stirred`` are those of its partitions of which there may be something to give or to tell, in the order in which
+    they have their turns: a session may have thousands of others, which no request and no append is to go through.
+    """
 
     def __init__(self, session_id: int, follower: int) -> None:
         self.id: Final = session_id
@@ -51,20 +55,38 @@ class FollowerSession:
         self.looked_at = (-1, 0)
         """Of which roles of this broker, and when (ms), all of its partitions were looked at."""
         self.fetches: Final[dict[PartitionKey, FollowerFetch]] = {}
+        self.stirred: Final[dict[PartitionKey, None]] = {}
 
     def take(self, changed: Mapping[PartitionKey, FollowerFetch], forgotten: list[PartitionKey]) -> None:
         """Take over what a request names."""
         for key in forgotten:
             self.fetches.pop(key, None)
+            self.stirred.pop(key, None)
         for key, fetch in changed.items():
-            known = self.fetches.pop(key, None)
+            known = self.fetches.get(key)
             if known is not None and (known.topic_id, known.leader_epoch) == (fetch.topic_id, fetch.leader_epoch):
                 fetch.told_watermark, fetch.told_log_start = known.told_watermark, known.told_log_start
             self.fetches[key] = fetch
+            self.stir(key)
+
+    def stir(self, key: PartitionKey) -> None:
+        """There may be something new of a partition."""
+        if key in self.fetches:
+            self.stirred[key] = None
+
+    def stir_all(self) -> None:
+        """There may be something new of any."""
+        for key in self.fetches:
+            self.stirred[key] = None
+
+    def settle(self, key: PartitionKey) -> None:
+        """All that there is of a partition has been given and told."""
+        self.stirred.pop(key, None)
 
     def to_the_end(self, key: PartitionKey) -> None:
         """A partition has had its turn."""
-        self.fetches[key] = self.fetches.pop(key)
+        self.stirred.pop(key, None)
+        self.stirred[key] = None
 
 
 class FetchSessions:
@@ -73,6 +95,7 @@ class FetchSessions:
     def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
         self._max: Final = sessions_max
         self._sessions: Final[OrderedDict[int, FollowerSession]] = OrderedDict()
+        self._of_followers: Final[defaultdict[int, set[FollowerSession]]] = defaultdict(set)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -83,7 +106,7 @@ class FetchSessions:
         Raises ``FetchSessionIdNotFoundError``, ``InvalidFetchSessionEpochError``.
         """
         if epoch == FIRST_EPOCH:
-            self._sessions.pop(session_id, None)
+            self._forget(self._sessions.pop(session_id, None))
             return self._new(follower)
         session = self._sessions.get(session_id)
         if session is None or session.follower != follower:
@@ -98,8 +121,19 @@ class FetchSessions:
 
     def _new(self, follower: int) -> FollowerSession:
         while len(self._sessions) >= self._max:
-            self._sessions.popitem(last=False)
+            self._forget(self._sessions.popitem(last=False)[1])
         while (session_id := random.randrange(1, 2**31)) in self._sessions or session_id == NO_SESSION:
             pass
         session = self._sessions[session_id] = FollowerSession(session_id, follower)
+        self._of_followers[follower].add(session)
         return session
+
+    def _forget(self, session: FollowerSession | None) -> None:
+        if session is not None:
+            self._of_followers[session.follower].discard(session)
+
+    def stir(self, followers: Iterable[int], key: PartitionKey) -> None:
+        """There may be something new of a partition for its followers."""
+        for follower in followers:
+            for session in self._of_followers.get(follower, ()):
+                session.stir(key)

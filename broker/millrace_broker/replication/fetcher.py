@@ -8,7 +8,7 @@ Source: Kafka's ``FetchSessionHandler``.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -45,18 +45,23 @@ class FetchSession(Generic[PartitionT]):
         self._epoch = FIRST_EPOCH
         self._told: dict[PartitionT, FetchFrom] = {}
 
-    def request(self, wanted: Mapping[PartitionT, FetchFrom]) -> SessionRequest[PartitionT]:
+    def request(
+        self, wanted: Mapping[PartitionT, FetchFrom], looked_at: Collection[PartitionT] | None = None
+    ) -> SessionRequest[PartitionT]:
         """The next request, for the partitions that are ready to be fetched.
 
-        What has changed goes to the end of the order in which the leader fills its answer, so that with an answer
-        that is full every partition has its turn.
+        ``looked_at`` has all in which ``wanted`` may differ from the request before; None: any. What has changed goes
+        to the end of the order in which the leader fills its answer, so that with an answer that is full every
+        partition has its turn.
         """
         if self._epoch == FIRST_EPOCH:
             self._told = dict(wanted)
             return SessionRequest(session_id=self._id, epoch=FIRST_EPOCH, fetches=dict(wanted))
-        changed = {each: fetch for each, fetch in wanted.items() if self._told.get(each) != fetch}
-        forgotten = tuple(each for each in self._told if each not in wanted)
-        self._told = {each: fetch for each, fetch in self._told.items() if each in wanted and each not in changed}
+        looked_at = {**self._told, **wanted} if looked_at is None else looked_at
+        changed = {each: wanted[each] for each in looked_at if each in wanted and self._told.get(each) != wanted[each]}
+        forgotten = tuple(each for each in looked_at if each in self._told and each not in wanted)
+        for each in forgotten:
+            del self._told[each]
         self._told.update(changed)
         return SessionRequest(session_id=self._id, epoch=self._epoch, fetches=changed, forgotten=forgotten)
 

@@ -53,6 +53,38 @@ def test_what_was_told_is_told_again_to_another_topic_of_the_name() -> None:
     assert session.fetches["t", 0].told_watermark == -1
 
 
+def test_only_what_something_happened_to_has_its_turn_and_who_had_it_waits() -> None:
+    sessions = FetchSessions()
+    session = sessions.of_request(0, 0, follower=2)
+    keys = [("t", number) for number in range(4)]
+    session.take({key: fetch(0) for key in keys}, [])
+    assert list(session.stirred) == keys
+    for key in keys[:3]:
+        session.settle(key)
+    assert list(session.stirred) == keys[3:]
+    sessions.stir([2], keys[1])
+    sessions.stir([3], keys[0])
+    sessions.stir([2], ("t", 9))
+    assert list(session.stirred) == [keys[3], keys[1]]
+    session.to_the_end(keys[3])
+    session.take({keys[3]: fetch(5)}, [])
+    assert list(session.stirred) == [keys[1], keys[3]]
+    session.take({}, [keys[1]])
+    assert list(session.stirred) == [keys[3]]
+    session.stir_all()
+    assert sorted(session.stirred) == [keys[0], keys[2], keys[3]]
+
+
+def test_a_session_that_is_gone_is_told_nothing() -> None:
+    sessions = FetchSessions(1)
+    first = sessions.of_request(0, 0, follower=2)
+    first.take({("t", 0): fetch(0)}, [])
+    first.settle(("t", 0))
+    sessions.of_request(0, 0, follower=3)
+    sessions.stir([2], ("t", 0))
+    assert not first.stirred
+
+
 @given(
     st.lists(
         st.tuples(st.dictionaries(st.tuples(st.just("t"), st.integers(0, 4)), st.integers(0, 3)), st.booleans()),

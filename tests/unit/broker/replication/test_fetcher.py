@@ -48,14 +48,20 @@ def test_epochs_go_round_without_the_first() -> None:
 wanted = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3).map(at))
 
 
-@given(st.lists(st.tuples(wanted, st.sampled_from(["answer", "no session", "lost", "error"]))))
+@given(
+    st.lists(st.tuples(wanted, st.sampled_from(["answer", "no session", "lost", "error"]))),
+    st.booleans(),
+)
 def test_a_leader_that_keeps_what_it_is_told_knows_what_is_wanted(
-    rounds: list[tuple[dict[str, FetchFrom], str]],
+    rounds: list[tuple[dict[str, FetchFrom], str]], is_known_what_changed: bool
 ) -> None:
     session: FetchSession[str] = FetchSession()
     kept: dict[str, FetchFrom] = {}
+    before: dict[str, FetchFrom] = {}
     for number, (fetches, outcome) in enumerate(rounds):
-        request = session.request(fetches)
+        changed = {each for each in {*before, *fetches} if before.get(each) != fetches.get(each)}
+        request = session.request(fetches, changed if is_known_what_changed else None)
+        before = fetches
         if request.is_full:
             kept = {}
         for each in request.forgotten:
