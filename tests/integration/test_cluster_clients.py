@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
-from millrace.clients import Admin, Consumer, Producer, TopicPartition
+from millrace.clients import Admin, Consumer, Producer, ShareConsumer, TopicPartition
 from millrace.errors import MillraceError
 from millrace.records import scan_headers
 
@@ -178,3 +180,32 @@ def test_all_brokers_are_restarted_in_turn_and_nothing_is_lost_doubled_or_out_of
             for record in consumer.poll(5_000):
                 found[record.partition].append(record.value)
     assert found == sent
+
+
+def test_a_share_group_gets_records_of_all_partitions_wherever_they_are_and_its_coordinator_may_die(
+    cluster: Cluster, topic: str
+) -> None:
+    cluster.admin.create_topic(topic, assignment={0: [1, 2], 1: [2, 3], 2: [3, 1]})
+    group = f"shared-{topic}"
+    cluster.admin.alter_configs(group, {"share.auto.offset.reset": "earliest"}, resource="group")
+    options = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, **QUICK}
+    found: Counter[bytes] = Counter()
+
+    def take(count: int) -> None:
+        deadline = time.monotonic() + 60
+        while sum(found.values()) < count:
+            assert time.monotonic() < deadline, found
+            found.update(record.value or b"" for record in consumer.poll(1_000))
+            consumer.commit()
+
+    with ShareConsumer(options) as consumer:
+        consumer.subscribe(topic)
+        fill(cluster, topic, 3, 40)
+        take(120)
+        coordinator = int(cluster.admin.describe_group(group).coordinator.rpartition("(")[2].rstrip(")"))
+        cluster.stop(coordinator)
+        fill(cluster, topic, 3, 10)  # while it waits for records of brokers that are not its coordinator
+        take(150)
+        cluster.start(coordinator)
+        eventually(lambda: len(cluster.admin.describe_cluster().brokers) == 3)
+    assert found == Counter({b"%d" % n: 6 if n < 10 else 3 for n in range(40)})

@@ -31,8 +31,8 @@ async def handle(
 
 
 async def _alter(broker: Broker, group_id: str, topic: str, partition: int, offset: int) -> None:
-    served = broker.partition(broker.topic(topic), partition)
+    info = broker.share_groups.topic_with(topic, partition)
     if offset < 0:
         raise InvalidRequestError(f"offset {offset} of {topic}-{partition}: offsets start at 0")
     shard = broker.share_groups.shard_of(group_id)
-    await asyncio.shield(shard.begin_at(group_id, served.topic, partition, offset))
+    await asyncio.shield(shard.begin_at(group_id, info, partition, offset))

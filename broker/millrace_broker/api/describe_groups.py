@@ -8,9 +8,9 @@ from millrace.coordinator_records import (
     TopicPartitions,
     write_versioned,
 )
-from millrace.errors import GroupIdNotFoundError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.groups import find_group
 from millrace_broker.api.list_groups import CLASSIC, SHARE
 from millrace_broker.broker import Broker
 from millrace_broker.groups import Entry
@@ -23,13 +23,11 @@ async def handle(broker: Broker, request: pb.DescribeGroupsRequest, call: Call) 
     for group_id in request.group_ids:
         result = response.groups.add(group_id=group_id)
         try:
-            entry, shared = broker.groups.find(group_id), broker.share_groups.find(group_id)
-            if entry is not None:
-                _describe(result, entry)
-            elif shared is not None:
-                _describe_shared(result, shared)
+            found = find_group(broker, group_id)
+            if isinstance(found, ShareGroup):
+                _describe_shared(result, found)
             else:
-                raise GroupIdNotFoundError(f"there is no group {group_id}")
+                _describe(result, found)
             _set_coordinator(result, broker)
         except Exception as error:  # noqa: BLE001 - stands beside the group, unexpected ones are logged
             result.state = "Dead"

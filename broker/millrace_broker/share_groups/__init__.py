@@ -8,6 +8,7 @@ Pure:
 
 At the edge:
 
+``sources``      where the records come from: a log here, or the broker that leads the partition
 ``partition``    one partition of a group: deliveries written down, locks ended in time
 ``shard``        the groups of one partition of ``__share_group_state``
 ``coordinator``  all of them: what handlers call

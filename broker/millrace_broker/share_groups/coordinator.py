@@ -18,6 +18,7 @@ from millrace.errors import (
     MillraceError,
     NotCoordinatorError,
     UnknownMemberError,
+    UnknownTopicOrPartitionError,
 )
 from millrace_broker.coordinators import SHARE_STATE_TOPIC, Shards, StateLog
 from millrace_broker.metadata import TopicInfo
@@ -25,6 +26,7 @@ from millrace_broker.purgatory import Purgatory, PurgatoryStatistics
 from millrace_broker.share_groups.delivery import DeliverySettings, Run
 from millrace_broker.share_groups.partition import Batch
 from millrace_broker.share_groups.shard import MemberKey, ShareGroup, ShareShard
+from millrace_broker.share_groups.sources import Sources
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker
@@ -85,6 +87,7 @@ class ShareCoordinator:
         )
         self._heartbeats: Final[Purgatory[MemberKey]] = Purgatory("share heartbeat", broker.timer)
         self._shards: Final = Shards(broker, SHARE_STATE_TOPIC, self._make_shard)
+        self._sources: Final = Sources(broker)
         self._deletions: set[asyncio.Task[None]] = set()
         self._is_stopping = False
 
@@ -170,6 +173,7 @@ class ShareCoordinator:
             if is_done or left_s <= 0 or self._is_stopping:
                 return fetched
             lease.release()
+            self._watch_sources(wanted)
             with self._broker.limits.waiting():
                 if not await watch.wait(wanted_bytes=_BYTES_MIN, timeout_s=left_s):
                     return fetched
@@ -207,24 +211,32 @@ class ShareCoordinator:
     def _has_something(self, shard: ShareShard, group_id: str, wanted: Wanted) -> bool:
         """Whether there is something to acquire now, or an error to tell."""
         try:
-            served = self._broker.partition(self._broker.topic(wanted.topic, wanted.topic_id), wanted.partition)
-            return shard.partition(group_id, served.topic, wanted.partition).has_something(served.log)
+            topic = self._broker.topic(wanted.topic, wanted.topic_id)
+            source = self._sources.of(topic, wanted.partition)
+            return shard.partition(group_id, topic, wanted.partition).has_something(source)
         except MillraceError:
             return True
 
     async def _acquire(
         self, shard: ShareShard, group_id: str, member_id: str, wanted: Wanted, records_max: int, bytes_max: int
     ) -> tuple[Sequence[Run], bytes]:
-        served = self._broker.partition(self._broker.topic(wanted.topic, wanted.topic_id), wanted.partition)
-        log = served.log
-        is_latest = self._broker.group_configs.get(group_id).share_auto_offset_reset == "latest"
-        return await shard.partition(group_id, served.topic, wanted.partition).acquire(
-            log,
+        topic = self._broker.topic(wanted.topic, wanted.topic_id)
+        source = self._sources.of(topic, wanted.partition)
+        return await shard.partition(group_id, topic, wanted.partition).acquire(
+            source,
             member_id,
             records_max=records_max,
             bytes_max=bytes_max,
-            first_offset=log.high_watermark if is_latest else log.log_start_offset,
+            begins_at_end=self._broker.group_configs.get(group_id).share_auto_offset_reset == "latest",
         )
+
+    def _watch_sources(self, wanted: Sequence[Wanted]) -> None:
+        """Have those who wait woken by records that other brokers get."""
+        for each in wanted:
+            try:
+                self._sources.of(self._broker.topic(each.topic, each.topic_id), each.partition).watch()
+            except MillraceError as error:
+                _logger.debug("%s-%d is not watched: %s", each.topic, each.partition, error.message)
 
     def acknowledge(
         self, group_id: str, member_id: str, topic: str, partition: int, batches: Sequence[Batch]
@@ -232,16 +244,25 @@ class ShareCoordinator:
         """A member says what has become of records; wait for the result until that is written down.
 
         Raises ``InvalidRecordStateError``, ``InvalidRequestError``, ``GroupIdNotFoundError``, what ``shard_of`` and
-        ``Broker.partition`` do; the result raises ``StorageError``.
+        ``topic_with`` do; the result raises ``StorageError``.
         """
-        served = self._broker.partition(self._broker.topic(topic), partition)
-        shared = self.shard_of(group_id).partition(group_id, served.topic, partition)
-        return shared.acknowledge(member_id, batches)
+        info = self.topic_with(topic, partition)
+        return self.shard_of(group_id).partition(group_id, info, partition).acknowledge(member_id, batches)
+
+    def topic_with(self, name: str, partition: int) -> TopicInfo:
+        """The topic that has this partition, wherever that is. Raises ``UnknownTopicOrPartitionError``."""
+        topic = self._broker.topic(name)
+        if partition not in topic.partitions:
+            raise UnknownTopicOrPartitionError(
+                f"topic {name} has partitions 0 to {len(topic.partitions) - 1}, not {partition}"
+            )
+        return topic
 
     # --- what others tell ----------------------------------------------------------------------------------
 
     def topic_deleted(self, topic: TopicInfo) -> None:
         """What groups have done with a topic that is gone is forgotten."""
+        self._sources.forget(topic)
         task = asyncio.create_task(self._forget_topic(topic), name=f"millrace-forget-shared-{topic.name}")
         self._deletions.add(task)
         task.add_done_callback(self._deletions.discard)

@@ -31,7 +31,7 @@ from millrace_broker.share_groups.records import SharedState, ShareKey, snapshot
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker
-    from millrace_broker.log import PartitionLog
+    from millrace_broker.share_groups.sources import Source
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -75,33 +75,34 @@ class SharedPartition:
         """The deliveries; None before anybody has fetched."""
         return self._delivery
 
-    def has_something(self, log: PartitionLog) -> bool:
+    def has_something(self, source: Source) -> bool:
         """Whether a fetch would have something to do now."""
-        if self._delivery is None or self._delivery.start_offset < log.log_start_offset:
+        if self._delivery is None or self._delivery.start_offset < source.start_offset:
             return True
         offset = self._delivery.next_offset
-        return offset is not None and offset < log.high_watermark
+        return offset is not None and offset < source.high_watermark
 
     # --- fetching ------------------------------------------------------------------------------------------
 
     async def acquire(
-        self, log: PartitionLog, member_id: str, *, records_max: int, bytes_max: int, first_offset: int
+        self, source: Source, member_id: str, *, records_max: int, bytes_max: int, begins_at_end: bool
     ) -> tuple[list[Run], bytes]:
         """Give a member what it can have: the runs, and the batches that they are in. Nothing if there is nothing now.
 
-        Without any state yet, the group begins at ``first_offset``. Raises what reading the log does, and
-        ``StorageError`` when the beginning cannot be written down.
+        Without any state yet, the group begins where the log does, or at its end. Raises what reading ``source`` does,
+        and ``StorageError`` when the beginning cannot be written down.
         """
         async with self._turn:
             if self._delivery is None:
-                await self._begin(first_offset)
+                start_offset, end_offset = await source.bounds()
+                await self._begin(end_offset if begins_at_end else start_offset)
             delivery = self._delivery
             assert delivery is not None, "it has begun"
-            self._catch_up(log.log_start_offset)
+            self._catch_up(source.start_offset)
             offset = delivery.next_offset
-            if offset is None or offset >= log.high_watermark or records_max <= 0:
+            if offset is None or offset >= source.high_watermark or records_max <= 0:
                 return [], b""
-            data = await self._broker.run_read(log, offset, log.read, offset, bytes_max, min_one_batch=True)
+            data = await source.read(offset, bytes_max)
             if self._is_closed or self._delivery is not delivery:
                 return [], b""
             runs = delivery.acquire(member_id, _readable(data, offset), records_max, self._now_ms())

@@ -56,7 +56,7 @@ class ShareConsumer:
         self._metadata = MetadataCache(self._connections)
         coordinator = Coordinator(self._connections, self._config.group_id, pb.SHARE)
         self._member = ShareMember(self._config, self._connections, coordinator, self._signal)
-        self._fetcher = ShareFetcher(self._config, self._connections, self._metadata, self._signal)
+        self._fetcher = ShareFetcher(self._config, self._connections, coordinator, self._metadata, self._signal)
         self._topics: frozenset[str] = frozenset()
         self._in_hand: dict[TopicPartition, InHand] = {}
         self._to_tell: dict[TopicPartition, list[Run]] = {}

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from millrace.clients.groups.lag import Committed, group_lag
 from millrace.clients.groups.model import GroupDescription, GroupListing, GroupMemberDescription, PartitionLag
 from millrace.clients.groups.share_operations import ShareGroupOperations
 from millrace.clients.membership.commits import topic_commits, topic_partitions
-from millrace.clients.membership.coordinator import Coordinator, check_group_id, check_topic_errors
+from millrace.clients.membership.coordinator import Answer, Asked, Coordinator, check_group_id, check_topic_errors
 from millrace.clients.membership.protocol import decode_assignment
 from millrace.clients.metadata import MetadataCache, broker_address
 from millrace.clients.model import OffsetAndMetadata, TopicPartition
 from millrace.clients.schema_cache import SchemaCache
 from millrace.coordinator_records import read_subscription
-from millrace.errors import GroupIdNotFoundError, InvalidRecordError, UnsupportedVersionError, UsageError, error_of
+from millrace.errors import (
+    GroupIdNotFoundError,
+    InvalidRecordError,
+    MillraceError,
+    UnsupportedVersionError,
+    UsageError,
+    error_of,
+)
 from millrace.protocol import millrace_pb2 as pb
 
 if TYPE_CHECKING:
+    import grpc
+
     from millrace.clients.admin import Admin
+    from millrace.protocol.millrace_pb2_grpc import BrokerStub
 
 
 _NOBODY: Final = GroupDescription(
@@ -60,12 +70,10 @@ class GroupOperations(ShareGroupOperations):
     def describe_group(self, group_id: str) -> GroupDescription:
         """A group and its members. Raises ``GroupIdNotFoundError``."""
         request = pb.DescribeGroupsRequest(group_ids=[group_id])
-        response = self._coordinator(group_id).call(
-            lambda stub: stub.DescribeGroups, request, check=lambda answer: _check_groups(answer.groups)
+        response = self._of_either_kind(
+            group_id, lambda stub: stub.DescribeGroups, request, lambda answer: _check_groups(answer.groups)
         )
         group = response.groups[0]
-        if group.state == "Dead":
-            raise GroupIdNotFoundError(f"there is no group {group_id}")
         return GroupDescription(
             group_id=group.group_id,
             state=group.state,
@@ -85,12 +93,10 @@ class GroupOperations(ShareGroupOperations):
         errors = []
         for group_id in group_ids:
             request = pb.DeleteGroupsRequest(group_ids=[group_id])
-            response = self._coordinator(group_id).call(lambda stub: stub.DeleteGroups, request)
-            errors += [
-                error_of(result.error.code, f"{result.group_id}: {result.error.message}")
-                for result in response.results
-                if result.error.code
-            ]
+            try:
+                self._of_either_kind(group_id, lambda stub: stub.DeleteGroups, request, _check_deleted_groups)
+            except MillraceError as error:
+                errors.append(error_of(error.code, f"{group_id}: {error.message}"))
         if errors:
             raise errors[0]
 
@@ -199,6 +205,19 @@ class GroupOperations(ShareGroupOperations):
         committed = {TopicPartition(*partition): Committed(offset, None) for partition, offset in offsets.items()}
         return group_lag(self, _NOBODY, committed, SchemaCache(self._connections).schema_of, measure=measure)
 
+    def _of_either_kind(
+        self,
+        group_id: str,
+        method: Callable[[BrokerStub], grpc.UnaryUnaryMultiCallable[Asked, Answer]],
+        request: Asked,
+        check: Callable[[Answer], None],
+    ) -> Answer:
+        """Ask the coordinator of the group, and if it knows none of this id that of share groups."""
+        try:
+            return self._coordinator(group_id).call(method, request, check=check)
+        except GroupIdNotFoundError:
+            return self._share_coordinator(group_id).call(method, request, check=check)
+
     def _coordinator(self, group_id: str) -> Coordinator:
         check_group_id(group_id)
         return Coordinator(self._connections, group_id)
@@ -228,6 +247,12 @@ def _assigned(assignment: bytes) -> frozenset[TopicPartition]:
         return decode_assignment(assignment)
     except (InvalidRecordError, UnsupportedVersionError):
         return frozenset()
+
+
+def _check_deleted_groups(answer: pb.DeleteGroupsResponse) -> None:
+    for result in answer.results:
+        if result.error.code:
+            raise error_of(result.error.code, result.error.message)
 
 
 def _check_groups(groups: Iterable[pb.DescribeGroupsResponse.Group | pb.OffsetFetchResponse.Group]) -> None:

@@ -1,6 +1,6 @@
-"""Getting records of a share group, and handing in what was said of others, broker by broker.
+"""Getting records of a share group from its coordinator, and handing in what was said of others.
 
-Invariant: a broker has at most one fetch of ours; answers come in other threads, which only put them down.
+Invariant: at most one fetch is under way; its answer comes in another thread, which only puts it down.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from millrace.clients.consuming.connections import ConsumerConnections
 from millrace.clients.consuming.signal import Signal
+from millrace.clients.membership.coordinator import Coordinator
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import ConsumerRecord, TopicPartition
 from millrace.clients.schema_cache import SchemaCache
@@ -49,66 +50,65 @@ class ShareFetcher:
         self,
         config: ShareConsumerConfig,
         connections: ConsumerConnections,
+        coordinator: Coordinator,
         metadata: MetadataCache,
         signal: Signal,
     ) -> None:
         self._config = config
         self._connections = connections
+        self._coordinator = coordinator
         self._metadata = metadata
         self._signal = signal
         self._schemas = SchemaCache(connections)
-        self._under_way: dict[str, PendingCall[pb.ShareFetchResponse]] = {}
-        self._answers: deque[tuple[str, list[TopicPartition], pb.ShareFetchResponse | None, MillraceError | None]] = (
-            deque()
-        )
+        self._under_way: PendingCall[pb.ShareFetchResponse] | None = None
+        self._answers: deque[tuple[list[TopicPartition], pb.ShareFetchResponse | None, MillraceError | None]] = deque()
 
     def send(self, member_id: str, partitions: Iterable[TopicPartition], said: Said) -> set[TopicPartition]:
-        """Ask the leaders of these partitions for records, and tell them what was said; returns whose was told."""
-        by_address: dict[str, list[TopicPartition]] = {}
-        for partition in sorted({*partitions, *said}):
-            address = self._metadata.leader_address(partition)
-            if address not in self._under_way:
-                by_address.setdefault(address, []).append(partition)
-        told: set[TopicPartition] = set()
-        for address, asked in by_address.items():
-            request = pb.ShareFetchRequest(
-                group_id=self._config.group_id,
-                member_id=member_id,
-                max_wait_ms=self._config.fetch_max_wait_ms,
-                min_bytes=self._config.fetch_min_bytes,
-                max_bytes=self._config.fetch_max_bytes,
-                max_records=self._config.max_poll_records,
-            )
-            for partition in asked:
-                topic = _topic_of(request.topics, partition.topic)
-                topic.partitions.add(partition=partition.partition, acknowledgements=_batches(said.get(partition, ())))
-            told.update(asked)
-            self._under_way[address] = self._connections.begin(
-                _SHARE_FETCH,
-                request,
-                address=address,
-                timeout_s=self._config.request_timeout_ms / 1000,
-                on_done=partial(self._on_done, address, asked),
-                cancellable=True,
-            )
-        return told
+        """Ask the coordinator for records of these partitions, and tell what was said; returns of which it was told.
+
+        Nothing is asked while something is under way. Raises what finding the coordinator does.
+        """
+        asked = sorted({*partitions, *said})
+        if self.is_busy or not asked:
+            return set()
+        request = pb.ShareFetchRequest(
+            group_id=self._config.group_id,
+            member_id=member_id,
+            max_wait_ms=self._config.fetch_max_wait_ms,
+            min_bytes=self._config.fetch_min_bytes,
+            max_bytes=self._config.fetch_max_bytes,
+            max_records=self._config.max_poll_records,
+        )
+        for partition in asked:
+            topic = _topic_of(request.topics, partition.topic)
+            topic.partitions.add(partition=partition.partition, acknowledgements=_batches(said.get(partition, ())))
+        self._under_way = self._connections.begin(
+            _SHARE_FETCH,
+            request,
+            address=self._coordinator.address(),
+            timeout_s=self._config.request_timeout_ms / 1000,
+            on_done=partial(self._on_done, asked),
+            cancellable=True,
+        )
+        return set(asked)
 
     def _on_done(
         self,
-        address: str,
         asked: list[TopicPartition],
         response: pb.ShareFetchResponse | None,
         error: MillraceError | None,
     ) -> None:
-        self._answers.append((address, asked, response, error))
+        self._answers.append((asked, response, error))
         self._signal.ring()
 
     def take_in(self) -> list[Given]:
         """What has come since."""
         given: list[Given] = []
         while self._answers:
-            address, asked, response, error = self._answers.popleft()
-            self._under_way.pop(address, None)
+            asked, response, error = self._answers.popleft()
+            self._under_way = None
+            if error is not None:
+                self._coordinator.notice(error)
             if response is None:
                 given += [Given(partition=each, records=[], acquired=[], error=error) for each in asked]
                 continue
@@ -158,34 +158,31 @@ class ShareFetcher:
 
     def acknowledge(self, member_id: str, said: Said) -> dict[TopicPartition, MillraceError | None]:
         """Hand in what was said, and wait for the answer."""
-        outcome: dict[TopicPartition, MillraceError | None] = {}
-        by_address: dict[str, list[TopicPartition]] = {}
+        request = pb.ShareAcknowledgeRequest(group_id=self._config.group_id, member_id=member_id)
         for partition in sorted(said):
-            by_address.setdefault(self._metadata.leader_address(partition), []).append(partition)
-        for address, partitions in by_address.items():
-            request = pb.ShareAcknowledgeRequest(group_id=self._config.group_id, member_id=member_id)
-            for partition in partitions:
-                topic = _topic_of(request.topics, partition.topic)
-                topic.partitions.add(partition=partition.partition, acknowledgements=_batches(said[partition]))
-            try:
-                response = self._connections.call(lambda stub: stub.ShareAcknowledge, request, address=address)
-            except MillraceError as error:
-                outcome.update(dict.fromkeys(partitions, error))
-                continue
-            for answer in response.topics:
-                for each in answer.partitions:
-                    outcome[TopicPartition(answer.name, each.partition)] = _error(each.error)
-        return outcome
+            topic = _topic_of(request.topics, partition.topic)
+            topic.partitions.add(partition=partition.partition, acknowledgements=_batches(said[partition]))
+        try:
+            address = self._coordinator.address()
+            response = self._connections.call(lambda stub: stub.ShareAcknowledge, request, address=address)
+        except MillraceError as error:
+            self._coordinator.notice(error)
+            return dict.fromkeys(said, error)
+        return {
+            TopicPartition(answer.name, each.partition): _error(each.error)
+            for answer in response.topics
+            for each in answer.partitions
+        }
 
     @property
     def is_busy(self) -> bool:
         """Whether a fetch is under way, or has not been taken in."""
-        return bool(self._under_way)
+        return self._under_way is not None
 
     def close(self) -> None:
         """Cancel what is under way."""
-        for call in list(self._under_way.values()):
-            call.cancel()
+        if self._under_way is not None:
+            self._under_way.cancel()
 
 
 def _topic_of(topics: Any, name: str) -> Any:
