@@ -5,9 +5,10 @@ A test that kills or generates takes its number of rounds from a *dial*, an envi
 many seconds with each round. ``make soak`` (``tests/soak.py``) turns them all up. Other variables that tests know:
 
 * ``ORACLES``: directory of the conformance cases (default: ``tests/oracles``)
-* ``DEMO_KILL_SEED``, ``HISTORY_SEED``, ``FAULT_SEED``, ``SINK_KILL_SEED``, ``DELTA_KILL_SEED``, ``STREAMS_KILL_SEED``,
-  ``LOG_CRASH_SEED``, ``COORDINATOR_CRASH_SEED``: repeat a kill test of the demo, clients, Spark's sink, jobs into
-  Delta, a topology, a crash of logs, of coordinators: a failing run prints it
+* ``DEMO_KILL_SEED``, ``HISTORY_SEED``, ``FAULT_SEED``, ``REPLICA_KILL_SEED``, ``SINK_KILL_SEED``, ``DELTA_KILL_SEED``,
+  ``STREAMS_KILL_SEED``, ``LOG_CRASH_SEED``, ``COORDINATOR_CRASH_SEED``: repeat a kill test of the demo, clients, a
+  cluster, its replicas, Spark's sink, jobs into Delta, a topology, a crash of logs, of coordinators: a failing run
+  prints it
 * ``SPARK_CASE_RUNNERS``: 2 runs each case of Kafka Streams on both Spark runners; else they take turns
 * ``FUZZ_CASES``, ``FUZZ_SEED``, ``FUZZ_FIRST``: how many cases the decoders are fuzzed with, and which
 * ``--hypothesis-profile=soak``: more examples in property tests that do not set a number of their own
@@ -54,6 +55,7 @@ DIALS = {
     "LOG_FLIP_ROUNDS": 300,
     "HISTORY_KILL_ROUNDS": 10,
     "FAULT_ROUNDS": 3,
+    "REPLICA_KILL_ROUNDS": 2,
     "SINK_KILL_ROUNDS": 3,
     "DELTA_KILL_ROUNDS": 2,
     "STREAMS_KILL_ROUNDS": 1,

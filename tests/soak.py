@@ -112,6 +112,13 @@ SUITES = (
         floor=3,
     ),
     Suite(
+        name="replicas",
+        what="brokers killed, stopped and elected under producers, replicas compared byte for byte: rounds",
+        arguments=["tests/integration/test_replication_kills.py"],
+        dials={"REPLICA_KILL_ROUNDS": 100},
+        floor=2,
+    ),
+    Suite(
         name="sink",
         what="topic to topic with Spark, whose driver, workers and broker are killed: rounds",
         arguments=["tests/integration/test_spark_sink_kills.py", "-k", "random_moments"],
