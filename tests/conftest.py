@@ -53,12 +53,14 @@ DIALS = {
     "LOG_CRASH_ROUNDS": 15,
     "COORDINATOR_CRASH_ROUNDS": 10,
     "LOG_FLIP_ROUNDS": 300,
+    "CLUSTER_SIM_SEEDS": 100,
     "HISTORY_KILL_ROUNDS": 10,
     "FAULT_ROUNDS": 3,
     "REPLICA_KILL_ROUNDS": 2,
     "SINK_KILL_ROUNDS": 3,
     "DELTA_KILL_ROUNDS": 2,
     "STREAMS_KILL_ROUNDS": 1,
+    "GENERATED_TOPOLOGIES": 16,
 }
 """Rounds of the tests that can be turned up, as ``make test`` runs them."""
 

@@ -112,6 +112,13 @@ SUITES = (
         floor=3,
     ),
     Suite(
+        name="clusters",
+        what="whole clusters simulated, with everything that can fail failing: seeds",
+        arguments=["tests/simulation/cluster", "-o", "timeout=20000"],
+        dials={"CLUSTER_SIM_SEEDS": 10_000},
+        floor=100,
+    ),
+    Suite(
         name="replicas",
         what="brokers killed, stopped and elected under producers, replicas compared byte for byte: rounds",
         arguments=["tests/integration/test_replication_kills.py"],
@@ -144,6 +151,13 @@ SUITES = (
         what="the cases of Kafka Streams on Spark, by stream and by batch: runners of each",
         arguments=["tests/integration/test_streams_conformance.py"],
         dials={"SPARK_CASE_RUNNERS": 2},
+    ),
+    Suite(
+        name="topologies",
+        what="topologies made at random, by stream, batch and test driver: topologies",
+        arguments=["tests/integration/test_streams_generated.py"],
+        dials={"GENERATED_TOPOLOGIES": 1000},
+        floor=16,
     ),
     Suite(
         name="properties",

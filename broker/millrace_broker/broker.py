@@ -241,6 +241,16 @@ class Broker:
         await self.membership.announce(address)
         self._ticking = asyncio.create_task(self._tick(), name="millrace-tick")
 
+    async def leave(self) -> None:
+        """Let others take over what this broker does, then answer all who wait: it is about to stop."""
+        await self.membership.leave()
+        self.share_groups.release()
+        for arrivals in (self.arrivals, self.stable_arrivals, self.appends):
+            arrivals.close()
+        self.replicas.release()
+        self.groups.release()
+        self.transactions.release()
+
     async def close(self) -> None:
         """Finish what has begun, write checkpoints and the clean-shutdown marks, let go of the directories."""
         self.replicas.release()

@@ -109,14 +109,7 @@ class BrokerServer:
         if not self._is_started:
             return
         self._is_started = False
-        await self.broker.membership.leave()
-        self.broker.share_groups.release()
-        self.broker.arrivals.close()
-        self.broker.stable_arrivals.close()
-        self.broker.appends.close()
-        self.broker.replicas.release()
-        self.broker.groups.release()
-        self.broker.transactions.release()
+        await self.broker.leave()
         await self._stop_listening(_GRACE_S)
         await self.broker.close()
         _logger.info("broker %d has stopped", self._config.broker_id)

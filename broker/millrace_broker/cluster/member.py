@@ -61,7 +61,7 @@ _logger = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.5
 """Between attempts to open a session."""
-_SHUTDOWN_TIMEOUT_S: Final = 30.0
+_FIRST_WORD_S: Final = 30.0
 _FINDING_MS: Final = 1_000
 """How long the leaders of a topic are waited for that this broker has not heard of yet."""
 
@@ -166,7 +166,7 @@ class Member:
         patience_s = 2 * self._broker.config.zookeeper.zookeeper_session_timeout_ms / 1000
         await self._begin(self._coordination.session, patience_s)
         try:
-            await asyncio.wait_for(self._heard.wait(), patience_s + _SHUTDOWN_TIMEOUT_S)
+            await asyncio.wait_for(self._heard.wait(), patience_s + _FIRST_WORD_S)
         except TimeoutError:
             raise EnvironmentProblemError(
                 f"broker {self._id} has registered and no controller speaks to it: is "
@@ -328,10 +328,15 @@ class Member:
         answer = await self.at_controller("AlterPartition", alter_partition_message(self._id, epoch, changes))
         return read_isr_answers(answer)
 
-    async def at_controller(self, name: str, message: Any, *, timeout_s: float = _SHUTDOWN_TIMEOUT_S) -> Any:
-        """Make a call to the controller, which is another broker. Raises its error, ``BrokerUnavailableError``."""
+    async def at_controller(self, name: str, message: Any, *, timeout_s: float | None = None) -> Any:
+        """Make a call to the controller, which is another broker. Raises its error, ``BrokerUnavailableError``.
+
+        Without a time-out it is waited for as the controller waits for brokers: it may have gone without a word.
+        """
         if self._controller_id in (-1, self._id):
             raise BrokerUnavailableError("no controller is known at the moment: try again")
+        if timeout_s is None:
+            timeout_s = self._broker.config.controller_socket_timeout_ms / 1000
         return await self._broker.peers.call(self._controller_id, name, message, timeout_s=timeout_s)
 
     # --- what others ask -----------------------------------------------------------------------------------------

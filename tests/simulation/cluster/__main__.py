@@ -1,0 +1,125 @@
+"""Simulated clusters, a seed each: ``make sim``, or ``python -m tests.simulation.cluster``.
+
+  make sim SEEDS=1000          so many seeds
+  make sim SEEDS=100 FIRST=1   from another one on than the first
+  make sim SEED=17             one, and a digest of everything that happened in it
+  make sim PLANTED=1           faults planted on purpose, and the first seed that finds each
+
+A seed that fails prints itself, the step at which something was wrong, what, and what had happened last. The same seed
+comes to the same step again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from .planted import PLANTED, plant
+from .world import ViolationError, World
+
+
+def run(seed: int) -> str:
+    """Run a seed; returns a digest of what happened in it. Raises ``ViolationError``."""
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory(prefix="millrace-sim-") as directory:
+        try:
+            return World(seed, Path(directory)).run()
+        finally:
+            _collect()
+
+
+def _collect() -> None:
+    """Let go of the dead: what they say while they are collected is of no interest."""
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda _: None
+    logging.disable()
+    gc.collect()
+    logging.disable(logging.NOTSET)
+    sys.unraisablehook = hook
+
+
+def search(seeds: range, *, keeps_going: bool) -> int:
+    """Run seeds, and say which fail; returns how many."""
+    failed = 0
+    console = Console(stderr=True)
+    columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        for seed in progress.track(seeds):
+            try:
+                run(seed)
+            except ViolationError as violation:
+                failed += 1
+                print(f"{violation}\nagain: make sim SEED={seed}\n", flush=True)
+                if not keeps_going:
+                    break
+    print(f"{failed} of {len(seeds)} seeds failed, {time.process_time():.0f} s of CPU time")
+    return failed
+
+
+def replay(seed: int) -> int:
+    """Run one seed; returns 1 if it fails."""
+    try:
+        print(run(seed))
+    except ViolationError as violation:
+        print(violation)
+        return 1
+    return 0
+
+
+def find_planted(names: Iterable[str], seeds: range) -> int:
+    """Say of each planted fault which seed finds it, as what; returns how many none does."""
+    unfound = 0
+    for name in names:
+        with plant(name):
+            found = next((each for each in map(_violation, seeds) if each), "")
+        unfound += not found
+        print(f"{name}: {found or 'not found'}", flush=True)
+    return unfound
+
+
+def _violation(seed: int) -> str:
+    try:
+        run(seed)
+    except ViolationError as violation:
+        return str(violation).splitlines()[0]
+    return ""
+
+
+def main(arguments: list[str]) -> int:
+    """Do what the command line says; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation.cluster",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seeds", type=int, default=100, help="how many")
+    parser.add_argument("--first", type=int, default=1, help="the first of them")
+    parser.add_argument("--seed", type=int, help="this one only")
+    parser.add_argument("--keep-going", action="store_true", help="do not end with the first seed that fails")
+    parser.add_argument("--planted", action="store_true", help="find each planted fault within so many seeds")
+    options = parser.parse_args(arguments)
+    seeds = range(options.first, options.first + options.seeds)
+    if options.planted:
+        failed = find_planted(PLANTED, seeds)
+    elif options.seed is not None:
+        failed = replay(options.seed)
+    else:
+        failed = search(seeds, keeps_going=options.keep_going)
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of names is part of a run
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.cluster", *sys.argv[1:]])
+    sys.exit(main(sys.argv[1:]))

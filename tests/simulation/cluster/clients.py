@@ -1,0 +1,169 @@
+"""What the simulated clients have in common: finding leaders and coordinators, asking again, reading records.
+
+They speak the protocol itself, not through ``millrace.clients``, whose threads live on real time. What they did and saw
+goes into a history (``tests/histories``), whose checker judges it in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from millrace.errors import LeaderNotAvailableError, MillraceError, error_of
+from millrace.protocol import millrace_pb2 as pb
+from millrace.records import read_rows, scan_headers
+
+from ...histories.history import Place, Read
+from .loop import Process
+from .network import ask
+
+if TYPE_CHECKING:
+    from .world import World
+
+T = TypeVar("T")
+_TIMEOUT_S: Final = 2.0
+
+
+class Client:
+    """A client with a name, which is its host on the network. ``work`` is what it does until the world is over."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world: Final = world
+        self.name: Final = name
+        self.choose: Final = random.Random(f"{world.seed} {name}")
+        self.process: Final = Process(name)
+        self._leaders: dict[Place, int] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
+        self._values = 0
+
+    async def work(self) -> None:
+        """Until ``world.is_over``, and to the end of what was begun."""
+        raise NotImplementedError
+
+    # --- asking ----------------------------------------------------------------------------------------------
+
+    async def ask(self, broker_id: int, request: Any) -> Any:
+        """Ask a broker. Raises its error."""
+        return await ask(self.world.network, self.name, f"broker-{broker_id}", request, timeout_s=_TIMEOUT_S)
+
+    async def ask_any(self, request: Any) -> Any:
+        """Ask some broker."""
+        return await self.ask(self.choose.choice(self.world.broker_ids), request)
+
+    async def ask_leader(self, place: Place, request: Any) -> Any:
+        """Ask the leader of a partition, as far as is known; forgets it after an error."""
+        leader = self._leaders.get(place)
+        if leader is None:
+            leader = await self._find_leader(place)
+        try:
+            return await self.ask(leader, request)
+        except MillraceError:
+            self._leaders.pop(place, None)
+            raise
+
+    def forget(self, place: Place) -> None:
+        """The leader is another one."""
+        self._leaders.pop(place, None)
+
+    async def _find_leader(self, place: Place) -> int:
+        answer: pb.MetadataResponse = await self.ask_any(pb.MetadataRequest(topics=[place.topic]))
+        for topic in answer.topics:
+            check(topic.error)
+            for partition in topic.partitions:
+                if partition.leader >= 0:
+                    self._leaders[Place(topic.name, partition.partition)] = partition.leader
+        if place not in self._leaders:
+            raise LeaderNotAvailableError(f"{place} has no leader now")
+        return self._leaders[place]
+
+    async def ask_coordinator(
+        self, kind: int, key: str, request: Any, verify: Callable[[Any], None] = lambda _: None
+    ) -> Any:
+        """Ask the coordinator of a group or a transactional id; forgets it after an error.
+
+        ``verify`` raises errors that stand in the answer.
+        """
+        known = self._coordinators.get((kind, key))
+        if known is None:
+            find = pb.FindCoordinatorRequest(key_type=pb.CoordinatorType.ValueType(kind), keys=[key])
+            found = (await self.ask_any(find)).coordinators[0]
+            check(found.error)
+            known = self._coordinators[kind, key] = found.node.node_id
+        try:
+            answer = await self.ask(known, request)
+            verify(answer)
+        except MillraceError:
+            self._coordinators.pop((kind, key), None)
+            raise
+        return answer
+
+    async def settled(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try until there is an answer, or an error that trying again does not mend."""
+        while True:
+            try:
+                return await attempt()
+            except MillraceError as error:
+                if not error.retriable:
+                    raise
+            await self.rest()
+
+    async def rest(self, longest_s: float = 0.3) -> None:
+        await asyncio.sleep(self.choose.uniform(0.02, longest_s))
+
+    def new_value(self) -> str:
+        """A value that nobody has sent."""
+        self._values += 1
+        return f"{self.name}:{self._values}"
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    async def fetch(self, place: Place, offset: int) -> tuple[list[Read], int]:
+        """Committed records from an offset on, and where to go on."""
+        wanted = pb.FetchRequest.PartitionFetch(
+            partition=place.partition, fetch_offset=offset, partition_max_bytes=2000, current_leader_epoch=-1
+        )
+        topics = [pb.FetchRequest.TopicFetch(name=place.topic, partitions=[wanted])]
+        request = pb.FetchRequest(
+            replica_id=-1,
+            max_wait_ms=200,
+            min_bytes=1,
+            max_bytes=2000,
+            isolation_level=pb.READ_COMMITTED,
+            topics=topics,
+        )
+        answer: pb.FetchResponse = await self.ask_leader(place, request)
+        result = answer.topics[0].partitions[0]
+        if result.error.code:
+            self.forget(place)
+        check(result.error)
+        return committed_reads(place, offset, result.records, result.aborted_transactions)
+
+
+def committed_reads(place: Place, offset: int, records: bytes, aborted: Sequence[Any]) -> tuple[list[Read], int]:
+    """The records of a fetch from ``offset`` that are committed, and where the next one begins."""
+    reads: list[Read] = []
+    for position, header in scan_headers(records):
+        is_aborted = header.is_transactional and any(
+            each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
+            for each in aborted
+        )
+        if not header.is_control and not is_aborted:
+            rows = read_rows(records, position, header)
+            reads += [Read(place, row.offset, (row.value or b"").decode()) for row in rows if row.offset >= offset]
+        offset = max(offset, header.next_offset)
+    return reads, offset
+
+
+def check(error: pb.Error) -> None:
+    """Raise the error that stands beside an item, if one does."""
+    if error.code:
+        raise error_of(error.code, error.message)
+
+
+def check_topics(topics: Any) -> None:
+    """Raise the first error of partitions."""
+    for topic in topics:
+        for partition in topic.partitions:
+            check(partition.error)

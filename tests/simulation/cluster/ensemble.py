@@ -1,0 +1,260 @@
+"""ZooKeeper in a simulation: the embedded store, seen over links that can be cut, by sessions that expire unheard.
+
+A session lives as long as its process is heard of. When it ends on the server, its owner learns that only when it
+reaches the server again: until then it goes on as if nothing had been, which is what fencing is for. While the link
+is cut, calls fail with ``ConnectionLossError``; one whose answer alone is lost has been done all the same.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from millrace.coordination import (
+    ANY_VERSION,
+    ConnectionLossError,
+    Create,
+    Delete,
+    EmbeddedCoordination,
+    EmbeddedStore,
+    NodeStat,
+    NoNodeError,
+    Operation,
+    SessionExpiredError,
+    SessionState,
+    Watch,
+    WatchEvent,
+    Write,
+)
+from millrace.errors import EnvironmentProblemError
+
+from .loop import Process, VirtualLoop
+from .network import Network
+
+T = TypeVar("T")
+ZOOKEEPER: Final = "zookeeper"
+"""The ensemble's name on the network."""
+_BEAT_S: Final = 0.4
+
+
+class Ensemble:
+    """The server's side of all sessions."""
+
+    def __init__(self, loop: VirtualLoop, network: Network, choose: random.Random, session_timeout_s: float) -> None:
+        self.loop: Final = loop
+        self.network: Final = network
+        self.choose: Final = choose
+        self.timeout_s: Final = session_timeout_s
+        self.store: Final = EmbeddedStore(now_ms=lambda: round(loop.time() * 1000))
+        self.lost_answers = 0.0
+        """How likely a write's answer does not come."""
+        self.changes = 0
+        """Grows with everything that may have changed a node."""
+        self._sessions: Final[list[SimulatedSession]] = []
+        self.beats: Final = Process("zookeeper")
+        self.loop.call_later(_BEAT_S, self._beat, context=self.beats.context)
+
+    def open(self, session: SimulatedSession) -> None:
+        """Count on a session being heard of from now on."""
+        self._sessions.append(session)
+
+    def reaches(self, host: str) -> bool:
+        """Whether a host is in touch with the ensemble."""
+        return self.network.is_open(host, ZOOKEEPER) and self.network.is_open(ZOOKEEPER, host)
+
+    def expire(self, host: str) -> None:
+        """End a host's session as if it had not been heard of."""
+        for session in self._sessions:
+            if session.host == host:
+                self.end(session)
+
+    def end(self, session: SimulatedSession) -> None:
+        """A session has not been heard of for too long."""
+        self.changes += 1
+        self.store.expire(session.session_id)
+
+    def _beat(self) -> None:
+        now_s = self.loop.time()
+        for session in self._sessions:
+            if session.is_in_touch:
+                session.heard_s = now_s
+                session.tell()
+            elif now_s - session.heard_s > self.timeout_s:
+                self.end(session)
+        self._sessions[:] = [each for each in self._sessions if not each.is_over]
+        self.loop.call_later(_BEAT_S, self._beat, context=self.beats.context)
+
+
+class SimulatedStore:
+    """The way of one process to the ensemble."""
+
+    def __init__(self, ensemble: Ensemble, host: str, process: Process) -> None:
+        self._ensemble: Final = ensemble
+        self._host: Final = host
+        self._process: Final = process
+        self._sessions: Final[list[SimulatedSession]] = []
+
+    def connect(self) -> SimulatedSession:
+        """Open a session. Raises ``EnvironmentProblemError``."""
+        if not self._ensemble.reaches(self._host):
+            raise EnvironmentProblemError(f"no ZooKeeper answers {self._host}")
+        session = SimulatedSession(self._ensemble, self._host, self._process)
+        self._sessions.append(session)
+        self._ensemble.open(session)
+        return session
+
+    def close(self) -> None:
+        """End all sessions."""
+        for session in self._sessions:
+            session.close()
+
+
+class SimulatedSession:
+    """A session; see ``Coordination`` for what each method promises."""
+
+    def __init__(self, ensemble: Ensemble, host: str, process: Process) -> None:
+        self.host: Final = host
+        self.heard_s = ensemble.loop.time()
+        self._ensemble: Final = ensemble
+        self._process: Final = process
+        self._inner: Final[EmbeddedCoordination] = ensemble.store.connect()
+        self._news: Final[list[Callable[[], None]]] = []
+        """What the server has to tell, in order, as soon as the link is there."""
+        self._state_listeners: Final[list[Callable[[SessionState], None]]] = []
+        self._end_listeners: Final[list[Callable[[], None]]] = []
+        self._state = SessionState.CONNECTED
+
+    # --- the server's side -----------------------------------------------------------------------------------
+
+    @property
+    def is_in_touch(self) -> bool:
+        """Whether its process is heard of now."""
+        is_silent = self._process.is_dead or self._process.is_paused or self._state is not SessionState.CONNECTED
+        return not is_silent and self._ensemble.reaches(self.host)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, and its owner knows, or is no more."""
+        is_ended = self._inner.state is not SessionState.CONNECTED
+        return is_ended and (self._process.is_dead or self._state is not SessionState.CONNECTED)
+
+    def tell(self) -> None:
+        """The link is there: tell what there is to tell."""
+        if self._inner.state is SessionState.EXPIRED and self._state is SessionState.CONNECTED:
+            self._state = SessionState.EXPIRED
+            self._news[:] = [lambda each=each: each(self._state) for each in self._state_listeners]  # type: ignore[misc]
+            self._news += self._end_listeners
+        while self._news:
+            self._ensemble.loop.call_soon(self._news.pop(0), context=self._process.context)
+
+    def _watched(self, watch: Watch | None) -> Watch | None:
+        """The same watch, told over the link. Equal for equal watches, as the store wants it."""
+        return None if watch is None else _Told(self, watch)
+
+    def take(self, watch: Watch, event: WatchEvent) -> None:
+        """A watch has fired."""
+        self._news.append(lambda: watch(event))
+        delay_s = self._ensemble.choose.uniform(0.0002, 0.003)
+        self._ensemble.loop.call_later(delay_s, self._tell_news, context=self._ensemble.beats.context)
+
+    def _tell_news(self) -> None:
+        if self.is_in_touch:
+            self.tell()
+
+    # --- calls -----------------------------------------------------------------------------------------------
+
+    def _call(self, call: Callable[[], T], *, is_write: bool = False) -> T:
+        if self._process.is_dead:
+            raise SessionExpiredError(f"{self.host} is dead")
+        if not self._ensemble.reaches(self.host):
+            raise ConnectionLossError(f"{self.host} has lost sight of ZooKeeper", maybe_applied=False)
+        is_lost = is_write and self._ensemble.choose.random() < self._ensemble.lost_answers
+        if is_lost and self._ensemble.choose.random() < 0.5:
+            raise ConnectionLossError("the request is lost", maybe_applied=True)
+        try:
+            result = call()
+        except SessionExpiredError:
+            self.tell()
+            raise
+        if is_lost:
+            raise ConnectionLossError("the answer is lost", maybe_applied=True)
+        return result
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def session_id(self) -> int:
+        return self._inner.session_id
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
+        return str(self.multi([Create(path, data, ephemeral=ephemeral, sequential=sequential)])[0])
+
+    def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]:
+        return self._call(lambda: self._inner.get(path, self._watched(watch)))
+
+    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
+        return [self._get_or_none(path) for path in paths]
+
+    def _get_or_none(self, path: str) -> tuple[bytes, NodeStat] | None:
+        try:
+            return self.get(path)
+        except NoNodeError:
+            return None
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
+        result: Any = self.multi([Write(path, data, version)])[0]
+        assert isinstance(result, NodeStat)
+        return result
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        self.multi([Delete(path, version)])
+
+    def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
+        return self._call(lambda: self._inner.exists(path, self._watched(watch)))
+
+    def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        return self._call(lambda: self._inner.children(path, self._watched(watch)))
+
+    def multi(self, operations: Sequence[Operation]) -> list[str | NodeStat | None]:
+        self._ensemble.changes += 1
+        return self._call(lambda: self._inner.multi(operations), is_write=True)
+
+    def sync(self) -> None:
+        self._call(self._inner.sync)
+
+    def on_state(self, listener: Callable[[SessionState], None]) -> None:
+        self._state_listeners.append(listener)
+
+    def on_session_end(self, listener: Callable[[], None]) -> None:
+        self._end_listeners.append(listener)
+        if self._state is SessionState.EXPIRED:
+            self._ensemble.loop.call_soon(listener, context=self._process.context)
+
+    def close(self) -> None:
+        """End the session; one that is not reached ends by itself."""
+        if self._state is SessionState.CONNECTED:
+            self._state = SessionState.CLOSED
+        if not self._process.is_dead and self._ensemble.reaches(self.host):
+            self._ensemble.changes += 1
+            self._inner.close()
+
+
+class _Told:
+    """A watch of a session; two of the same session and function are the same watch."""
+
+    def __init__(self, session: SimulatedSession, watch: Watch) -> None:
+        self._key: Final = (id(session), watch)
+        self._session: Final = session
+        self._watch: Final = watch
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Told) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __call__(self, event: WatchEvent) -> None:
+        self._session.take(self._watch, event)

@@ -1,0 +1,228 @@
+"""What goes wrong in a simulated cluster, drawn by the seed: machines, links, clocks, ZooKeeper.
+
+Several things may be wrong at a time. Each begins at a moment of the seed's choosing and ends after a while; kills
+also come in the middle of a write to the disk. What is wrong when the time is up, is mended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from .ensemble import ZOOKEEPER
+from .loop import Process
+from .machine import Machine
+
+if TYPE_CHECKING:
+    from .world import World
+
+_DOWN_S: Final = (0.1, 5.0)
+_PAUSED_S: Final = (0.1, 5.0)
+_CUT_S: Final = (0.2, 6.0)
+_STEPS_AHEAD: Final = 40
+"""A kill within a write comes before one of so many steps of the disk."""
+
+
+class Faults:
+    """See the module. ``begin`` and ``end``, and between them ``step`` when all is quiet."""
+
+    def __init__(self, world: World) -> None:
+        self._world: Final = world
+        self._choose: Final = random.Random(f"{world.seed} faults")
+        self._process: Final = Process("faults")
+        self._next_s = float("inf")
+        self._due: Final[list[tuple[float, Callable[[], None]]]] = []
+        self._pace_s: Final = self._choose.choice([0.3, 0.7, 1.5])
+        kinds = (
+            self._kill,
+            self._kill_in_write,
+            self._pause,
+            self._cut_one_way,
+            self._cut_off,
+            self._split,
+            self._lose_zookeeper,
+            self._expire,
+            self._disturb,
+            self._skew,
+            self._stop,
+            self._lose_answers,
+        )
+        self._kinds: Final = self._choose.sample(kinds, self._choose.randint(2, len(kinds)))
+
+    def begin(self) -> None:
+        """From now on things go wrong."""
+        self._next_s = self._world.loop.time() + self._choose.uniform(0, 1)
+
+    def step(self) -> None:
+        """All is quiet: do what is due."""
+        now_s = self._world.loop.time()
+        for entry in [each for each in self._due if each[0] <= now_s]:
+            self._due.remove(entry)
+            entry[1]()
+        if now_s >= self._next_s:
+            self._next_s = now_s + self._choose.expovariate(1 / self._pace_s)
+            self._choose.choice(self._kinds)()
+
+    async def end(self) -> None:
+        """Mend everything."""
+        self._next_s = float("inf")
+        for _, mend in self._due:
+            mend()
+        self._due.clear()
+        world = self._world
+        world.network.cut.clear()
+        world.network.loss = world.network.slow = 0.0
+        world.ensemble.lost_answers = 0.0
+        for machine in world.machines:
+            machine.disk.on_step = _nothing
+        await asyncio.sleep(0)
+
+    # --- machines --------------------------------------------------------------------------------------------
+
+    def _kill(self) -> None:
+        machine = self._running()
+        if machine is not None:
+            self._end(machine, "")
+
+    def _end(self, machine: Machine, when: str) -> None:
+        """Let a machine go down, and come back."""
+        assert machine.process is not None
+        self._world.invariants.observe(machine)
+        if self._world.plan.syncs and self._choose.random() < 0.7:
+            self._world.note(f"{machine.process.name} loses power{when}")
+            machine.lose_power()
+        else:
+            self._world.note(f"{machine.process.name} is killed{when}")
+            machine.kill()
+        self._later(_DOWN_S, lambda: self._start(machine))
+
+    def _start(self, machine: Machine) -> None:
+        if machine.broker is None:
+            self._world.note(f"{machine.host} starts")
+            machine.start()
+
+    def _kill_in_write(self) -> None:
+        machine = self._running()
+        if machine is None:
+            return
+        left, disk = self._choose.randint(1, _STEPS_AHEAD), machine.disk
+
+        def count() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0 and machine.disk is disk and machine.broker is not None:
+                disk.on_step = _nothing
+                self._end(machine, " in a write")
+
+        disk.on_step = count
+
+    def _pause(self) -> None:
+        machine = self._running()
+        if machine is None:
+            return
+        process = machine.process
+        assert process is not None
+        self._world.note(f"{process.name} is paused")
+        self._world.loop.pause(process)
+
+        def resume() -> None:
+            if process.is_paused:
+                self._world.note(f"{process.name} goes on")
+                self._world.loop.resume(process)
+
+        self._later(_PAUSED_S, resume)
+
+    def _stop(self) -> None:
+        machine = self._running()
+        if machine is None or not machine.is_up or machine.is_stopping:
+            return
+        process = machine.process
+        assert process is not None
+        self._world.note(f"{process.name} is stopped")
+        process.kept.append(process.context.run(self._world.loop.create_task, machine.stop()))
+
+    def _skew(self) -> None:
+        machine = self._choose.choice(self._world.machines)
+        machine.clock.skew_ms = self._choose.choice([0, -60_000, 60_000, self._choose.randint(-5_000, 5_000)])
+        self._world.note(f"{machine.host}'s clock is {machine.clock.skew_ms} ms ahead")
+
+    def _running(self) -> Machine | None:
+        """A machine whose broker runs and is not paused; mostly one that is up."""
+        found = [each for each in self._world.machines if each.process is not None and not each.process.is_paused]
+        return self._choose.choice(found) if found else None
+
+    # --- links -----------------------------------------------------------------------------------------------
+
+    def _hosts(self) -> list[str]:
+        return [each.host for each in self._world.machines]
+
+    def _cut_one_way(self) -> None:
+        self._cut({tuple(self._choose.sample(self._hosts(), 2))})  # type: ignore[arg-type]
+
+    def _cut_off(self) -> None:
+        """One broker from all other brokers, both ways; perhaps from ZooKeeper too."""
+        host = self._choose.choice(self._hosts())
+        others = [each for each in self._hosts() if each != host]
+        if self._choose.random() < 0.5:
+            others.append(ZOOKEEPER)
+        self._cut({(host, each) for each in others} | {(each, host) for each in others})
+
+    def _split(self) -> None:
+        """Brokers in two parts, both ways or one way."""
+        hosts = self._hosts()
+        self._choose.shuffle(hosts)
+        at = self._choose.randint(1, len(hosts) - 1)
+        links = {(one, other) for one in hosts[:at] for other in hosts[at:]}
+        if self._choose.random() < 0.6:
+            links |= {(other, one) for one, other in links}
+        self._cut(links)
+
+    def _lose_zookeeper(self) -> None:
+        host = self._choose.choice(self._hosts())
+        self._cut({(host, ZOOKEEPER)})
+
+    def _cut(self, links: set[tuple[str, str]]) -> None:
+        new = sorted(links - self._world.network.cut)
+        self._world.note("cut: " + ", ".join(f"{source} > {target}" for source, target in new))
+        self._world.network.cut.update(new)
+
+        def mend() -> None:
+            self._world.network.cut.difference_update(new)
+            self._world.note("mended: " + ", ".join(f"{source} > {target}" for source, target in new))
+
+        self._later(_CUT_S, mend)
+
+    def _disturb(self) -> None:
+        network = self._world.network
+        network.loss, network.slow = self._choose.choice([(0.0, 0.3), (0.05, 0.0), (0.02, 0.1), (0.3, 0.3)])
+        self._world.note(f"messages: {network.loss} lost, {network.slow} slow")
+
+        def mend() -> None:
+            network.loss = network.slow = 0.0
+
+        self._later(_CUT_S, mend)
+
+    # --- ZooKeeper -------------------------------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        host = self._choose.choice(self._hosts())
+        self._world.note(f"the session of {host} expires")
+        self._world.ensemble.expire(host)
+
+    def _lose_answers(self) -> None:
+        self._world.ensemble.lost_answers = self._choose.choice([0.05, 0.3])
+        self._world.note(f"{self._world.ensemble.lost_answers} of ZooKeeper's answers to writes are lost")
+
+        def mend() -> None:
+            self._world.ensemble.lost_answers = 0.0
+
+        self._later(_CUT_S, mend)
+
+    def _later(self, within_s: tuple[float, float], action: Callable[[], None]) -> None:
+        self._due.append((self._world.loop.time() + self._choose.uniform(*within_s), action))
+
+
+def _nothing() -> None:
+    """No kill is to come."""

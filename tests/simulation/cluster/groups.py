@@ -1,0 +1,215 @@
+"""Simulated consumers: members of a group, one that processes exactly once, and one that watches committed offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.errors import (
+    FencedInstanceIdError,
+    IllegalGenerationError,
+    MemberIdRequiredError,
+    MillraceError,
+    RebalanceInProgressError,
+    UnknownMemberError,
+)
+from millrace.protocol import millrace_pb2 as pb
+
+from ...histories.history import Outcome, Place, Read
+from .clients import Client, check, check_topics
+from .producers import TransactionalClient
+
+if TYPE_CHECKING:
+    from .world import World
+
+READERS: Final = "readers"
+TRANSFORMERS: Final = "transformers"
+_SESSION_MS: Final = 1_500
+_OUT: Final = (RebalanceInProgressError, IllegalGenerationError, UnknownMemberError, FencedInstanceIdError)
+"""Answers that make a member join again."""
+
+
+def places_in(topics: Any) -> list[pb.TopicPartitions]:
+    """Places by topic, as requests name them."""
+    by_topic: dict[str, list[int]] = {}
+    for place in topics:
+        by_topic.setdefault(place.topic, []).append(place.partition)
+    return [pb.TopicPartitions(name=name, partitions=numbers) for name, numbers in by_topic.items()]
+
+
+def commits_of(offsets: dict[Place, int]) -> list[pb.TopicCommits]:
+    """Offsets by topic, as requests name them."""
+    by_topic: dict[str, list[pb.CommittedOffset]] = {}
+    for place, offset in offsets.items():
+        by_topic.setdefault(place.topic, []).append(
+            pb.CommittedOffset(partition=place.partition, offset=offset, leader_epoch=-1)
+        )
+    return [pb.TopicCommits(name=name, partitions=commits) for name, commits in by_topic.items()]
+
+
+async def committed_offsets(client: Client, group: str, places: Sequence[Place]) -> dict[Place, int]:
+    """What a group has committed, nothing of it pending; 0 for nothing."""
+    wanted = pb.OffsetFetchRequest.Group(group_id=group, topics=places_in(places))
+    request = pb.OffsetFetchRequest(groups=[wanted], require_stable=True)
+    answer: pb.OffsetFetchResponse = await client.ask_coordinator(
+        pb.GROUP, group, request, lambda answer: check(answer.groups[0].error)
+    )
+    offsets: dict[Place, int] = {}
+    for topic in answer.groups[0].topics:
+        for partition in topic.partitions:
+            check(partition.error)
+            offsets[Place(topic.name, partition.committed.partition)] = max(0, partition.committed.offset)
+    return offsets
+
+
+class Member(Client):
+    """A member of a group: joins, is told what is its own, reads that and commits how far it has come."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self._member_id = ""
+        self._generation = -1
+        self._joined = 0
+
+    async def work(self) -> None:
+        while not self.world.is_over:
+            try:
+                await self._belong(await self._join())
+            except MillraceError as error:
+                if isinstance(error, UnknownMemberError):
+                    self._member_id = ""
+                elif not isinstance(error, _OUT) and not error.retriable:
+                    self.world.violated(f"{self.name} cannot be a member: {error!r}")
+                await self.rest()
+
+    async def _ask(self, request: Any, verify: Any = lambda _: None) -> Any:
+        return await self.ask_coordinator(pb.GROUP, READERS, request, verify)
+
+    async def _join(self) -> list[Place]:
+        request = pb.JoinGroupRequest(
+            group_id=READERS,
+            session_timeout_ms=_SESSION_MS,
+            rebalance_timeout_ms=_SESSION_MS,
+            member_id=self._member_id,
+            protocol_type="consumer",
+            protocols=[pb.JoinGroupRequest.Protocol(name="range", metadata=b"")],
+            client_id=self.name,
+        )
+        answer: pb.JoinGroupResponse = await self._ask(request)
+        if answer.member_id:
+            self._member_id = answer.member_id
+        if answer.error.code == MemberIdRequiredError.code:
+            request.member_id = self._member_id
+            answer = await self._ask(request)
+        check(answer.error)
+        self._generation, self._joined = answer.generation_id, self._joined + 1
+        assignments = self._assign(answer) if answer.leader == self._member_id else []
+        sync = pb.SyncGroupRequest(
+            group_id=READERS,
+            generation_id=self._generation,
+            member_id=self._member_id,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=assignments,
+        )
+        told: pb.SyncGroupResponse = await self._ask(sync)
+        places = [Place(*each) for each in json.loads(told.assignment or b"[]")]
+        self.world.invariants.owned(READERS, self._generation, self._member_id, places)
+        return places
+
+    def _assign(self, answer: pb.JoinGroupResponse) -> list[pb.SyncGroupRequest.Assignment]:
+        members = sorted(each.member_id for each in answer.members)
+        return [
+            pb.SyncGroupRequest.Assignment(
+                member_id=member, assignment=json.dumps(self.world.places[index :: len(members)]).encode()
+            )
+            for index, member in enumerate(members)
+        ]
+
+    async def _belong(self, places: list[Place]) -> None:
+        """Read what is its own until the group says otherwise. Raises how that ended."""
+        positions = await committed_offsets(self, READERS, places) if places else {}
+        for _ in range(self.choose.randint(2, 30)):
+            if self.world.is_over:
+                return
+            me = {"group_id": READERS, "generation_id": self._generation, "member_id": self._member_id}
+            await self._ask(pb.HeartbeatRequest(**me))
+            for place in places:
+                reads, positions[place] = await self.fetch(place, positions[place])
+                self.world.polled(self.name, self._joined, reads)
+            if self.choose.random() < 0.05:  # silent for so long that its place is given to others
+                await asyncio.sleep(2 * _SESSION_MS / 1000)
+            if places and self.choose.random() < 0.5:
+                commit = pb.OffsetCommitRequest(**me, topics=commits_of(positions))
+                await self._ask(commit, lambda answer: check_topics(answer.topics))
+            await self.rest()
+
+
+class Monitor(Client):
+    """Asks now and then how far the groups have come."""
+
+    async def work(self) -> None:
+        while not self.world.is_over:
+            asked_ns = self.world.now_ns
+            try:
+                offsets = await committed_offsets(self, READERS, self.world.places)
+                self.world.committed(asked_ns, offsets)
+            except MillraceError as error:
+                if not error.retriable:
+                    self.world.violated(f"{self.name} is not told offsets: {error!r}")
+            await self.rest(1.0)
+
+
+class Transformer(TransactionalClient):
+    """Makes one output of each input, in transactions that have its offsets: each input counts exactly once."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self._positions: dict[Place, int] = {}
+
+    async def work(self) -> None:
+        while not self.world.is_over:
+            try:
+                await self._go_on()
+            except MillraceError as error:
+                self.world.note(f"{self.name} begins anew: {type(error).__name__}: {error.message[:80]}")
+                self.producer = None
+            await self.rest()
+        await self.begin_anew()
+
+    async def _go_on(self) -> None:
+        if self.producer is None:
+            await self.begin_anew()
+            self._positions = await self.settled(lambda: committed_offsets(self, TRANSFORMERS, self.world.places))
+        place = self.choose.choice(self.world.places)
+        reads, position = await self.settled(lambda: self.fetch(place, self._positions[place]))
+        if reads:
+            await self._transform(reads, {place: position})
+            self._positions[place] = position
+
+    async def _transform(self, reads: Sequence[Read], positions: dict[Place, int]) -> None:
+        values = [(self.choose.choice(self.world.outputs), f"{read.value}>{self.new_value()}") for read in reads]
+        write = self.begin(values)
+        outcome = Outcome.FAILED
+        offsets: list[int] = []
+        try:
+            offsets = await self.send(values)
+            await self._commit_offsets(positions)
+            outcome = Outcome.UNKNOWN
+            self.world.committing(write)
+            await self.end(committed=True)
+            outcome = Outcome.OK
+        finally:
+            self.world.ended(write, outcome, offsets)
+
+    async def _commit_offsets(self, positions: dict[Place, int]) -> None:
+        assert self.producer is not None
+        me = {"transactional_id": self.name, "producer_id": self.producer[0], "producer_epoch": self.producer[1]}
+        await self.coordinator(pb.AddOffsetsToTxnRequest(**me, group_id=TRANSFORMERS))
+        commit = pb.TxnOffsetCommitRequest(**me, group_id=TRANSFORMERS, generation_id=-1, topics=commits_of(positions))
+
+        await self.settled(
+            lambda: self.ask_coordinator(pb.GROUP, TRANSFORMERS, commit, lambda answer: check_topics(answer.topics))
+        )

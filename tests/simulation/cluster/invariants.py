@@ -1,0 +1,283 @@
+"""What must hold in a cluster at every moment, looked at after every step.
+
+* Of each partition there is one sequence of committed bytes. It only grows, and who has a part has it byte for byte.
+* The high watermark of a replica does not go back while its broker lives, nor do leader epochs, nor controller epochs.
+* An epoch of a partition has one leader at most, and that begins with everything that is committed.
+* Every replica in the ISR, as ZooKeeper has it, has everything that is committed, if its broker is there.
+* What a producer was told to be acknowledged is committed at that moment.
+* In a generation of a group a partition has one owner, and a generation has one assignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from millrace.coordination import NoNodeError, paths
+from millrace.coordination.nodes import PartitionStateNode, TopicNode, decode_epoch
+from millrace.records import scan_headers
+from millrace_broker.log import PartitionLog
+from millrace_broker.replicas import HostedReplica
+from millrace_broker.replication import Leader
+
+from ...histories.history import Place
+from .machine import Machine
+
+if TYPE_CHECKING:
+    from .world import World
+
+_CHUNK_BYTES: Final = 10**6
+_REPLICAS: Final = 3
+Key = tuple[str, int, bytes]
+"""A partition of one life of a topic: its name, its number, the topic's id."""
+
+
+@dataclass
+class _Committed:
+    """What is known of a partition's committed bytes, and of who led it."""
+
+    data: bytearray = field(default_factory=bytearray)
+    ends: dict[int, int] = field(default_factory=lambda: {0: 0})
+    """Where in ``data`` each offset at which a watermark was seen begins."""
+    end: int = 0
+    leaders: dict[int, str] = field(default_factory=dict)
+    """Who led in which epoch."""
+
+    def between(self, start: int, end: int) -> bytes:
+        return bytes(self.data[self.ends[start] : self.ends[end]])
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A replica as it was seen last, in one life of its broker. ``checked_to``: so far its bytes were compared."""
+
+    process: str
+    key: Key
+    state: tuple[int, int, int] = (-1, -1, -1)
+    """High watermark, log end, leader epoch."""
+    checked_to: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.process} {self.key[0]}-{self.key[1]}"
+
+
+class Invariants:
+    """See the module."""
+
+    def __init__(self, world: World) -> None:
+        self._world: Final = world
+        self._committed: Final[dict[Key, _Committed]] = {}
+        self._seen: Final[dict[HostedReplica, _Seen]] = {}
+        self._changes = -1
+        self._owners: Final[dict[tuple[str, int], dict[Place, str]]] = {}
+        self._controller_epoch = -1
+        self._observer: Final = world.ensemble.store.connect()
+        self._states: Final[dict[str, tuple[tuple[int, int], PartitionStateNode]]] = {}
+        self._topic_ids: dict[str, bytes] = {}
+
+    def check(self) -> None:
+        """Look at everything that has changed. Whatever is wrong is told to the world."""
+        changed = [each for machine in self._world.machines for each in self.observe(machine)]
+        for replica, seen, is_new_epoch in changed:
+            if is_new_epoch:
+                self._check_leader(replica, seen)
+        if self._changes != self._world.ensemble.changes:
+            self._changes = self._world.ensemble.changes
+            self._check_controller()
+            self._topic_ids = self._read_topic_ids()
+        elif not changed:
+            return
+        for key in self._present():
+            self._check_isr(key, self._committed[key])
+
+    # --- what is committed -----------------------------------------------------------------------------------
+
+    def observe(self, machine: Machine) -> list[tuple[HostedReplica, _Seen, bool]]:
+        """Take over what a machine's replicas take for committed; returns those that are not as they were.
+
+        The last part says whether there is another leader epoch.
+        """
+        changed: list[tuple[HostedReplica, _Seen, bool]] = []
+        if machine.broker is None or machine.process is None:
+            return changed
+        for replica in machine.broker.replicas.hosted():
+            log = replica.log
+            state = (log.high_watermark, log.log_end_offset, replica.machine.leader_epoch)
+            seen = self._seen.get(replica)
+            if seen is None:
+                key = (log.topic, log.partition, log.topic_id.bytes)
+                seen = self._seen[replica] = _Seen(machine.process.name, key)
+            elif state == seen.state:
+                continue
+            before, seen.state = seen.state, state
+            if state[2] < before[2]:
+                self._wrong(f"{seen.name}: the leader epoch went back from {before[2]} to {state[2]}")
+            if state[0] < before[0]:
+                self._wrong(f"{seen.name}: the high watermark went back from {before[0]} to {state[0]}")
+            elif state[0] > before[0]:
+                self._take(replica, seen, state[0])
+            changed.append((replica, seen, state[2] != before[2]))
+        return changed
+
+    def _take(self, replica: HostedReplica, seen: _Seen, watermark: int) -> None:
+        """A replica takes what is before a watermark for committed."""
+        log, committed = replica.log, self._committed.setdefault(seen.key, _Committed())
+        known = min(watermark, committed.end)
+        if known not in committed.ends:
+            return  # within what another one has seen as one piece: looked at when it has more
+        self._compare(seen.name, log, committed, seen.checked_to, known)
+        seen.checked_to = max(seen.checked_to, known)
+        if watermark > committed.end:
+            if not replica.leads:
+                self._wrong(f"{seen.name}: a follower takes {watermark} for committed, its leaders {committed.end}")
+                return
+            committed.data += read_all(log, committed.end, watermark)
+            committed.end = seen.checked_to = watermark
+            committed.ends[watermark] = len(committed.data)
+
+    def _compare(self, name: str, log: PartitionLog, committed: _Committed, start: int, end: int) -> None:
+        if start >= end:
+            return
+        if log.log_end_offset < end:
+            self._wrong(f"{name}: ends at {log.log_end_offset}, committed is up to {end}")
+        elif read_all(log, start, end) != committed.between(start, end):
+            self._wrong(f"{name}: {start} to {end} are not what was committed")
+
+    def acknowledged(self, place: Place, offset: int, values: Sequence[str]) -> None:
+        """A producer was told so."""
+        end = offset + len(values)
+        known = max((each.end for key, each in self._committed.items() if key[:2] == place), default=0)
+        if known < end:
+            self._wrong(f"{place}: {offset} to {end - 1} are acknowledged, committed is up to {known}")
+
+    # --- leaders ---------------------------------------------------------------------------------------------
+
+    def _check_leader(self, replica: HostedReplica, seen: _Seen) -> None:
+        """A replica has come to another epoch: if it leads, it is the only one, and has everything."""
+        if not isinstance(replica.machine.role, Leader):
+            return
+        epoch, committed = replica.machine.leader_epoch, self._committed.setdefault(seen.key, _Committed())
+        broker = seen.process.partition(".")[0]
+        other = committed.leaders.setdefault(epoch, broker)
+        if other != broker:
+            self._wrong(f"{seen.name}: {other} leads in epoch {epoch} as well")
+        self._world.note(f"{seen.name} is led in epoch {epoch}, to {seen.state[1]}, committed {committed.end}")
+        if epoch >= max(committed.leaders):  # an older one does not know yet that it has been replaced
+            self._compare(seen.name, replica.log, committed, 0, committed.end)
+
+    def _check_controller(self) -> None:
+        try:
+            epoch = decode_epoch(self._observer.get(paths.CONTROLLER_EPOCH)[0])
+        except NoNodeError:
+            return
+        if epoch < self._controller_epoch:
+            self._wrong(f"the controller epoch went back from {self._controller_epoch} to {epoch}")
+        elif epoch > self._controller_epoch:
+            self._world.note(f"controller epoch {epoch}")
+        self._controller_epoch = epoch
+
+    def _check_isr(self, key: Key, committed: _Committed) -> None:
+        topic, number, _ = key
+        state = self._state(topic, number)
+        if state is None:
+            return
+        for machine in self._world.machines:
+            log = self._log(machine, key)
+            if machine.broker_id in state.isr and log is not None and log.log_end_offset < committed.end:
+                self._wrong(
+                    f"{machine.host} is in the ISR {state.isr} of {topic}-{number}, epoch {state.leader_epoch}, with"
+                    f" {log.log_end_offset} of {committed.end} committed records"
+                )
+
+    def _state(self, topic: str, number: int) -> PartitionStateNode | None:
+        path = paths.partition_state_path(topic, number)
+        try:
+            data, stat = self._observer.get(path)
+        except NoNodeError:
+            return None
+        known, seen = self._states.get(path), (stat.created_id, stat.modified_id)
+        if known is not None and known[0] == seen:
+            return known[1]
+        state = PartitionStateNode.decode(data)
+        if known is not None and known[0][0] == stat.created_id and state.leader_epoch < known[1].leader_epoch:
+            self._wrong(f"{topic}-{number}: epoch {known[1].leader_epoch} was followed by {state.leader_epoch}")
+        self._world.note(f"{topic}-{number}: leader {state.leader}, epoch {state.leader_epoch}, ISR {state.isr}")
+        self._states[path] = (seen, state)
+        return state
+
+    # --- groups ----------------------------------------------------------------------------------------------
+
+    def owned(self, group: str, generation: int, member: str, places: Sequence[Place]) -> None:
+        """A member was told that these are its own."""
+        owners = self._owners.setdefault((group, generation), {})
+        for place in places:
+            if owners.setdefault(place, member) != member:
+                self._wrong(f"{place} is {member}'s and {owners[place]}'s in generation {generation} of {group}")
+
+    # --- at rest ---------------------------------------------------------------------------------------------
+
+    def are_replicas_equal(self) -> bool:
+        """Whether all replicas have all there is, and know that it is committed."""
+        for key in self._present():
+            state, logs = self._state(*key[:2]), self._logs(key)
+            ends = {(each.log_end_offset, each.high_watermark) for each in logs}
+            if state is None or state.leader < 0 or len(state.isr) < _REPLICAS or len(logs) < _REPLICAS:
+                return False
+            if len(ends) != 1 or len(set(*ends)) != 1:
+                return False
+        return True
+
+    def check_at_rest(self) -> None:
+        """Every replica has what is committed, from its first byte on."""
+        for key in self._present():
+            for log in self._logs(key):
+                self._compare(f"at rest: {log.name}", log, self._committed[key], 0, self._committed[key].end)
+
+    def _present(self) -> list[Key]:
+        """The partitions of topics that are there: not deleted, nor made anew since."""
+        return [key for key in self._committed if self._topic_ids.get(key[0]) == key[2]]
+
+    def _read_topic_ids(self) -> dict[str, bytes]:
+        if self._observer.exists(paths.TOPICS) is None:
+            return {}
+        return {
+            topic: TopicNode.decode(self._observer.get(paths.topic_path(topic))[0]).topic_id.bytes
+            for topic in self._observer.children(paths.TOPICS)
+        }
+
+    def _logs(self, key: Key) -> list[PartitionLog]:
+        """The logs of a partition on all machines that are up."""
+        found = [self._log(machine, key) for machine in self._world.machines]
+        return [log for log in found if log is not None]
+
+    def _log(self, machine: Machine, key: Key) -> PartitionLog | None:
+        """A machine's log of a partition, if its broker is up and has it."""
+        logs = getattr(machine.broker, "logs", None)
+        log: PartitionLog | None = None if logs is None else logs.get(*key[:2])
+        return log if log is not None and log.topic_id.bytes == key[2] else None
+
+    def leader_log(self, place: Place) -> PartitionLog:
+        """The log of who leads a partition."""
+        state = self._state(*place)
+        assert state is not None
+        machine = next(each for each in self._world.machines if each.broker_id == state.leader)
+        log = self._log(machine, next(key for key in self._present() if key[:2] == place))
+        assert log is not None
+        return log
+
+    def _wrong(self, what: str) -> None:
+        self._world.violated(what)
+
+
+def read_all(log: PartitionLog, start: int, end: int) -> bytes:
+    """The batches between two offsets, from all segments."""
+    parts = []
+    while start < end:
+        data = log.read_to_end(start, _CHUNK_BYTES)
+        for position, header in scan_headers(data):
+            if header.base_offset < end:
+                parts.append(data[position : position + header.size_bytes])
+            start = header.next_offset
+    return b"".join(parts)

@@ -1,0 +1,186 @@
+"""A machine of a simulated cluster: a disk, a clock that may be wrong, and a broker that is started, killed, paused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from millrace.config.broker import BrokerConfig, Listener
+from millrace.errors import MillraceError
+from millrace_broker.broker import Broker
+
+from ..coordinators import make_durable
+from ..disk import SimulatedDisk
+from .ensemble import Ensemble, SimulatedStore
+from .loop import Process, VirtualLoop
+from .network import Network, SimulatedPeers
+
+_BASE_MS: Final = 1_700_000_000_000
+_PORT: Final = 9092
+_AGAIN_S: Final = 0.5
+"""A broker that could not start is started again after this time, as a supervisor does."""
+
+OPTIONS: Final = {
+    "zookeeper.connect": "zookeeper:2181",
+    "zookeeper.session.timeout.ms": "3000",
+    "zookeeper.connection.timeout.ms": "1",  # a thread that waits would stop the loop
+    "log.cleaner.enable": "false",
+    "controlled.shutdown.retry.backoff.ms": "300",
+    "controller.socket.timeout.ms": "2000",
+    "replica.lag.time.max.ms": "2000",
+    "replica.fetch.wait.max.ms": "300",
+    "replica.fetch.backoff.ms": "200",
+    "replica.socket.timeout.ms": "2000",
+    "replica.high.watermark.checkpoint.interval.ms": "1000",
+    "leader.imbalance.check.interval.seconds": "3",
+    "min.insync.replicas": "2",
+    "default.replication.factor": "3",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    "log.retention.ms": "-1",
+    "log.segment.bytes": "4000",
+    "log.index.size.max.bytes": "96",
+    "offsets.topic.segment.bytes": "4000",
+    "transaction.state.log.segment.bytes": "4000",
+    "log.segment.delete.delay.ms": "1000",
+}
+
+
+class MachineClock:
+    """The time as a machine has it. ``skew_ms``: how far its wall clock is ahead."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop: Final = loop
+        self.skew_ms = 0
+
+    def now_ms(self) -> int:
+        return _BASE_MS + round(self._loop.time() * 1000) + self.skew_ms
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+
+class Machine:
+    """One of the cluster's hosts. ``broker`` is the one that runs; None while none does.
+
+    ``on_open`` is called with each broker that has read its disk, before anybody speaks to it.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        loop: VirtualLoop,
+        network: Network,
+        ensemble: Ensemble,
+        directory: Path,
+        choose: random.Random,
+        *,
+        syncs: bool,
+    ) -> None:
+        self.broker_id: Final = broker_id
+        self.host: Final = f"broker-{broker_id}"
+        self.clock: Final = MachineClock(loop)
+        self.broker: Broker | None = None
+        self.process: Process | None = None
+        self.is_up = False
+        self.is_stopping = False
+        self.on_open: Callable[[Machine], None] = lambda _: None
+        self._loop: Final = loop
+        self._network: Final = network
+        self._ensemble: Final = ensemble
+        self._choose: Final = choose
+        self._lives = 0
+        self._kept: Final[list[Any]] = []
+        """All brokers and processes there were: nothing of the dead is to be collected during a run."""
+        self._config: Final = BrokerConfig.load(
+            {
+                **OPTIONS,
+                "broker.id": str(broker_id),
+                "broker.rack": f"rack-{broker_id % 2}",
+                "log.dirs": str(directory),
+                "log.flush.before.ack": str(syncs).lower(),
+            }
+        )
+        self.disk = SimulatedDisk(seed=choose.randrange(2**32))
+        self.disk.now_ms = self.clock.now_ms
+        make_durable(self.disk, directory)
+
+    def start(self) -> None:
+        """Start a broker on what is on the disk."""
+        assert self.broker is None, "one runs already"
+        self._lives += 1
+        process = self.process = Process(f"{self.host}.{self._lives}")
+        store = SimulatedStore(self._ensemble, self.host, process)
+        process.context.run(self._make, process, store)
+
+    def _make(self, process: Process, store: SimulatedStore) -> None:
+        peers = SimulatedPeers(self._network, self.host)
+        self.broker = broker = Broker(self._config, clock=self.clock, files=self.disk, peers=peers, store=store)
+        self._kept.append((process, broker, store))
+        task = self._loop.create_task(self._run(process, broker), name=process.name)
+        process.kept.append(task)
+
+    async def _run(self, process: Process, broker: Broker) -> None:
+        """What ``server.BrokerServer`` does, but for the listeners."""
+        try:
+            await broker.open()
+            address = Listener(self.host, _PORT)
+            broker.reached_at(address, 0)
+            self.on_open(self)
+            self._network.listen(self.host, process, broker)
+            await broker.announce(address)
+            self.is_up = True
+            await broker.failed.wait()
+        except MillraceError:
+            await asyncio.sleep(_AGAIN_S)
+        self._loop.call_soon(self._start_again, process, context=_SUPERVISOR.context)
+
+    def _start_again(self, process: Process) -> None:
+        if self.process is process:
+            self.kill()
+            self.start()
+
+    def kill(self) -> None:
+        """The broker's process dies; the operating system keeps what was written."""
+        self._end(self.disk.after_kill())
+
+    def lose_power(self) -> None:
+        """The machine goes off: of what was not synced, anything may be gone."""
+        self._end(self.disk.after_power_loss(self._choose))
+
+    def _end(self, disk: SimulatedDisk) -> None:
+        assert self.process is not None
+        self._loop.kill(self.process)
+        self.disk, self.broker, self.process = disk, None, None
+        self.is_up = self.is_stopping = False
+
+    async def stop(self) -> None:
+        """Stop the broker as ``server.BrokerServer.stop`` does, and have it started again.
+
+        To be called in the broker's process.
+        """
+        broker, process = self.broker, self.process
+        assert broker is not None
+        self.is_stopping = True
+        await broker.leave()
+        with contextlib.suppress(MillraceError):
+            await broker.close()
+        self._loop.call_soon(self._stopped, process, context=_SUPERVISOR.context)
+
+    def _stopped(self, process: Process) -> None:
+        if self.process is process:
+            self.kill()
+            self._loop.call_later(_AGAIN_S, self._start_unless_running, context=_SUPERVISOR.context)
+
+    def _start_unless_running(self) -> None:
+        if self.broker is None:
+            self.start()
+
+
+_SUPERVISOR: Final = Process("supervisor")

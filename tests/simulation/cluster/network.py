@@ -1,0 +1,175 @@
+"""The network of a simulated cluster: calls between processes, with delay, loss, overtaking and cut links.
+
+A call is a request and an answer, each a message of bytes that takes a time of its own, so that calls overtake each
+other. What is lost or meets a cut link is not told: the caller learns after a while that the connection broke, or
+waits until its time is up. Who calls a dead process is refused at once, as by a host without a listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message_factory import GetMessageClass
+
+from millrace.errors import BrokerUnavailableError, MillraceError, RequestTimedOutError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api import Call, in_progress, known_error
+from millrace_broker.broker import Broker
+from millrace_broker.limits import Lease
+from millrace_broker.listening import UNARY_METHODS
+from millrace_broker.peers import Peers
+
+from .loop import Process, VirtualLoop, current
+
+_ANSWERS: Final = {
+    method.name: GetMessageClass(method.output_type) for method in pb.DESCRIPTOR.services_by_name["Broker"].methods
+}
+_BREAKS_S: Final = (0.05, 2.0)
+"""After so long it is seen that a connection is broken."""
+
+
+@dataclass(eq=False, slots=True)
+class _Pending:
+    """A call under way. ``answer``: the caller's future, of bytes."""
+
+    name: str
+    request: bytes
+    source: str
+    target: str
+    answer: asyncio.Future[bytes]
+    caller: Process
+    task: asyncio.Task[None] | None = None
+
+
+class Network:
+    """Who listens where, and how the links are. Hosts are names; ``listen`` is called again by each new life."""
+
+    def __init__(self, loop: VirtualLoop, choose: random.Random) -> None:
+        self._loop: Final = loop
+        self._choose: Final = choose
+        self._listeners: Final[dict[str, tuple[Process, Broker]]] = {}
+        self.cut: Final[set[tuple[str, str]]] = set()
+        """Links that carry nothing, by where they come from and where they go to."""
+        self.loss = 0.0
+        self.slow = 0.0
+        """How likely a message is lost, or takes up to ``slow_s``."""
+        self.slow_s = 0.3
+
+    def listen(self, host: str, process: Process, broker: Broker) -> None:
+        """Answer calls to a host by this broker."""
+        self._listeners[host] = (process, broker)
+
+    def is_open(self, source: str, target: str) -> bool:
+        """Whether messages go from one to the other."""
+        return (source, target) not in self.cut
+
+    async def call(self, source: str, target: str, name: str, request: bytes, timeout_s: float) -> bytes:
+        """Call a host. Raises its error, ``BrokerUnavailableError``, ``RequestTimedOutError``."""
+        caller = current.get()
+        assert caller is not None, "calls are made by processes"
+        pending = _Pending(name, request, source, target, self._loop.create_future(), caller)
+        self._send(source, target, lambda: self._arrive(pending), pending)
+        try:
+            return await asyncio.wait_for(pending.answer, timeout_s)
+        except asyncio.CancelledError:
+            self._send(source, target, lambda: self._abandon(pending))
+            raise
+        except TimeoutError:
+            self._send(source, target, lambda: self._abandon(pending))
+            raise RequestTimedOutError(f"{target} did not answer {name} in {timeout_s} s") from None
+
+    # --- messages --------------------------------------------------------------------------------------------
+
+    def _send(self, source: str, target: str, arrive: Callable[[], None], call: _Pending | None = None) -> None:
+        """Let a message arrive; or let the caller of ``call`` know one day that it does not."""
+        if not self.is_open(source, target) or self._choose.random() < self.loss:
+            if call is not None and self._choose.random() < 0.7:
+                self._loop.call_later(self._choose.uniform(*_BREAKS_S), self._break, call, context=call.caller.context)
+            return
+        delay_s = self._choose.uniform(0.0002, 0.0015)
+        if self._choose.random() < self.slow:
+            delay_s = self._choose.uniform(0, self.slow_s)
+        self._loop.call_later(delay_s, arrive, context=_NOBODY.context)
+
+    def _break(self, call: _Pending) -> None:
+        if not call.answer.done():
+            call.answer.set_exception(BrokerUnavailableError(f"the connection to {call.target} broke"))
+
+    def _arrive(self, call: _Pending) -> None:
+        if not self.is_open(call.source, call.target):
+            return
+        process, broker = self._listeners.get(call.target, (None, None))
+        if process is None or broker is None or process.is_dead:
+            self._send(call.target, call.source, lambda: self._tell(call, self._break), call)
+            return
+        self._loop.call_soon(self._begin, call, broker, context=process.context)
+
+    def _tell(self, call: _Pending, how: Callable[..., None], *args: Any) -> None:
+        self._loop.call_soon(how, call, *args, context=call.caller.context)
+
+    def _begin(self, call: _Pending, broker: Broker) -> None:
+        call.task = self._loop.create_task(self._handle(call, broker), name=f"{call.name} from {call.source}")
+
+    async def _handle(self, call: _Pending, broker: Broker) -> None:
+        method = UNARY_METHODS[call.name.encode()]
+        in_progress.set(f"{call.name} from {call.source}")
+        lease = Lease(broker.response_bytes)
+        answer: bytes | MillraceError
+        try:
+            handling = Call(peer=f"ipv4:10.0.0.1:{call.source}", is_local=False, response_lease=lease)
+            response: Any = await method.handler(broker, method.request.FromString(call.request), handling)
+            answer = response.SerializeToString()
+        except Exception as error:  # noqa: BLE001 - every error ends the call with its number
+            answer = known_error(error)
+        finally:
+            lease.release()
+        self._send(call.target, call.source, lambda: self._tell(call, self._answer, answer), call)
+
+    def _answer(self, call: _Pending, answer: bytes | MillraceError) -> None:
+        if call.answer.done():
+            return
+        if isinstance(answer, bytes):
+            call.answer.set_result(answer)
+        else:
+            call.answer.set_exception(answer)
+
+    def _abandon(self, call: _Pending) -> None:
+        """The caller waits no more: so does the handler."""
+        if call.task is not None and not call.task.done():
+            self._loop.call_soon(call.task.cancel, context=self._loop.owner(call.task).context)
+
+
+_NOBODY: Final = Process("network")
+
+
+class SimulatedPeers(Peers):
+    """A broker's way to the others, over the simulated network: an address's host is a name there."""
+
+    def __init__(self, network: Network, host: str) -> None:
+        super().__init__()
+        self._network: Final = network
+        self._host: Final = host
+        self._hosts: Final[dict[int, str]] = {}
+
+    def know(self, broker_id: int, host: str, port: int) -> None:
+        self._hosts[broker_id] = host
+
+    def forget(self, broker_id: int) -> None:
+        self._hosts.pop(broker_id, None)
+
+    async def call(self, broker_id: int, name: str, request: Any, *, timeout_s: float, decode: Any = None) -> Any:
+        host = self._hosts.get(broker_id)
+        if host is None:
+            raise BrokerUnavailableError(f"broker {broker_id} is not alive, as far as is known here")
+        data = await self._network.call(self._host, host, name, request.SerializeToString(), timeout_s)
+        return (decode or _ANSWERS[name].FromString)(data)
+
+
+async def ask(network: Network, source: str, target: str, request: Any, *, timeout_s: float) -> Any:
+    """Make a call as a client does: the request's class says which."""
+    name = type(request).__name__.removesuffix("Request")
+    return _ANSWERS[name].FromString(await network.call(source, target, name, request.SerializeToString(), timeout_s))

@@ -1,0 +1,322 @@
+"""A simulated cluster with its clients, from a seed: what happens in it, and what must hold at every moment.
+
+``World.run`` lets machines, clients and faults work for a while, then mends everything, waits until all is at rest,
+and looks at what is left. After each instant in which something was done (a *step*) ``Invariants`` look at all brokers.
+Whatever is wrong ends the run with ``ViolationError``, which says seed, step, time, and what happened last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import random
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+from millrace.errors import MillraceError
+from millrace.protocol import millrace_pb2 as pb
+
+from ...histories.checker import anomalies, processing_anomalies
+from ...histories.history import Commits, History, Outcome, Place, Poll, Read, Send, Write
+from .admin import Administrator
+from .clients import Client, check, committed_reads
+from .ensemble import Ensemble
+from .faults import Faults
+from .groups import Member, Monitor, Transformer
+from .invariants import Invariants, read_all
+from .loop import START_S, Process, VirtualLoop, current
+from .machine import Machine
+from .network import Network, ask
+from .producers import Transactor, Writer
+
+INPUT: Final = "in"
+OUTPUT: Final = "out"
+_PARTITIONS: Final = 2
+_REST_S: Final = 60.0
+"""After so long without faults a cluster has to be at rest."""
+_EVENTS_KEPT: Final = 40
+
+
+class ViolationError(AssertionError):
+    """Something that must not be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a seed draws first: how large the cluster is, for how long there are faults, how brokers die."""
+
+    brokers: int
+    seconds: float
+    syncs: bool
+
+    @classmethod
+    def draw(cls, choose: random.Random) -> Plan:
+        return cls(brokers=choose.choice([3, 3, 4]), seconds=choose.uniform(6, 16), syncs=choose.random() < 0.5)
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, seed: int, directory: Path) -> None:
+        self.seed: Final = seed
+        self.choose: Final = random.Random(seed)
+        self.plan: Final = Plan.draw(self.choose)
+        self.loop: Final = VirtualLoop(self._random("threads"))
+        self.network: Final = Network(self.loop, self._random("network"))
+        self.ensemble: Final = Ensemble(self.loop, self.network, self._random("zookeeper"), session_timeout_s=3.0)
+        self.broker_ids: Final = list(range(1, self.plan.brokers + 1))
+        self.machines: Final = [self._machine(each, directory) for each in self.broker_ids]
+        self.places: Final = [Place(INPUT, number) for number in range(_PARTITIONS)]
+        self.outputs: Final = [Place(OUTPUT, number) for number in range(_PARTITIONS)]
+        self.is_over = False
+        self.events: Final[deque[str]] = deque(maxlen=_EVENTS_KEPT)
+        self.trace: Final = hashlib.sha256()
+        self.invariants: Final = Invariants(self)
+        self.faults: Final = Faults(self)
+        self._violation: str | None = None
+        self._writes: Final[list[Write]] = []
+        self._polls: Final[list[Poll]] = []
+        self._commits: Final[list[Commits]] = []
+
+    def _random(self, name: str) -> random.Random:
+        return random.Random(f"{self.seed} {name}")
+
+    def _machine(self, broker_id: int, directory: Path) -> Machine:
+        own = directory / str(broker_id)
+        own.mkdir(parents=True)
+        choose = self._random(f"machine {broker_id}")
+        return Machine(broker_id, self.loop, self.network, self.ensemble, own, choose, syncs=self.plan.syncs)
+
+    # --- what happens ----------------------------------------------------------------------------------------
+
+    @property
+    def now_ns(self) -> int:
+        return round(self.loop.time() * 1e9)
+
+    @property
+    def now_ms(self) -> int:
+        """What a clock shows that is right."""
+        return self.machines[0].clock.now_ms() - self.machines[0].clock.skew_ms
+
+    def note(self, what: str) -> None:
+        """Something happened that is worth knowing when the run fails."""
+        line = f"{self.loop.time() - START_S:9.4f}  {what}"
+        self.trace.update(line.encode())
+        self.events.append(line)
+
+    def violated(self, what: str) -> None:
+        """Something is wrong: the run ends with this step."""
+        if self._violation is None:
+            self._violation = what
+            self.note(what)
+
+    def begin(
+        self, process: str, number: int, values: Sequence[tuple[Place, str]], *, is_transaction: bool = False
+    ) -> int:
+        """A client is about to write these; returns what ``ended`` takes."""
+        sends = tuple(Send(place, value) for place, value in values)
+        self._writes.append(Write(process, number, is_transaction, sends, Outcome.UNKNOWN))
+        return len(self._writes) - 1
+
+    def committing(self, write: int) -> None:
+        self._writes[write] = replace(self._writes[write], commit_ns=self.now_ns)
+
+    def ended(self, write: int, outcome: Outcome, offsets: Sequence[int | None] = ()) -> None:
+        known = self._writes[write]
+        sends = known.sends
+        if offsets:
+            sends = tuple(each._replace(offset=offset) for each, offset in zip(sends, offsets, strict=True))
+        self._writes[write] = replace(known, outcome=outcome, sends=sends)
+
+    def acknowledged(self, place: Place, offset: int, values: Sequence[str]) -> None:
+        """A producer was told that its records are on all replicas in sync."""
+        self.invariants.acknowledged(place, offset, values)
+
+    def polled(self, process: str, assignment: int, reads: Sequence[Read]) -> None:
+        if reads:
+            self._polls.append(Poll(process, assignment, self.now_ns, tuple(reads)))
+
+    def committed(self, asked_ns: int, offsets: dict[Place, int]) -> None:
+        self._commits.append(Commits(asked_ns, offsets))
+
+    # --- running ---------------------------------------------------------------------------------------------
+
+    def run(self) -> str:
+        """Run the seed; returns a digest of what happened. Raises ``ViolationError``."""
+        with self._no_chance(), self._watched_log():
+            asyncio.set_event_loop(self.loop)
+            self.loop.on_quiet = self._step
+            driver = Process("driver")
+            task = driver.context.run(self.loop.create_task, self._drive())
+            try:
+                self.loop.run_until_complete(task)
+            except (AssertionError, MillraceError) as error:
+                raise ViolationError(self._report(str(error) or repr(error))) from error
+            finally:
+                self._let_go()
+        return self.trace.hexdigest()
+
+    def _report(self, what: str) -> str:
+        events = "\n".join(self.events)
+        return (
+            f"seed {self.seed}, step {self.loop.turns}, {self.loop.time() - START_S:.4f} s: {what}\n"
+            f"{self.plan}\nlast events:\n{events}"
+        )
+
+    def _step(self) -> None:
+        if self._violation is not None:
+            raise AssertionError(self._violation)
+        self.invariants.check()
+        self.faults.step()
+
+    async def _drive(self) -> None:
+        for machine in self.machines:
+            machine.start()
+        await self._until(lambda: all(each.is_up for each in self.machines), "the cluster is up")
+        await self._create_topics()
+        clients = self._clients()
+        tasks = [each.process.context.run(self.loop.create_task, each.work()) for each in clients]
+        self.faults.begin()
+        await asyncio.sleep(self.plan.seconds)
+        await self.faults.end()
+        self.note("no more faults")
+        await asyncio.sleep(2.0)
+        self.is_over = True
+        await self._until(lambda: all(task.done() for task in tasks), "clients have ended", tasks)
+        await asyncio.gather(*tasks)
+        await self._until(self.invariants.are_replicas_equal, "replicas are equal")
+        self.invariants.check_at_rest()
+        self._check_history()
+
+    async def _create_topics(self) -> None:
+        topics = [pb.NewTopic(name=name, num_partitions=_PARTITIONS, replication_factor=3) for name in (INPUT, OUTPUT)]
+        request = pb.CreateTopicsRequest(topics=topics, timeout_ms=5_000)
+        answer: pb.CreateTopicsResponse = await ask(self.network, "driver", "broker-1", request, timeout_s=10)
+        for result in answer.results:
+            check(result.error)
+
+    def _clients(self) -> list[Client]:
+        return [
+            Writer(self, "writer-1"),
+            Writer(self, "writer-2"),
+            Transactor(self, "transactor-1"),
+            Transactor(self, "transactor-2"),
+            Transformer(self, "transformer"),
+            Member(self, "member-1"),
+            Member(self, "member-2"),
+            Member(self, "member-3"),
+            Monitor(self, "monitor"),
+            Administrator(self, "administrator"),
+        ]
+
+    async def _until(self, condition: Any, what: str, tasks: Sequence[asyncio.Task[Any]] = ()) -> None:
+        deadline_s = self.loop.time() + _REST_S
+        while not condition():
+            for task in tasks:
+                if task.done() and task.exception() is not None:
+                    raise AssertionError(f"{task.get_name()} failed") from task.exception()
+            if self.loop.time() > deadline_s:
+                raise AssertionError(f"after {_REST_S:.0f} s without faults it is still not so: {what}")
+            await asyncio.sleep(0.1)
+
+    # --- in the end ------------------------------------------------------------------------------------------
+
+    def _check_history(self) -> None:
+        final = [read for place in (*self.places, *self.outputs) for read in self._final(place)]
+        history = History(tuple(self._writes), tuple(self._polls), tuple(self._commits))
+        found = anomalies(history, final)
+        inputs = [read.value for read in final if read.place.topic == INPUT]
+        outputs = [read.value for read in final if read.place.topic == OUTPUT]
+        found += processing_anomalies(inputs, outputs, is_finished=False)
+        if found:
+            listed = "\n".join(f"  {each.kind}: {each.what}" for each in found[:5])
+            raise AssertionError(f"{len(found)} anomalies in what clients did and saw:\n{listed}")
+
+    def _final(self, place: Place) -> list[Read]:
+        """Everything committed in a partition, as its leader has it."""
+        log = self.invariants.leader_log(place)
+        data = read_all(log, log.log_start_offset, log.log_end_offset)
+        aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+        assert log.last_stable_offset == log.log_end_offset, f"{place}: a transaction is still open"
+        return committed_reads(place, 0, data, aborted)[0]
+
+    # --- chance ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _no_chance(self) -> Iterator[None]:
+        """Have everything that asks for a random number get the seed's."""
+        chance = self._random("chance")
+        state = random.getstate()
+        random.seed(self.seed)
+        with (
+            mock.patch.object(os, "urandom", chance.randbytes),
+            mock.patch("millrace_broker.controller.assignment.random", _Seeded(chance)),
+            mock.patch("millrace_broker.metadata.registration.threading.Event.wait", return_value=False),
+        ):
+            try:
+                yield
+            finally:
+                random.setstate(state)
+
+    @contextmanager
+    def _watched_log(self) -> Iterator[None]:
+        """An error that nobody foresaw is a violation, whoever catches it."""
+        handler = _Watcher(self)
+        logger = logging.getLogger("millrace_broker")
+        logger.addHandler(handler)
+        propagates, logger.propagate = logger.propagate, False
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.propagate = propagates
+
+    def _let_go(self) -> None:
+        """Forget all without letting anything of it run."""
+        self.loop.set_exception_handler(lambda *_: None)
+        for machine in self.machines:
+            if machine.process is not None:
+                self.loop.kill(machine.process)
+        for task in asyncio.all_tasks(self.loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        asyncio.set_event_loop(None)
+        self.loop.close()
+
+
+class _Seeded:
+    """In place of the module ``random``, where somebody makes a generator of his own."""
+
+    def __init__(self, choose: random.Random) -> None:
+        self._choose: Final = choose
+
+    def Random(self) -> random.Random:  # noqa: N802 - the module's name for it
+        return random.Random(self._choose.random())
+
+
+class _Watcher(logging.Handler):
+    """Takes stack traces of errors that are none of ours for violations, unless a dead process logs them."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.WARNING)
+        self._world: Final = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = current.get()
+        if process is None or process.is_dead:
+            return
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, MillraceError):
+            where = error.__traceback__
+            while where is not None and where.tb_next is not None:
+                where = where.tb_next
+            at = "" if where is None else f" at {where.tb_frame.f_code.co_filename}:{where.tb_lineno}"
+            self._world.violated(f"{process.name}: unforeseen: {record.getMessage()}: {error!r}{at}")
+        elif record.levelno >= logging.ERROR:
+            self._world.note(f"{process.name}: {record.getMessage()[:150]}")
