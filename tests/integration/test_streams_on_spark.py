@@ -33,6 +33,7 @@ from millrace_streams import (
 )
 from millrace_streams import max as max_
 from millrace_streams import sum as sum_
+from millrace_streams.runners.spreading import PARTITIONS_MAX, places, spread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -286,3 +287,11 @@ def test_a_table_of_other_columns_is_not_touched(spark: SparkSession, tmp_path: 
 def test_explain_says_what_runs_where() -> None:
     plan = TopologyTestDriver(topology()).plan
     assert "stateful: transformWithState" in explain(plan)
+
+
+def test_spark_puts_the_places_of_buckets_where_they_are_said_to_be(spark: SparkSession) -> None:
+    buckets = spark.range(2 * len(places())).selectExpr("cast(id AS INT) AS bucket")
+    placed = buckets.select("bucket", spread(buckets["bucket"]).alias("place"))
+    rows = placed.selectExpr("bucket", "place", "pmod(hash(place), 64) AS partition").collect()
+    assert len({row.place for row in rows}) == len(rows)
+    assert all(row.partition == row.bucket % PARTITIONS_MAX for row in rows if row.bucket < len(places()))

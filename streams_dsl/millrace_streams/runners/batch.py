@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 from millrace_streams.compiler import explain
 from millrace_streams.graph import Topology
 from millrace_streams.runners.dead_letters import DEAD_LETTERS
-from millrace_streams.runners.output import count_outputs, limit_worker_threads, rows_by_name
+from millrace_streams.runners.output import limit_worker_threads
 from millrace_streams.runners.packing import PACKED_DDL
+from millrace_streams.runners.results import Results
 from millrace_streams.runners.sinks import BatchFunction, Sinks
 from millrace_streams.runners.source import Inputs, Job
+from millrace_streams.runners.spreading import PARTITIONS_MAX, spread, state_partitions
 from millrace_streams.runners.worker import BoundedRun
 
 if TYPE_CHECKING:
@@ -66,15 +68,16 @@ def run_batch(
         on_plan(explain(job.plan))
     sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch, dead_letters)
     sinks.prepare(spark, replaced=True)
-    results = bounded_results(job, spark).persist()
+    frame = bounded_results(job, spark).persist()
     try:
-        counts = count_outputs(results, job.plan)
-        sinks.write_all(results, counts)
+        results = Results.of(frame, job.plan, job.buckets)
+        sinks.write_all(results)
     finally:
-        results.unpersist()
+        frame.unpersist()
+    counts = results.counts
     return BatchResult(
         records=counts.records,
-        rows=rows_by_name(counts, job.plan),
+        rows=counts.by_name(job.plan),
         dropped=counts.dropped,
         dead_letters=counts.rows[DEAD_LETTERS],
     )
@@ -86,12 +89,12 @@ def bounded_results(job: Job, spark: SparkSession) -> DataFrame:
     defaults = {"startingOffsets": "earliest", "endingOffsets": "latest"}
     rows: list[DataFrame] = []
     waiting = job.packed(spark, streaming=False, defaults=defaults)
-    partitions = job.partitions or (1 if job.buckets == 1 else spark.sparkContext.defaultParallelism)
+    partitions = state_partitions(job.buckets, PARTITIONS_MAX)
     for program in job.programs():
         number = program.stage.number
         rows += [frame for first, frame in waiting if first == number]
         waiting = [(first, frame) for first, frame in waiting if first != number]
         whole = reduce(lambda one, other: one.unionByName(other), rows)
-        in_order = whole.repartition(partitions, "bucket").sortWithinPartitions("bucket", "sequence")
+        in_order = whole.repartition(partitions, spread(whole["bucket"])).sortWithinPartitions("bucket", "sequence")
         rows = [in_order.mapInArrow(BoundedRun(program), PACKED_DDL)]
     return reduce(lambda one, other: one.unionByName(other), [*rows, *(frame for _, frame in waiting)])

@@ -18,7 +18,8 @@ from millrace_streams.graph import DeltaSinkNode
 from millrace_streams.runners.dead_letters import DEAD_LETTERS, RECORDS, LetterRecords
 from millrace_streams.runners.dead_letters import LAYOUT as LETTERS
 from millrace_streams.runners.delta import ensure_table, overwrite, upsert
-from millrace_streams.runners.output import Counts, address, packed_of, spark_schema, unpacked
+from millrace_streams.runners.output import address, spark_schema
+from millrace_streams.runners.results import Results
 from millrace_streams.runners.topic_rows import OPAQUE_ROWS, OpaqueRows, check_opaque
 from millrace_streams.runners.worker import Sink, sinks_of
 from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE
@@ -38,7 +39,7 @@ class Target(Protocol):
         """Make ready before the first batch, or check what a batch job will replace. Raises what is wrong with it."""
         ...
 
-    def write(self, results: DataFrame, transaction: Transaction | None) -> None:
+    def write(self, results: Results, transaction: Transaction | None) -> None:
         """Take a micro-batch's rows, or without a transaction all rows of a batch job."""
         ...
 
@@ -55,13 +56,13 @@ class DeltaTarget:
         if not replaced:
             ensure_table(spark, self.path, spark_schema(self.sink.layout))
 
-    def write(self, results: DataFrame, transaction: Transaction | None) -> None:
+    def write(self, results: Results, transaction: Transaction | None) -> None:
         """Append, upsert, or replace all."""
         sink, layout = self.sink, self.sink.layout
         if transaction is None:
-            overwrite(unpacked(results, sink.name, layout), self.path)
+            overwrite(results.unpacked(sink.name, layout), self.path)
             return
-        rows = unpacked(results, sink.name, layout, sink.reserved)
+        rows = results.unpacked(sink.name, layout, sink.reserved)
         if layout.table:
             upsert(rows, self.path, layout.row_key, transaction, mark=TOMBSTONE if sink.deletes else None)
         else:
@@ -81,17 +82,16 @@ class TopicTarget:
         if is_opaque(self.topic, self.bootstrap_servers):
             check_opaque(self.sink.layout, self.sink.name, self.topic)
 
-    def write(self, results: DataFrame, transaction: Transaction | None) -> None:
+    def write(self, results: Results, transaction: Transaction | None) -> None:
         """Send the rows, in the order in which they came out of each bucket."""
         send(self._rows(results), self.topic, self.bootstrap_servers, transaction)
 
-    def _rows(self, results: DataFrame) -> DataFrame:
+    def _rows(self, results: Results) -> DataFrame:
         if not is_opaque(self.topic, self.bootstrap_servers):
-            return unpacked(results, self.sink.name, self.sink.layout, self.sink.reserved)
+            return results.unpacked(self.sink.name, self.sink.layout, self.sink.reserved)
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        rows = OpaqueRows(self.sink.layout)
-        return packed_of(results, self.sink.name).mapInArrow(rows, from_arrow_schema(OPAQUE_ROWS))
+        return results.mapped(self.sink.name, OpaqueRows(self.sink.layout), from_arrow_schema(OPAQUE_ROWS))
 
 
 def is_opaque(topic: str, bootstrap_servers: str) -> bool:
@@ -122,11 +122,11 @@ class DeadLetterTarget:
         if not is_opaque(self.topic, self.bootstrap_servers):
             raise TopologyError(f"dead_letters: {self.topic} is a typed topic; name one of bytes")
 
-    def write(self, results: DataFrame, transaction: Transaction | None) -> None:
+    def write(self, results: Results, transaction: Transaction | None) -> None:
         """Send the dead letters."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        rows = packed_of(results, DEAD_LETTERS).mapInArrow(LetterRecords(), from_arrow_schema(RECORDS))
+        rows = results.mapped(DEAD_LETTERS, LetterRecords(), from_arrow_schema(RECORDS))
         send(rows, self.topic, self.bootstrap_servers, transaction)
 
 
@@ -140,9 +140,9 @@ class FunctionTarget:
     def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
         """There is nothing to do."""
 
-    def write(self, results: DataFrame, transaction: Transaction | None) -> None:
+    def write(self, results: Results, transaction: Transaction | None) -> None:
         """Call it."""
-        rows = unpacked(results, self.sink.name, self.sink.layout, self.sink.reserved)
+        rows = results.unpacked(self.sink.name, self.sink.layout, self.sink.reserved)
         self.function(rows, 0 if transaction is None else transaction.version)
 
 
@@ -196,16 +196,16 @@ class Sinks:
         for target in self.targets.values():
             target.prepare(spark, replaced=replaced)
 
-    def write(self, results: DataFrame, counts: Counts, query_id: str | None, batch_id: int) -> None:
+    def write(self, results: Results, query_id: str | None, batch_id: int) -> None:
         """Write a micro-batch to all sinks that it has rows for."""
         for name, target in self.targets.items():
-            if counts.rows[name]:
+            if results.counts.rows[name]:
                 target.write(results, Transaction(application=f"{query_id}/{name}", version=batch_id))
 
-    def write_all(self, results: DataFrame, counts: Counts) -> None:
+    def write_all(self, results: Results) -> None:
         """Write what a batch job came to: tables are replaced, topics get it added."""
         for name, target in self.targets.items():
-            if counts.rows[name] or isinstance(target, DeltaTarget):
+            if results.counts.rows[name] or isinstance(target, DeltaTarget):
                 target.write(results, None)
 
 

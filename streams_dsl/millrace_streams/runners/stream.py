@@ -25,10 +25,12 @@ from millrace_streams.compiler import explain
 from millrace_streams.errors import IncompatibleStateError
 from millrace_streams.graph import Topology
 from millrace_streams.runners.dead_letters import DEAD_LETTERS
-from millrace_streams.runners.output import count_outputs, limit_worker_threads, rows_by_name
+from millrace_streams.runners.output import limit_worker_threads
 from millrace_streams.runners.packing import OUT, PACKED_DDL, Packed
+from millrace_streams.runners.results import Results
 from millrace_streams.runners.sinks import BatchFunction, Sinks
 from millrace_streams.runners.source import Inputs, Job
+from millrace_streams.runners.spreading import spread, state_partitions
 from millrace_streams.runners.state import load, writes
 from millrace_streams.runners.worker import Program, total_dropped
 from millrace_streams.steps.task import Task
@@ -150,7 +152,7 @@ def streaming_results(job: Job, spark: SparkSession) -> DataFrame:
         rows += [frame for first, frame in waiting if first == number]
         waiting = [(first, frame) for first, frame in waiting if first != number]
         whole = reduce(lambda one, other: one.unionByName(other), rows)
-        task = whole.groupBy("bucket").transformWithState(
+        task = whole.groupBy(spread(whole["bucket"]).alias("bucket")).transformWithState(
             PackedTask(program), PACKED_DDL, outputMode="update", timeMode="none"
         )
         rows = [task]
@@ -182,7 +184,7 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
             else:
                 yield Row(**packed._asdict())
         if own:
-            for packed in self._run(own, key[0]):
+            for packed in self._run(own, own[0].bucket):
                 yield Row(**packed._asdict())
 
     def _run(self, runs: list[Packed], bucket: int) -> Iterator[Packed]:
@@ -230,23 +232,23 @@ class _Writer:
 
     def __init__(self, job: Job, sinks: Sinks, on_batch: Callable[[BatchReport], None]) -> None:
         self._plan = job.plan
+        self._buckets = job.buckets
         self._sinks = sinks
         self._on_batch = on_batch
 
-    def __call__(self, results: DataFrame, batch_id: int) -> None:
-        # The task must run once, and whole, whatever the sinks read of it: its state is committed by that run.
-        results = results.persist()
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        frame = frame.persist()
         try:
-            counts = count_outputs(results, self._plan)
-            self._sinks.write(results, counts, query_id_of(results.sparkSession), batch_id)
+            results = Results.of(frame, self._plan, self._buckets)
+            self._sinks.write(results, query_id_of(frame.sparkSession), batch_id)
         finally:
-            results.unpersist()
-        rows = rows_by_name(counts, self._plan)
+            frame.unpersist()
+        counts = results.counts
         self._on_batch(
             BatchReport(
                 batch_id=batch_id,
                 records=counts.records,
-                rows=rows,
+                rows=counts.by_name(self._plan),
                 dropped=counts.dropped,
                 dead_letters=counts.rows[DEAD_LETTERS],
             )
@@ -257,13 +259,13 @@ class _Writer:
 def _state_settings(spark: SparkSession, partitions: int) -> Iterator[None]:
     """Settings that a query takes over when it starts: RocksDB with a changelog, a fitting number of state partitions.
 
-    That number is fixed for the life of the checkpoint; more than there are buckets would stay empty.
+    That number is fixed for the life of the checkpoint. More than there are buckets would stay empty, more than there
+    are cores would have to wait, and each costs some of every micro-batch's time.
     """
-    cores = spark.sparkContext.defaultParallelism
     settings = {
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        "spark.sql.shuffle.partitions": str(min(partitions, 2 * cores)),
+        "spark.sql.shuffle.partitions": str(state_partitions(partitions, spark.sparkContext.defaultParallelism)),
     }
     before = {setting: spark.conf.get(setting, None) for setting in settings}
     for setting, value in settings.items():

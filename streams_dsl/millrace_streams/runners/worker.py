@@ -230,7 +230,7 @@ class SourceRun:
             return
         decoded = cast("pl.DataFrame", pl.from_arrow(pa.Table.from_batches(batches)))
         decoded = decoded.with_columns(pl.col(TIMESTAMP).dt.timestamp("ms"))
-        for (partition,), run in decoded.partition_by(PARTITION, as_dict=True, maintain_order=True).items():
+        for partition, run in _by_partition(decoded):
             first = Packed(OUT, partition, records=run.height)
             for row in self._run(run, partition):
                 if row.rows or row.dropped:
@@ -296,6 +296,16 @@ class SourceRun:
         program = self.program
         layouts = {head: self.reader.operators[-1].result if self.reader.operators else self.reader.layout}
         return arrive({head: frame}, layouts, program.topic_of, partition, program.steps.fork_count)
+
+
+def _by_partition(decoded: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
+    """Records partition by partition; those of one, as a topic's reader gives them, as they are."""
+    partitions = decoded[PARTITION]
+    if decoded.height and partitions.min() == partitions.max():
+        yield partitions[0], decoded
+        return
+    for (partition,), run in decoded.partition_by(PARTITION, as_dict=True, maintain_order=True).items():
+        yield partition, run
 
 
 def total_dropped(result: TaskResult) -> int:

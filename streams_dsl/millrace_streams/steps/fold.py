@@ -3,8 +3,7 @@
 Records of different keys have nothing to do with each other but stream time, and that is known before: the largest time
 so far. So the records of one input are folded group by group, a group being a key (and window): the store is asked
 once, a tight loop calls the user's function, and the results are put into the order of the records at the end. Several
-inputs (a cogroup) have stream times of their own, sessions and sliding windows depend on each other: these go record by
-record.
+inputs (a cogroup) have stream times of their own, and sliding windows depend on each other: these go record by record.
 """
 
 from __future__ import annotations
@@ -84,7 +83,6 @@ class FoldStep:
     operator: Operator
     kind: ClassVar[StoreKind] = "key_value"
     needs_value: ClassVar[bool] = True
-    in_groups: ClassVar[bool] = True
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
@@ -92,6 +90,11 @@ class FoldStep:
         node, layout = self.node, self.operator.result
         retention_ms = node.window.retention_ms if node.window is not None else 0
         return (StoreSpec(name=node.store, kind=self.kind, layout=layout, retention_ms=retention_ms),)
+
+    @property
+    def in_groups(self) -> bool:
+        """Whether the records of one input are folded key by key."""
+        return True
 
     @property
     def node(self) -> FoldNode:

@@ -1,14 +1,27 @@
-"""What Python functions fold together in sessions."""
+"""What Python functions fold together in sessions.
+
+Sessions of different keys have nothing to do with each other but time: up to when they are closed, and which can no
+longer be read, both known beforehand. So the records of one input are folded key by key: a key's sessions are fetched
+once and put back once, and those that came and went in between are never stored. Finals on close concern all keys at
+once, several inputs have stream times of their own: these go record by record.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Final
+from bisect import insort
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, NamedTuple
 
+import numpy as np
+
+from millrace_streams.graph import Fold
+from millrace_streams.steps.batch import TIMESTAMP, Batch, Rows
+from millrace_streams.steps.flow import Emitted, Output, Place
 from millrace_streams.steps.fold import Folding, FoldStep, begin, go_on
+from millrace_streams.steps.groups import group, rows_that_count
 from millrace_streams.stores import SessionStore
 from millrace_streams.stores.base import StoreKind
-from millrace_streams.windows import SessionWindows, Windowed
+from millrace_streams.windows import FOREVER_MS, SessionWindows, Windowed
 
 _TURNS_PER_EXPIRY: Final = 1024
 """Sessions that cannot be read any more are forgotten so often, that a large batch does not drag them along."""
@@ -25,15 +38,63 @@ class SessionWindowsStep(FoldStep):
 
     kind: ClassVar[StoreKind] = "session"
     needs_value: ClassVar[bool] = False
-    in_groups: ClassVar[bool] = False
+
+    @property
+    def in_groups(self) -> bool:
+        """Whether keys go one after the other."""
+        return not self.node.on_close
+
+    @property
+    def window(self) -> SessionWindows:
+        """The windows."""
+        window = self.node.window
+        assert isinstance(window, SessionWindows)
+        return window
+
+    def _fold_groups(self, batch: Batch, store: SessionStore, place: Place) -> Output:
+        counted = rows_that_count(batch, needs_value=self.needs_value)
+        out = Emitted(dropped=batch.height - len(counted))
+        closed_ms, oldest_ms = self._moments(batch, counted, store)
+        groups = group(batch, counted)
+        taken = batch.take(groups.rows)
+        turns, values, times = groups.rows.tolist(), taken.values, taken.times
+        first = 0
+        for key, end in zip(groups.keys, groups.ends, strict=True):
+            found = store.find(key, 0, FOREVER_MS)
+            sessions = _KeySessions(self, key, [_Session(each.end, each.start, value) for each, value in found], out)
+            for row in range(first, end):
+                turn = place.turn = turns[row]
+                sessions.add(turn, values[row], times[row], closed_ms[turn], oldest_ms[turn])
+            sessions.put_back(store, found)
+            first = end
+        if turns:
+            # Also where the newest session came to nothing.
+            store.numbers["newest_end"] = max(store.number("newest_end"), store.number("stream_time_0"))
+        self._expire(store)
+        return out.output(self.operator.result)
+
+    def _moments(self, batch: Batch, counted: Rows, store: SessionStore) -> tuple[list[int], list[int]]:
+        """At each row: before which end sessions are closed, and from which end on they can be read."""
+        times = batch.frame[TIMESTAMP].to_numpy()[counted]
+        stream_times = np.maximum.accumulate(np.append(store.number("stream_time_0"), times))
+        # The newest session ends with the newest record: one that is too late is no such.
+        newest_ends = np.maximum(stream_times[:-1], store.number("newest_end"))
+        store.numbers["stream_time_0"] = int(stream_times[-1])
+        moments = np.zeros((2, batch.height), dtype=np.int64)
+        moments[0, counted] = stream_times[1:] - self.window.grace_ms - self.window.gap_ms
+        moments[1, counted] = newest_ends - store.spec.retention_ms + 1
+        return moments[0].tolist(), moments[1].tolist()
 
     def fold_record(self, work: Folding, turn: int, stream_time_ms: int) -> None:
         """Merge the sessions that a record joins."""
-        store, window = work.store, self.node.window
-        assert isinstance(window, SessionWindows)
+        store, key, time_ms = work.store, work.keys[turn], work.times[turn]
         work.place.turn = turn
-        closed_ms = stream_time_ms - window.grace_ms - window.gap_ms
-        self._merge(work, window, turn, closed_ms)
+        closed_ms = stream_time_ms - self.window.grace_ms - self.window.gap_ms
+        gap_ms = self.window.gap_ms
+        found = store.find(key, time_ms - gap_ms, time_ms + gap_ms)
+        sessions = _KeySessions(self, key, [_Session(each.end, each.start, value) for each, value in found], work.out)
+        sessions.add(turn, work.values[turn], time_ms, closed_ms, store.oldest_ms, side=work.sides[turn])
+        sessions.put_back(store, found)
         if self.node.on_close:
             _emit_closed(work, turn, closed_ms)
         if turn % _TURNS_PER_EXPIRY == 0:
@@ -46,31 +107,79 @@ class SessionWindowsStep(FoldStep):
     def _expire(self, store: SessionStore) -> None:
         store.expire(until_ms=store.number("closed") if self.node.on_close else None)
 
-    def _merge(self, work: Folding, window: SessionWindows, turn: int, closed_ms: int) -> None:
-        node, store, out, key, time_ms = work.node, work.store, work.out, work.keys[turn], work.times[turn]
-        fold = node.folds[work.sides[turn]]
-        assert fold.merger is not None
-        found = store.find(key, time_ms - window.gap_ms, time_ms + window.gap_ms)
-        start = end = time_ms
-        for session, _ in found:
-            start, end = min(start, session.start), max(end, session.end)
+
+class _Session(NamedTuple):
+    """A session, in the order in which they are merged: by end."""
+
+    end: int
+    start: int
+    value: Any
+
+
+@dataclass(slots=True)
+class _KeySessions:
+    """The sessions of a key, by their ends, as records are added; what comes of it goes to ``out``."""
+
+    step: SessionWindowsStep
+    key: Any
+    kept: list[_Session]
+    out: Emitted
+    changed: set[tuple[int, int]] = field(default_factory=set)
+
+    def add(self, turn: int, value: Any, time_ms: int, closed_ms: int, oldest_ms: int, *, side: int = 0) -> None:
+        """Merge a record with the sessions within the gap, of those that end no earlier than ``oldest_ms``."""
+        node, gap_ms, key, out = self.step.node, self.step.window.gap_ms, self.key, self.out
+        found = self._near(max(time_ms - gap_ms, oldest_ms), time_ms + gap_ms)
+        start = min((time_ms, *(session.start for session in found)))
+        end = max((time_ms, *(session.end for session in found)))
         if end < closed_ms:
             out.dropped += 1
             return
+        fold = node.folds[side]
+        result = go_on(fold, key, value, self._merged(fold, found))
+        emits, widened = not node.on_close, (start, end) != (time_ms, time_ms)
+        for session in found:
+            self.kept.remove(session)
+            if emits and widened:
+                replaced = session.value if node.sends_old else None
+                out.add(turn, Windowed(key, session.start, session.end), None, session.end, replaced)
+        self.changed.add((start, end))
+        if result is not None:
+            insort(self.kept, _Session(end, start, result), key=_place)
+        if emits:
+            out.add(turn, Windowed(key, start, end), result, end)
+
+    def put_back(self, store: SessionStore, before: list[tuple[Windowed, Any]]) -> None:
+        """Store what has changed since the sessions were ``before``."""
+        now = {(session.start, session.end) for session in self.kept}
+        for replaced, _ in before:
+            if (replaced.start, replaced.end) not in now:
+                store.put(replaced, None)
+        for session in self.kept:
+            if (session.start, session.end) in self.changed:
+                store.put(Windowed(self.key, session.start, session.end), session.value)
+
+    def _near(self, earliest_end_ms: int, latest_start_ms: int) -> list[_Session]:
+        found = []
+        for session in reversed(self.kept):
+            if session.end < earliest_end_ms:
+                break
+            if session.start <= latest_start_ms:
+                found.append(session)
+        return found[::-1]
+
+    def _merged(self, fold: Fold, found: list[_Session]) -> Any:
+        """The aggregate of the sessions that become one."""
+        assert fold.merger is not None
         aggregate = begin(fold)
-        for _, value_before in found:
+        for session in found:
             first = fold.initializer is None and aggregate is None
-            aggregate = value_before if first else fold.merger(key, aggregate, value_before)
-        if (start, end) != (time_ms, time_ms):
-            for session, value_before in found:
-                store.put(session, None)
-                if not node.on_close:
-                    out.add(turn, session, None, session.end, value_before if node.sends_old else None)
-        result = go_on(fold, key, work.values[turn], aggregate)
-        merged = Windowed(key, start, end)
-        store.put(merged, result)
-        if not node.on_close:
-            out.add(turn, merged, result, end)
+            aggregate = session.value if first else fold.merger(self.key, aggregate, session.value)
+        return aggregate
+
+
+def _place(session: _Session) -> tuple[int, int]:
+    return session.end, session.start
 
 
 def _emit_closed(work: Folding, turn: int, closed_ms: int) -> None:

@@ -21,7 +21,11 @@ class SlidingWindowsStep(FoldStep):
     """The step of a ``FoldNode`` with sliding windows. One is closed when ``end + grace < stream time``."""
 
     kind: ClassVar[StoreKind] = "window"
-    in_groups: ClassVar[bool] = False
+
+    @property
+    def in_groups(self) -> bool:
+        """They depend on each other."""
+        return False
 
     @property
     def window(self) -> SlidingWindows:
