@@ -16,24 +16,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from millrace_streams import StreamsBuilder, Topology
-from millrace_streams.runners.batch import bounded_results
-from millrace_streams.runners.output import Counts
-from millrace_streams.runners.packing import OUT
-from millrace_streams.runners.source import Inputs, Job
-from millrace_streams.runners.stream import start
-from millrace_streams.steps.batch import Batch
-from millrace_streams.steps.chunks import unpack_frame
 
 from ..conformance import stream_cases
 from ..conformance.stream_cases import DRIVER_ALONE, QUIRKS, Script, expected_outputs, is_quirk, load_cases
+from .scripted_topologies import many_sources, outputs_on_spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -41,20 +33,7 @@ SEED = 39
 RUNNERS = ("stream", "batch")
 ON_BOTH = int(os.environ.get("SPARK_CASE_RUNNERS", "1")) > 1
 """Whether each case runs on both. Otherwise they take turns, which takes half the time."""
-MICRO_BATCHES = 3
 CASES_AT_ONCE = 64
-SETTINGS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false"}
-"""To make code for each of a hundred sources takes longer than to read their few records without."""
-ARROW = {"string": pa.string(), "long": pa.int64(), "integer": pa.int32(), "double": pa.float64()}
-COLUMNS = pa.schema(
-    [
-        ("topic", pa.string()),
-        *((f"{part}_{name}", data_type) for part in ("key", "value") for name, data_type in ARROW.items()),
-        ("__timestamp", pa.timestamp("us", tz="UTC")),
-        ("__offset", pa.int64()),
-        ("__sequence", pa.int64()),
-    ]
-)
 
 
 class SparkScript(Script):
@@ -95,69 +74,6 @@ def bundles(runner: str) -> Iterator[list[dict[str, Any]]]:
         yield bundle
 
 
-def files_of(cases: list[dict[str, Any]], directory: Path) -> None:
-    """A file for each micro-batch, with a part of each script."""
-    chance = random.Random(SEED)
-    parts: list[list[dict[str, Any]]] = [[] for _ in range(MICRO_BATCHES)]
-    for case in cases:
-        cuts = sorted(chance.choices(range(len(case["inputs"]) + 1), k=MICRO_BATCHES - 1))
-        offsets: dict[str, int] = {}
-        for sequence, record in enumerate(case["inputs"]):
-            types = case["topology"]["input_topics"][record["topic"]]
-            offset = offsets[record["topic"]] = offsets.get(record["topic"], -1) + 1
-            row = {
-                "topic": f"{case['name']}.{record['topic']}",
-                f"key_{types['key_type']}": record["key"],
-                f"value_{types['value_type']}": record["value"],
-                "__timestamp": record["timestamp_ms"] * 1000,
-                "__offset": offset,
-                "__sequence": sequence,
-            }
-            parts[sum(cut <= sequence for cut in cuts)].append(dict.fromkeys(COLUMNS.names) | row)
-    directory.mkdir(parents=True)
-    for number, rows in enumerate(parts):
-        path = directory / f"{number}.parquet"
-        pq.write_table(pa.Table.from_pylist(rows, COLUMNS), path)
-        # Spark takes files in the order of their times.
-        os.utime(path, (1000 + number, 1000 + number))
-
-
-def frames_of(cases: list[dict[str, Any]], whole: DataFrame) -> dict[str, DataFrame]:
-    """The topics' records by topic."""
-    return {
-        f"{case['name']}.{topic}": whole.where(whole["topic"] == f"{case['name']}.{topic}").selectExpr(
-            f"key_{types['key_type']} AS key",
-            f"value_{types['value_type']} AS value",
-            "__timestamp",
-            "__offset",
-            "__sequence",
-        )
-        for case in cases
-        for topic, types in case["topology"]["input_topics"].items()
-    }
-
-
-class Collected:
-    """Sinks that keep what they are given."""
-
-    def __init__(self) -> None:
-        self.payloads: dict[str, list[bytes]] = {}
-
-    def write(self, results: DataFrame, counts: Counts, query_id: str | None, batch_id: int) -> None:
-        for row in results.where(results["stage"] == OUT).select("target", "payload").collect():
-            self.payloads.setdefault(row["target"], []).append(row["payload"])
-
-    def by_topic(self, job: Job) -> dict[str, list[tuple[Any, Any, int]]]:
-        """Key, value and time of records, by topic, in order."""
-        found: dict[str, list[tuple[Any, Any, int]]] = {}
-        for node in job.plan.outputs:
-            records = found.setdefault(node.topic, [])  # type: ignore[union-attr]
-            for payload in self.payloads.get(node.name, []):
-                batch = Batch.of_frame(job.plan.layouts[node.name], unpack_frame(payload))
-                records += zip(batch.keys, batch.values, batch.times, strict=True)
-        return found
-
-
 class Outcomes:
     """What the cases give on Spark, found when it is first asked for."""
 
@@ -176,27 +92,9 @@ class Outcomes:
     def _all(self, runner: str) -> dict[str, list[tuple[Any, Any, int]]]:
         found = {}
         for number, cases in enumerate(bundles(runner)):
-            found |= self._outputs(runner, cases, self._directory / runner / str(number))
+            directory = self._directory / runner / str(number)
+            found |= outputs_on_spark(self._spark, runner, topology_of(cases), cases, directory, random.Random(SEED))
         return found
-
-    def _outputs(
-        self, runner: str, cases: list[dict[str, Any]], directory: Path
-    ) -> dict[str, list[tuple[Any, Any, int]]]:
-        source = directory / "in"
-        files_of(cases, source)
-        whole = self._spark.read.parquet(str(source))
-        if runner == "stream":
-            whole = self._spark.readStream.schema(whole.schema).option("maxFilesPerTrigger", 1).parquet(str(source))
-        job = Job.prepare(topology_of(cases), Inputs(frames=frames_of(cases, whole)))
-        collected = Collected()
-        if runner == "batch":
-            collected.write(bounded_results(job, self._spark), Counts(records=0, rows={}, dropped=0), None, 0)
-        else:
-            checkpoint = str(directory / "checkpoint")
-            query = start(job, collected, self._spark, checkpoint=checkpoint, available_now=True)  # type: ignore[arg-type]
-            query.awaitTermination()
-            assert query.exception() is None
-        return collected.by_topic(job)
 
 
 @pytest.fixture(scope="module")
@@ -205,12 +103,8 @@ def outcomes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> I
 
     # Workers cannot import it: what it defines travels by value.
     cloudpickle.register_pickle_by_value(stream_cases)
-    before = {name: spark.conf.get(name) for name in SETTINGS}
-    for name, value in SETTINGS.items():
-        spark.conf.set(name, value)
-    yield Outcomes(spark, tmp_path_factory.mktemp("conformance"))
-    for name, found in before.items():
-        spark.conf.set(name, found)
+    with many_sources(spark):
+        yield Outcomes(spark, tmp_path_factory.mktemp("conformance"))
 
 
 def marked_cases() -> Iterator[Any]:

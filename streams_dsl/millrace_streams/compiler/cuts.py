@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from millrace_streams.compiler.check import CheckedTopology
+from millrace_streams.compiler.layouts import layout_of
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph import (
     AggregateNode,
@@ -13,6 +14,7 @@ from millrace_streams.graph import (
     GroupTableNode,
     Node,
     RepartitionNode,
+    SourceNode,
     StreamStreamJoinNode,
     StreamTableJoinNode,
     TableFoldNode,
@@ -35,30 +37,42 @@ _NEED_BUCKETS: Final = (
 
 
 def cut(checked: CheckedTopology) -> Topology:
-    """Put a ``RepartitionNode`` before each node whose input's key does not decide the bucket."""
-    nodes: list[Node] = []
-    topics: dict[tuple[str, bool], str] = {}
+    """Put a ``RepartitionNode`` before each node whose input's key does not decide the bucket.
+
+    What comes behind a node that is put in lies in the buckets of its key, so layouts are found anew on the way.
+    """
+    cutter = _Cutter(checked)
     for node in checked.topology.nodes:
-        parents = list(node.parents)
-        for place, given in enumerate(checked.inputs_of(node)):
-            if not _moves(node, place, given):
-                continue
-            keep_null_keys = _keeps_null_keys(node, place)
-            identity = (parents[place], keep_null_keys)
-            if identity not in topics:
-                _check_order(node, checked, parents[place])
-                topics[identity] = f"{parents[place]}-repartition{'-nulls' if keep_null_keys else ''}"
-                nodes.append(
-                    RepartitionNode(
-                        name=topics[identity],
-                        parents=(parents[place],),
-                        topic=topics[identity],
-                        keep_null_keys=keep_null_keys,
-                    )
-                )
-            parents[place] = topics[identity]
-        nodes.append(with_parents(node, tuple(parents)))
-    return Topology(tuple(nodes))
+        parents = [cutter.moved(node, place, parent) for place, parent in enumerate(node.parents)]
+        cutter.add(with_parents(node, tuple(parents)))
+    return Topology(tuple(cutter.nodes))
+
+
+class _Cutter:
+    """The nodes so far, with those that were put in, and what each gives."""
+
+    def __init__(self, checked: CheckedTopology) -> None:
+        self.nodes: list[Node] = []
+        self._checked = checked
+        self._layouts: dict[str, Layout] = {}
+
+    def add(self, node: Node) -> None:
+        """Take a node whose parents were taken."""
+        given = tuple(self._layouts[parent] for parent in node.parents)
+        is_source = isinstance(node, SourceNode)
+        self._layouts[node.name] = self._checked.layouts[node.name] if is_source else layout_of(node, given)
+        self.nodes.append(node)
+
+    def moved(self, node: Node, place: int, parent: str) -> str:
+        """The node that gives a parent's rows where ``node`` needs them: the parent, or one that moves them."""
+        if not _moves(node, place, self._layouts[parent]):
+            return parent
+        keep_null_keys = _keeps_null_keys(node, place)
+        topic = f"{parent}-repartition{'-nulls' if keep_null_keys else ''}"
+        if topic not in self._layouts:
+            _check_order(node, self._checked, parent)
+            self.add(RepartitionNode(name=topic, parents=(parent,), topic=topic, keep_null_keys=keep_null_keys))
+        return topic
 
 
 def with_parents(node: Node, parents: tuple[str, ...]) -> Node:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
+from millrace_streams.layout import KEY, WINDOW_COLUMNS
 from millrace_streams.stores import (
     KeyValueStore,
     ObjectStore,
@@ -16,6 +18,8 @@ from millrace_streams.stores import (
 )
 from millrace_streams.stores.base import Stored
 from millrace_streams.windows import Windowed
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class KeyValueView:
         """Set a key's value; None deletes it. Raises ``ValueError`` for a key of None."""
         if key is None:
             raise ValueError(f"the store {self._store.name} cannot hold a key of None: leave such records out")
-        self._store.put(key, value, 0)
+        self._store.put(key, _whole(self._store, key, value), 0)
 
     def put_if_absent(self, key: Any, value: Any) -> Any:
         """Set a key's value if it has none; gives the one that it had."""
@@ -65,7 +69,7 @@ class WindowView:
     def put(self, key: Any, value: Any, start_ms: int) -> None:
         """Set the value of a window; None deletes it. One past the retention is left out."""
         if start_ms >= self._store.oldest_ms:
-            self._store.put(key, start_ms, value, start_ms)
+            self._store.put(key, start_ms, _whole(self._store, key, value), start_ms)
             self._store.expire()
 
     def fetch(self, key: Any, first_ms: int, last_ms: int | None = None) -> Any:
@@ -88,7 +92,7 @@ class SessionView:
 
     def put(self, session: Windowed, value: Any) -> None:
         """Set the value of a session; None deletes it."""
-        self._store.put(session, value)
+        self._store.put(session, _whole(self._store, session, value))
         self._store.expire()
 
     def remove(self, session: Windowed) -> None:
@@ -112,7 +116,7 @@ class VersionedView:
 
     def put(self, key: Any, value: Any, timestamp_ms: int) -> bool:
         """File a version; says whether it was in time for the history."""
-        return self._store.put(key, value, timestamp_ms) is not None
+        return self._store.put(key, _whole(self._store, key, value), timestamp_ms) is not None
 
     def get(self, key: Any, as_of: int | None = None) -> VersionedRecord | None:
         """The version that is valid now, or was at a time."""
@@ -137,6 +141,18 @@ def view_of(store: ObjectStore) -> Any:
         case VersionedStore():
             return VersionedView(store)
     raise TypeError(f"{type(store).__name__} is no store of processors")
+
+
+def _whole(store: ObjectStore, key: Any, value: Any) -> Any:
+    """A row with the columns of its key, as it comes back from a checkpoint; other values as they are."""
+    layout = store.spec.layout
+    if value is None or layout.scalar:
+        return value
+    columns = {KEY: key}
+    if isinstance(key, Windowed):
+        bounds = (_EPOCH + timedelta(milliseconds=time_ms) for time_ms in (key.start, key.end))
+        columns = {KEY: key.key, **dict(zip(WINDOW_COLUMNS, bounds, strict=True))}
+    return {name: columns[name] if name in columns else value[name] for name in layout.names}
 
 
 def _value(stored: Stored | None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -101,6 +102,40 @@ def processors(x: Any, y: Any) -> None:
     x.process(Everything, stores=stores).to("out")
 
 
+class KeepsRows:
+    """Keeps rows in every kind of store, and forwards what it finds there."""
+
+    def init(self, context: Any) -> None:
+        self.context = context
+        self.rows, self.windows = context.store("rows"), context.store("windows of rows")
+        self.sessions, self.versions = context.store("sessions of rows"), context.store("versions of rows")
+
+    def process(self, record: Record) -> None:
+        if record.key is None:
+            return
+        found = [self.rows.get(record.key), *(row for _, row in self.windows.fetch(record.key, 0, 90))]
+        found += [row for _, row in self.sessions.fetch(record.key)]
+        newest = self.versions.get(record.key)
+        found.append(None if newest is None else newest.value)
+        self.context.forward(record.with_value(json.dumps(found, default=str)))
+        value = {"n": record.value, "tag": "t"}
+        self.rows.put(record.key, value)
+        self.windows.put(record.key, value, record.timestamp // 10 * 10)
+        self.sessions.put(Windowed(record.key, record.timestamp, record.timestamp + 3), value)
+        self.versions.put(record.key, value, record.timestamp)
+
+
+def kept_rows(x: Any, y: Any) -> None:
+    types: dict[str, Any] = {"key": "string", "value": ROWS}
+    stores = [
+        key_value_store("rows", **types),
+        window_store("windows of rows", **types, retention=30),
+        session_store("sessions of rows", **types, retention=20),
+        versioned_store("versions of rows", **types, history=15),
+    ]
+    x.process(KeepsRows, stores=stores, value="string").to("out")
+
+
 def shared_store(x: Any, y: Any) -> None:
     """Processors that share a store run record by record, and what they changed is packed as one."""
     store = key_value_store("sums", **TYPES)
@@ -163,7 +198,9 @@ records = st.builds(
 )
 
 
-@pytest.mark.parametrize("build", [processors, shared_store, joins, windows, rows], ids=lambda build: build.__name__)
+@pytest.mark.parametrize(
+    "build", [processors, kept_rows, shared_store, joins, windows, rows], ids=lambda build: build.__name__
+)
 @settings(max_examples=6)
 @given(script=st.lists(st.lists(records, min_size=1, max_size=6), min_size=2, max_size=6))
 def test_a_restored_task_goes_on_where_it_was(
