@@ -228,6 +228,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                     end[key] = begin[key]
                 else:
                     report.add(truncated(key, begin[key], latest))
+            elif key in self._options.stream_ending:
+                end[key] = max(begin[key], min(latest, self._options.stream_ending[key]))
         return Backlog(begin, end, newest.topic_ids)
 
     def _is_undecided(self, key: PartitionKey, offset: int) -> bool:

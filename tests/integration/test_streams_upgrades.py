@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.clients import Admin, Consumer, Producer, TopicPartition
-from millrace_streams import StreamsBuilder, Topology, run_stream
+from millrace_streams import IncompatibleStateError, StreamsBuilder, Topology, run_stream
+from millrace_streams.application import load_topology
 from millrace_streams.cli.streams import app
 from millrace_streams.queries import open_state
 
@@ -28,6 +29,18 @@ def counting() -> Topology:
     words = builder.stream("words", key="string", value="long")
     words.group_by_key().count(store="counts").to_delta("counts")
     return builder.build()
+
+
+REBUILT = """
+from millrace_streams import StreamsBuilder
+
+def topology():
+    builder = StreamsBuilder()
+    words = builder.stream("words", key="string", value="long")
+    words.group_by_key().count(store="counts").to_delta("counts")
+    words.group_by(lambda key, value: key[0], key="string").count(store="initials").to_stream().to("initials")
+    return builder.build()
+"""
 
 
 class Application:
@@ -64,11 +77,9 @@ class Application:
 
 
 @pytest.fixture
-def application(spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path) -> Application:
-    servers = module_broker.bootstrap_servers
+def application(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> Application:
+    servers = broker.bootstrap_servers
     with Admin({"bootstrap.servers": servers}) as admin:
-        if "words" in admin.list_topics():
-            admin.delete_topics(["words"])
         admin.create_topic("words", partitions=1)
     return Application(spark, servers, tmp_path)
 
@@ -107,3 +118,27 @@ def test_state_is_exported_and_an_application_is_put_back(application: Applicati
     assert sum(path.name.startswith("checkpoint.before-reset") for path in here.iterdir()) == 2
     application.run(counting())
     assert application.counts() == {"a": 2, "b": 1, "c": 2}
+
+
+def test_a_changed_topology_gets_state_as_if_it_had_been_there_from_the_beginning(application: Application) -> None:
+    application.send("ab a b")
+    application.run(counting())
+    changed = application.directory / "changed.py"
+    changed.write_text(REBUILT)
+    with pytest.raises(IncompatibleStateError, match=r"store initials is new.*millrace streams rebuild"):
+        application.run(load_topology(str(changed)))
+    # What comes after the last batch is for the rebuilt application to read, not for the rebuild.
+    application.send("ba a")
+    with Admin({"bootstrap.servers": application.servers}) as admin:
+        admin.create_topic("initials", partitions=1)
+    told = application.command("rebuild", "--topology", str(changed), "-b", application.servers)
+    assert "has new state" in told
+    assert application.counts() == {"ab": 1, "a": 1, "b": 1}
+    assert application.counts("initials") == {"a": 2, "b": 1}
+    application.run(load_topology(str(changed)))
+    assert application.counts() == {"ab": 1, "a": 2, "b": 1, "ba": 1}
+    with Consumer({"bootstrap.servers": application.servers, "isolation.level": "read_committed"}) as consumer:
+        consumer.assign([TopicPartition("initials", 0)])
+        consumer.seek_to_beginning()
+        written = consumer.poll_table(timeout_ms=10_000).to_pylist()
+    assert [(row["key"], int.from_bytes(row["value"])) for row in written] == [(b"b", 2), (b"a", 3)]

@@ -21,6 +21,7 @@ from pyspark_millrace.options.limits import TriggerLimits, parse_trigger_limits
 from pyspark_millrace.options.positions import (
     AtTimestamp,
     Edge,
+    ExactOffsets,
     PartitionKey,
     Position,
     parse_assignment,
@@ -131,6 +132,7 @@ class SourceOptions:
     poll_timeout_ms: int | None = None
     fetch_offset_retries: int = 0
     fetch_offset_retry_interval_ms: int = 0
+    stream_ending: Mapping[PartitionKey, int] = field(default_factory=dict)
 
     def task_client_config(self) -> Mapping[str, str]:
         """The client's settings in tasks, which wait for a broker as long as ``kafkaConsumer.pollTimeoutMs`` says."""
@@ -194,6 +196,7 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
         fetch_offset_retries=given.whole_number("fetchOffset.numRetries", minimum=0) or 0,
         fetch_offset_retry_interval_ms=given.whole_number("fetchOffset.retryIntervalMs", minimum=0) or 0,
         decode=parse_decode(given),
+        stream_ending=_stream_ending(given),
     )
     _check_together(options, given)
     return options
@@ -209,7 +212,7 @@ _OPTIONS: Final = (
     "maxBytesPerTrigger", "minOffsetsPerTrigger", "minBytesPerTrigger", "maxTriggerDelay", "minPartitions",
     "maxRecordsPerPartition", "splitBytes", "columns", "filter", "pushFilters", "includeHeaders", "includeMetadata",
     "directReads", "maxRecordsPerBatch", "transform", "transformSchema", "isolation.level", "kafka.isolation.level",
-    "group.id", "kafka.group.id", "groupIdPrefix", *DECODE_OPTIONS,
+    "group.id", "kafka.group.id", "groupIdPrefix", "streamEndingOffsets", *DECODE_OPTIONS,
 )  # fmt: skip
 """Every supported option by its name as documented; client settings come as ``kafka.<name>`` besides."""
 
@@ -299,6 +302,12 @@ def _columns(given: GivenOptions) -> tuple[str, ...]:
     if not all(names) or len(set(names)) != len(names):
         raise UsageError(f"columns={text!r}: expected names separated by commas, each once")
     return names
+
+
+def _stream_ending(given: GivenOptions) -> Mapping[PartitionKey, int]:
+    text = given.text("streamEndingOffsets")
+    position = None if text is None else parse_offsets("streamEndingOffsets", text, edges=())
+    return position.by_partition if isinstance(position, ExactOffsets) else {}
 
 
 def _filter(given: GivenOptions) -> str | None:

@@ -30,8 +30,8 @@ def admit(now: Manifest, checkpoint: str) -> None:
         differences = list(differences_between(before, now))
         if differences:
             raise IncompatibleStateError(
-                f"{directory} is of another topology: {'; '.join(differences)}. Undo that, or begin with a new "
-                "checkpoint"
+                f"{directory} is of another topology: {'; '.join(differences)}. Undo that, make its state anew "
+                "(millrace streams rebuild), or begin with a new checkpoint"
             )
     if before is None or before.to_json() != now.to_json():
         write_manifest(directory, now)

@@ -61,10 +61,10 @@ def read_store(spark: SparkSession, checkpoint: Path, described: StoreDescriptio
         # Chunks as a list, for their order counts.
         .option("flattenCollectionTypes", "false")
         .load(str(checkpoint))
-        .select("key.bucket", "list_value.chunk")
+        .selectExpr("key.*", "list_value.chunk")
     )
     if described.everywhere:
-        found = found.orderBy("bucket").limit(1)
+        found = found.orderBy(found.columns[0]).limit(1)
     return {row[0]: load(described.spec, [bytes(chunk) for chunk in row[1]]) for row in found.collect()}
 
 

@@ -10,7 +10,7 @@ import typer
 from millrace.cli.options import AsJson
 from millrace.errors import UsageError
 from millrace_streams.cli.options import BatchOption, CheckpointOption
-from millrace_streams.cli.upgrades import export_state, reset
+from millrace_streams.cli.upgrades import export_state, rebuild, reset
 
 if TYPE_CHECKING:
     from millrace_streams.checkpoints.entries import StoreEntry
@@ -25,6 +25,7 @@ app = typer.Typer(
 
 app.command("export-state")(export_state)
 app.command()(reset)
+app.command()(rebuild)
 
 
 class Format(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -15,6 +15,9 @@ from millrace_streams.cli.options import BatchOption, CheckpointOption
 if TYPE_CHECKING:
     from pyspark_millrace.checkpoints.query_log import Checkpoint
     from pyspark_millrace.checkpoints.reset import ResetPlan
+
+
+_DEFAULT_SERVER: Final = "localhost:9092"
 
 
 def export_state(
@@ -114,6 +117,55 @@ def reset(
         plan = _positions(found, options, bootstrap_server, client_config_file)
     kept = execute_reset(directory, datetime.now(UTC), plan) if execute else None
     _show_reset(found, plan, kept, as_json=as_json)
+
+
+def rebuild(
+    checkpoint: CheckpointOption,
+    topology: Annotated[
+        str, typer.Option("--topology", metavar="WHERE", help="module:function, or path/file.py[:function].")
+    ],
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="A further option of the source.")
+    ] = None,
+    puts_aside: Annotated[
+        bool, typer.Option("--leave-out-failing", help="Leave out records that fail, as a job with --dead-letters.")
+    ] = False,
+    bootstrap_server: BootstrapServer = None,
+) -> None:
+    """Make the state of a stopped application anew, from the topics that it reads, for a changed topology say.
+
+    The topology is run from the earliest records to where the old checkpoint is, without writing a result, in a
+    checkpoint of its own, which then takes the place of the old one. Killed, it is started again by the same command
+    and goes on; the old checkpoint is untouched until the end, and kept.
+
+    Examples:
+
+      millrace streams rebuild --checkpoint /data/words-checkpoint --topology jobs/word_count.py
+
+      millrace streams rebuild -c /data/c --topology my_package.hours:topology -o maxOffsetsPerTrigger=500000
+    """
+    from pyspark.sql import SparkSession
+
+    from millrace.cli.options import name_value
+    from millrace_streams.application import load_topology
+    from millrace_streams.upgrades.rebuild import rebuild as rebuild_state
+    from pyspark_millrace import session
+
+    active = SparkSession.getActiveSession()
+    spark = active or session("millrace streams rebuild", checkpoint_root=checkpoint.absolute().parent)
+    if active is None:
+        spark.sparkContext.setLogLevel("ERROR")
+    kept = rebuild_state(
+        load_topology(topology),
+        spark,
+        checkpoint=checkpoint,
+        bootstrap_servers=bootstrap_server or _DEFAULT_SERVER,
+        now=datetime.now(UTC),
+        options=dict(name_value(text, "--option") for text in option or []),
+        puts_aside=puts_aside,
+        on_batch=lambda batch: typer.echo(f"batch {batch.batch_id}: {batch.records:,} records", err=True),
+    )
+    typer.echo(f"{checkpoint} has new state; the old checkpoint is kept in {kept}")
 
 
 def _positions(
