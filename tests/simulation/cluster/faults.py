@@ -34,7 +34,7 @@ class Faults:
         self._process: Final = Process("faults")
         self._next_s = float("inf")
         self._due: Final[list[tuple[float, Callable[[], None]]]] = []
-        self._pace_s: Final = self._choose.choice([0.3, 0.7, 1.5])
+        self._pace_s: Final = self._choose.choice([0.3, 0.7, 1.5, 5.0])
         kinds = (
             self._kill,
             self._kill_in_write,

@@ -139,9 +139,10 @@ class Member(Client):
             for place in places:
                 reads, positions[place] = await self.fetch(place, positions[place])
                 self.world.polled(self.name, self._joined, reads)
-            if self.choose.random() < 0.05:  # silent for so long that its place is given to others
+            is_late = self.choose.random() < 0.1
+            if is_late:  # silent for so long that what was its own is given to others
                 await asyncio.sleep(2 * _SESSION_MS / 1000)
-            if places and self.choose.random() < 0.5:
+            if places and (is_late or self.choose.random() < 0.5):
                 commit = pb.OffsetCommitRequest(**me, topics=commits_of(positions))
                 await self._ask(commit, lambda answer: check_topics(answer.topics))
             await self.rest()
@@ -159,7 +160,7 @@ class Monitor(Client):
             except MillraceError as error:
                 if not error.retriable:
                     self.world.violated(f"{self.name} is not told offsets: {error!r}")
-            await self.rest(1.0)
+            await self.rest(0.5)
 
 
 class Transformer(TransactionalClient):

@@ -75,7 +75,7 @@ class Invariants:
         self._controller_epoch = -1
         self._observer: Final = world.ensemble.store.connect()
         self._states: Final[dict[str, tuple[tuple[int, int], PartitionStateNode]]] = {}
-        self._topic_ids: dict[str, bytes] = {}
+        self._topics: dict[str, TopicNode] = {}
 
     def check(self) -> None:
         """Look at everything that has changed. Whatever is wrong is told to the world."""
@@ -86,7 +86,7 @@ class Invariants:
         if self._changes != self._world.ensemble.changes:
             self._changes = self._world.ensemble.changes
             self._check_controller()
-            self._topic_ids = self._read_topic_ids()
+            self._topics = self._read_topics()
         elif not changed:
             return
         for key in self._present():
@@ -237,19 +237,19 @@ class Invariants:
 
     def _present(self) -> list[Key]:
         """The partitions of topics that are there: not deleted, nor made anew since."""
-        return [key for key in self._committed if self._topic_ids.get(key[0]) == key[2]]
+        ids = {name: topic.topic_id.bytes for name, topic in self._topics.items()}
+        return [key for key in self._committed if ids.get(key[0]) == key[2]]
 
-    def _read_topic_ids(self) -> dict[str, bytes]:
+    def _read_topics(self) -> dict[str, TopicNode]:
         if self._observer.exists(paths.TOPICS) is None:
             return {}
-        return {
-            topic: TopicNode.decode(self._observer.get(paths.topic_path(topic))[0]).topic_id.bytes
-            for topic in self._observer.children(paths.TOPICS)
-        }
+        names = self._observer.children(paths.TOPICS)
+        return {name: TopicNode.decode(self._observer.get(paths.topic_path(name))[0]) for name in names}
 
     def _logs(self, key: Key) -> list[PartitionLog]:
-        """The logs of a partition on all machines that are up."""
-        found = [self._log(machine, key) for machine in self._world.machines]
+        """The logs of all replicas that are up. (Who was away when it lost a replica may still have its files.)"""
+        replicas = self._topics[key[0]].assignment[key[1]]
+        found = [self._log(machine, key) for machine in self._world.machines if machine.broker_id in replicas]
         return [log for log in found if log is not None]
 
     def _log(self, machine: Machine, key: Key) -> PartitionLog | None:

@@ -32,7 +32,6 @@ OPTIONS: Final = {
     "controlled.shutdown.retry.backoff.ms": "300",
     "controller.socket.timeout.ms": "2000",
     "replica.lag.time.max.ms": "2000",
-    "replica.fetch.wait.max.ms": "300",
     "replica.fetch.backoff.ms": "200",
     "replica.socket.timeout.ms": "2000",
     "replica.high.watermark.checkpoint.interval.ms": "1000",

@@ -58,7 +58,7 @@ class Plan:
 
     @classmethod
     def draw(cls, choose: random.Random) -> Plan:
-        return cls(brokers=choose.choice([3, 3, 4]), seconds=choose.uniform(6, 16), syncs=choose.random() < 0.5)
+        return cls(brokers=choose.choice([3, 3, 4]), seconds=choose.uniform(4, 10), syncs=choose.random() < 0.5)
 
 
 class World:
