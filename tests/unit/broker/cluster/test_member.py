@@ -1,0 +1,43 @@
+"""What a broker of a cluster says to the controller."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.config.broker import BrokerConfig
+from millrace.errors import RequestTimedOutError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.broker import Broker
+from millrace_broker.cluster.member import Member
+from millrace_broker.peers import Peers
+
+
+class SilentPeers(Peers):
+    """Nobody ever answers; ``waited_s`` is how long was waited for that."""
+
+    waited_s = -1.0
+
+    async def call(self, broker_id: int, name: str, request: Any, *, timeout_s: float, decode: Any = None) -> Any:
+        self.waited_s = timeout_s
+        raise RequestTimedOutError(f"broker {broker_id} says nothing")
+
+
+def test_a_silent_controller_is_waited_for_as_long_as_the_configuration_says(tmp_path: Path) -> None:
+    """Otherwise an ISR cannot change for as long, though there is another controller by then."""
+    options = {"log.dirs": str(tmp_path), "zookeeper.connect": "nowhere:2181", "controller.socket.timeout.ms": "1500"}
+    peers = SilentPeers()
+
+    async def ask() -> None:
+        broker = Broker(BrokerConfig.load(options), peers=peers)
+        member = broker.membership
+        assert isinstance(member, Member)
+        member._controller_id = 2
+        with pytest.raises(RequestTimedOutError):
+            await member.at_controller("AlterPartition", pb.AlterPartitionRequest())
+
+    asyncio.run(ask())
+    assert peers.waited_s == 1.5
