@@ -59,8 +59,9 @@ class SessionWindowsStep(FoldStep):
         taken = batch.take(groups.rows)
         turns, values, times = groups.rows.tolist(), taken.values, taken.times
         first = 0
-        for key, end in zip(groups.keys, groups.ends, strict=True):
-            found = store.find(key, 0, FOREVER_MS)
+        # All before any is put back: what one key stores moves the time on up to which another's can be read.
+        kept = [store.find(key, 0, FOREVER_MS) for key in groups.keys]
+        for key, found, end in zip(groups.keys, kept, groups.ends, strict=True):
             sessions = _KeySessions(self, key, [_Session(each.end, each.start, value) for each, value in found], out)
             for row in range(first, end):
                 turn = place.turn = turns[row]

@@ -191,3 +191,12 @@ def test_batches_of_any_size_agree(build: Callable[[Any, Any], None], script: li
     edges = sorted({0, len(script), *(cut for cut in cuts if cut < len(script))})
     batches = [script[start:end] for start, end in pairwise(edges)]
     assert run(build, batches) == run(build, [[record] for record in script])
+
+
+def test_sessions_are_found_though_other_keys_move_time_on_in_the_same_batch() -> None:
+    def counted(x: Any, y: Any) -> None:
+        x.group_by_key().windowed_by(sessions(4, grace=20)).count(store="sessions").to_stream().to("out")
+
+    first = [TestRecord("x", "a", 6, 24)]
+    second = [TestRecord("x", "b", 3, 42), TestRecord("x", "a", 7, 24), TestRecord("x", "b", 2, 55)]
+    assert run(counted, [first, second]) == run(counted, [[record] for record in first + second])
