@@ -39,7 +39,7 @@ KEYS_MANY = 1_000_000
 BATCH_RECORDS = 1_000_000
 WEIGHTS = "weights"
 """The topic of a table that is joined: a number for each word."""
-_KAFKA_STREAMS = JarSet("kafka-streams")
+KAFKA_STREAMS = JarSet("kafka-streams")
 _SOURCE = Path(__file__).parent / "peers" / "java" / "Streams.java"
 _RUN_SECONDS_MAX = 1500
 _RESULT = re.compile(r"^RESULT (\d+) (\d+) ([\d.]+)$", re.MULTILINE)
@@ -174,7 +174,7 @@ def _open_peer(context: Context, mode: str, words: int) -> Iterator[Measure]:
     if broker.count(WEIGHTS) != KEYS:
         broker.create_topic(WEIGHTS)
         _send_weights_to_kafka(broker)
-    classpath = f"{jars.resolve(_KAFKA_STREAMS, workspace)}/*"
+    classpath = f"{jars.resolve(KAFKA_STREAMS, workspace)}/*"
 
     def measure() -> Sample:
         folder = workspace.folder("scratch/kafka-streams", empty=True)

@@ -24,10 +24,10 @@ from benchmarks.worker import Run, worker
 from benchmarks.workspace import BenchmarkError
 
 _TOPIC = "trickle"
-_RECORDS_PER_SECOND = 100
+RECORDS_PER_SECOND = 100
 _SECONDS = 30
 _WARM_UP_SECONDS = 30
-_LATE_SECONDS_MAX = 60
+LATE_SECONDS_MAX = 60
 PLAIN_RENAMES = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -75,7 +75,7 @@ def _open(context: Context, side: str, percentile: int, conf: dict[str, str]) ->
             "conf": conf,
         }
         with worker(context.workspace, f"trickle-{side}", "benchmarks.trickle:serve", arguments) as run:
-            yield lambda: Sample(figure=run()[f"p{percentile}_ms"], answer=_RECORDS_PER_SECOND * _SECONDS)
+            yield lambda: Sample(figure=run()[f"p{percentile}_ms"], answer=RECORDS_PER_SECOND * _SECONDS)
 
 
 @contextlib.contextmanager
@@ -99,8 +99,8 @@ def serve(
 
             def trickle(seconds: int) -> list[float]:
                 seen.clear()
-                _send_for(seconds, send)
-                _wait_for(seen, seconds * _RECORDS_PER_SECOND, query)
+                send_for(seconds, send)
+                _wait_for(seen, seconds * RECORDS_PER_SECOND, query)
                 return sorted(seen)
 
             _until_it_reads(send, seen, query)
@@ -144,17 +144,17 @@ def _sender(side: str, bootstrap: str, topic: str) -> Iterator[Send]:
         peer.flush(10)
 
 
-def _send_for(seconds: int, send: Send) -> None:
+def send_for(seconds: int, send: Send) -> None:
     """Records at an even pace, whatever it takes to send one."""
     started = time.time()
-    for number in range(seconds * _RECORDS_PER_SECOND):
-        time.sleep(max(0.0, started + number / _RECORDS_PER_SECOND - time.time()))
+    for number in range(seconds * RECORDS_PER_SECOND):
+        time.sleep(max(0.0, started + number / RECORDS_PER_SECOND - time.time()))
         send(repr(time.time()).encode())
 
 
 def _until_it_reads(send: Send, seen: list[float], query: Any) -> None:
     """A stream begins at the latest records: those that come before it has looked are not for it."""
-    deadline = time.monotonic() + _LATE_SECONDS_MAX
+    deadline = time.monotonic() + LATE_SECONDS_MAX
     while not seen:
         _check_runs(query, deadline)
         send(repr(time.time()).encode())
@@ -170,7 +170,7 @@ def _is_still(seen: list[float], before: int) -> bool:
 
 
 def _wait_for(seen: list[float], count: int, query: Any) -> None:
-    deadline = time.monotonic() + _LATE_SECONDS_MAX
+    deadline = time.monotonic() + LATE_SECONDS_MAX
     while len(seen) < count:
         _check_runs(query, deadline)
         time.sleep(0.05)

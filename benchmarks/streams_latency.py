@@ -1,0 +1,169 @@
+"""A trickle through a topology: how long a micro-batch takes, beside the time that Kafka Streams takes for a record.
+
+A hundred records a second come one by one, and each gives an update of its key's count. Ours is the time of a whole
+micro-batch (Spark's ``triggerExecution``: from the look for new records to the commit), which is what the next record
+may have to wait for; Kafka Streams, which knows no micro-batches, is measured from producing a record to having its
+update, without its cache. Both are warm: what comes in the first half minute does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Benchmark, Context, Measure, Sample, Side
+from benchmarks.ours import PARTITIONS, TOPIC_CONFIGS
+from benchmarks.ours import SETTINGS as OUR_SETTINGS
+from benchmarks.peers import jars
+from benchmarks.peers.kafka import SETTINGS as KAFKA_SETTINGS
+from benchmarks.spark import SPARK_SETTINGS, jar_paths, spark_session
+from benchmarks.streams import KAFKA_STREAMS
+from benchmarks.trickle import LATE_SECONDS_MAX, PLAIN_RENAMES, RECORDS_PER_SECOND, send_for
+from benchmarks.worker import Run, worker
+from benchmarks.workspace import BenchmarkError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+    from millrace_streams import Topology
+
+_KEYS = 100
+_SECONDS = 30
+_WARM_UP_SECONDS = 30
+_SOURCE = Path(__file__).parent / "peers" / "java" / "StreamsLatency.java"
+_RUN_SECONDS_MAX = 300
+_RESULT = re.compile(r"^RESULT (\d+)$", re.MULTILINE)
+
+
+def benchmark(name: str, *, title: str, limit: float, low_latency: bool) -> Benchmark:
+    """The median of that time. ``low_latency``: by the profile of that name, with one partition."""
+    profile = (
+        "; one partition, checkpoints by plain renames (the profile low-latency)"
+        if low_latency
+        else f"; {PARTITIONS} partitions"
+    )
+    return Benchmark(
+        name=name,
+        title=title,
+        unit="ms",
+        higher_is_better=False,
+        limit=limit,
+        ours=Side(
+            what="run_stream: group_by_key().count().to_stream(), a micro-batch from its trigger to its commit",
+            settings=OUR_SETTINGS + SPARK_SETTINGS + profile,
+            open=lambda context: _open_ours(context, low_latency=low_latency),
+        ),
+        peer=Side(
+            what=".groupByKey().count().toStream().foreach(), from producing a record to its update",
+            settings=f"{KAFKA_SETTINGS}; Kafka Streams 4.3.1, 1 thread, cache off, consumer and producer at defaults",
+            open=_open_peer,
+        ),
+    )
+
+
+@contextlib.contextmanager
+def _open_ours(context: Context, *, low_latency: bool) -> Iterator[Measure]:
+    topic = f"trickle-{uuid.uuid4().hex[:8]}"
+    with context.millrace.admin() as admin:
+        admin.create_topic(topic, partitions=1 if low_latency else PARTITIONS, configs=TOPIC_CONFIGS)
+        arguments = {
+            "bootstrap": context.millrace.bootstrap,
+            "topic": topic,
+            "checkpoint": str(context.workspace.folder("scratch/streams-latency", empty=True)),
+            "jar_paths": jar_paths(context.workspace),
+            "conf": PLAIN_RENAMES if low_latency else {},
+        }
+        try:
+            with worker(context.workspace, topic, "benchmarks.streams_latency:serve", arguments) as run:
+                yield lambda: Sample(figure=run()["p50_ms"], answer=RECORDS_PER_SECOND * _SECONDS)
+        finally:
+            admin.delete_topic(topic)
+
+
+@contextlib.contextmanager
+def _open_peer(context: Context) -> Iterator[Measure]:
+    broker = context.kafka
+    classpath = f"{jars.resolve(KAFKA_STREAMS, context.workspace)}/*"
+
+    def measure() -> Sample:
+        topic = f"trickle-{uuid.uuid4().hex[:8]}"
+        folder = context.workspace.folder("scratch/kafka-streams", empty=True)
+        with broker.topic(topic):
+            command = ["java", "-Xmx512m", "-cp", classpath, str(_SOURCE), broker.bootstrap, topic, str(folder)]
+            command += [str(RECORDS_PER_SECOND), str(_WARM_UP_SECONDS), str(_SECONDS)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECONDS_MAX, check=False)
+        found = _RESULT.search(done.stdout)
+        if done.returncode or not found:
+            raise BenchmarkError(f"StreamsLatency failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return Sample(figure=int(found[1]) / 1e6, answer=RECORDS_PER_SECOND * _SECONDS)
+
+    yield measure
+
+
+@contextlib.contextmanager
+def serve(*, bootstrap: str, topic: str, checkpoint: str, jar_paths: list[str], conf: dict[str, str]) -> Iterator[Run]:
+    """The worker's part: a query that goes on running, and for each run a while of records."""
+    from millrace.clients import Producer
+    from millrace_streams import run_stream
+
+    spark = spark_session(jar_paths, {**conf, "spark.sql.streaming.numRecentProgressUpdates": "10000"})
+    read: list[int] = []
+    query = run_stream(
+        _topology(topic),
+        spark,
+        checkpoint=checkpoint,
+        bootstrap_servers=bootstrap,
+        foreach_batch={"updates": lambda rows, _: rows.collect()},
+        on_batch=lambda report: read.append(report.records),
+    )
+    try:
+        with Producer(bootstrap) as producer:
+            keys = itertools.cycle([f"{number}".encode() for number in range(_KEYS)])
+
+            def trickle(seconds: int) -> list[float]:
+                first = len(read)
+                send_for(seconds, lambda value: producer.send(topic, value, key=next(keys)))
+                _wait_for(query, lambda: sum(read[first:]) >= seconds * RECORDS_PER_SECOND)
+                return sorted(_durations_ms(query, first, len(read)))
+
+            trickle(_WARM_UP_SECONDS)
+
+            def run() -> dict[str, Any]:
+                taken = trickle(_SECONDS)
+                return {"p50_ms": taken[len(taken) // 2]}
+
+            yield run
+    finally:
+        query.stop()
+        spark.stop()
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _topology(topic: str) -> Topology:
+    from millrace_streams import StreamsBuilder
+
+    builder = StreamsBuilder()
+    builder.stream(topic, key="string", value="bytes").group_by_key().count(emit="every").to_stream().to("updates")
+    return builder.build()
+
+
+def _durations_ms(query: StreamingQuery, first: int, end: int) -> list[float]:
+    """How long the micro-batches of these numbers took, all but the last, which may not be told of yet."""
+    found = {each["batchId"]: each["durationMs"] for each in query.recentProgress}
+    return [found[number]["triggerExecution"] for number in range(first, end - 1) if "addBatch" in found[number]]
+
+
+def _wait_for(query: StreamingQuery, is_there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LATE_SECONDS_MAX
+    while not is_there():
+        if not query.isActive or time.monotonic() > deadline:
+            raise BenchmarkError(f"the query does not go on: {query.exception()}")
+        time.sleep(0.05)
