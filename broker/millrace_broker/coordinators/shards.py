@@ -199,7 +199,7 @@ class Shards(Generic[S]):
         shards, self._shards = self._shards, {}
         for shard in shards.values():
             shard.deactivate()
-        for log in self._logs.values():
+        for log in list(self._logs.values()):  # the controller may take partitions away meanwhile
             await log.close()
         await asyncio.gather(*self._closing)
 

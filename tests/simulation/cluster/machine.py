@@ -167,8 +167,8 @@ class Machine:
         broker, process = self.broker, self.process
         assert broker is not None
         self.is_stopping = True
-        await broker.leave()
-        with contextlib.suppress(MillraceError):
+        with contextlib.suppress(MillraceError):  # the process ends in any case
+            await broker.leave()
             await broker.close()
         self._loop.call_soon(self._stopped, process, context=_SUPERVISOR.context)
 

@@ -28,6 +28,11 @@ def test_clusters_keep_their_promises(rounds: int) -> None:
     assert f"0 of {rounds} seeds failed" in ran.stdout
 
 
+def test_a_broker_stops_while_partitions_are_taken_from_it() -> None:
+    """It failed in the middle of closing its coordinators, and stood there half stopped."""
+    assert simulate("--seed", "88").returncode == 0
+
+
 def test_a_seed_repeats_to_the_last_step() -> None:
     first, again, other = (simulate("--seed", seed).stdout for seed in ("4", "4", "12"))
     assert first == again
