@@ -20,7 +20,7 @@ from typing import Self
 from benchmarks.workspace import BenchmarkError, Workspace, free_port, start, stop, tail
 from millrace.clients import Admin, ClusterDescription, TopicPartition
 from millrace.errors import MillraceError
-from millrace_broker.local_zookeeper import LocalZooKeeper
+from millrace_broker.cli.local_zookeeper import LocalZooKeeper
 
 BROKERS = (1, 2, 3)
 SESSION_MS = 6_000

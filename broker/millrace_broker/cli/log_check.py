@@ -11,8 +11,8 @@ import typer
 
 from millrace.cli.options import AsJson
 from millrace.errors import UsageError
-from millrace_broker import log_options as given
-from millrace_broker.log_options import LogFormat
+from millrace_broker.cli import log_options as given
+from millrace_broker.cli.log_options import LogFormat, parsed_schema
 
 if TYPE_CHECKING:
     from millrace_broker.log_tools.repair import Repair
@@ -57,7 +57,6 @@ def verify(paths: given.Paths, deep: given.Deep = False, schema: given.Schema = 
 
       millrace log verify data --json | jq 'select(.kind == "problem")'
     """
-    from millrace_broker.log_cli import parsed_schema
     from millrace_broker.log_tools import Problem
     from millrace_broker.log_tools.verify import VerifyOptions, log_bytes, verify_partition
 

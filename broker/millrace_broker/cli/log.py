@@ -13,12 +13,10 @@ import typer
 
 from millrace.cli.options import AsJson
 from millrace.errors import UsageError
-from millrace_broker import log_check_cli
-from millrace_broker import log_options as options
+from millrace_broker.cli import log_check
+from millrace_broker.cli import log_options as options
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from millrace_broker.log_tools import DumpOptions, Finding, Problem, Row
     from millrace_broker.log_tools.decoders import RecordDecoder
 
@@ -33,9 +31,9 @@ _TABLE_ROWS: Final = 500
 """Rows of one table: a log has too many batches to know all widths before the first is printed."""
 
 
-app.command()(log_check_cli.verify)
-app.command()(log_check_cli.repair)
-app.command()(log_check_cli.convert)
+app.command()(log_check.verify)
+app.command()(log_check.repair)
+app.command()(log_check.convert)
 
 
 @app.callback()
@@ -91,7 +89,7 @@ def dump(
     wanted = DumpOptions(
         with_data=print_data_log or skip_record_metadata,
         deep=deep_iteration,
-        schema=parsed_schema(schema),
+        schema=options.parsed_schema(schema),
         max_bytes=max_bytes,
         max_message_bytes=max_message_size,
         decoder=_decoder(
@@ -127,16 +125,6 @@ def _decoder(key: str | None, value: str | None, **topics: bool) -> RecordDecode
         found: RecordDecoder = getattr(decoders, wanted[0])
         return found
     return None if key is None and value is None else decoders.plain_decoder(key, value)
-
-
-def parsed_schema(text: str | None) -> pa.Schema | None:
-    """Read a schema given on the command line: a file, or DDL."""
-    if text is None:
-        return None
-    from millrace.schemas import parse_schema
-
-    path = Path(text)
-    return parse_schema(path if path.suffix and path.exists() else text)
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def up(
 
       millrace topics create orders --partitions 6 --replication-factor 3 -b localhost:9092
     """
-    from millrace_broker.local_zookeeper import LocalZooKeeper
+    from millrace_broker.cli.local_zookeeper import LocalZooKeeper
 
     if brokers < 1:
         raise UsageError(f"--brokers {brokers}: a cluster has at least one")

@@ -8,8 +8,7 @@ import pytest
 
 from millrace.clients import TopicPartition
 from millrace.errors import InvalidReplicationFactorError, UsageError
-from millrace_broker.controller.assignment import BrokerRack
-from millrace_broker.reassignment_plans import (
+from millrace_broker.cli.reassignment_plans import (
     FOLLOWER_THROTTLED,
     LEADER_THROTTLED,
     plan_json,
@@ -19,6 +18,7 @@ from millrace_broker.reassignment_plans import (
     standing,
     throttled_replicas,
 )
+from millrace_broker.controller.assignment import BrokerRack
 
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
 

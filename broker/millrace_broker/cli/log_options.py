@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # --- of several commands -------------------------------------------------------------------------------------
 
@@ -105,3 +108,13 @@ AllowLoss = Annotated[
 ForgetProducers = Annotated[
     bool, typer.Option("--forget-producers", help="Take producer ids out: needed when it goes into another cluster.")
 ]
+
+
+def parsed_schema(text: str | None) -> pa.Schema | None:
+    """Read a schema given on the command line: a file, or DDL."""
+    if text is None:
+        return None
+    from millrace.schemas import parse_schema
+
+    path = Path(text)
+    return parse_schema(path if path.suffix and path.exists() else text)

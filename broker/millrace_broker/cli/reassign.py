@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from millrace.clients import Admin, TopicPartition
-    from millrace_broker.reassignment_plans import Plan
+    from millrace_broker.cli.reassignment_plans import Plan
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Move partitions to other brokers."
@@ -44,8 +44,8 @@ def generate(
 
       millrace reassign generate --topics orders,clicks --brokers 1,2,3 > plan.json
     """
+    from millrace_broker.cli.reassignment_plans import plan_json, propose, read_topics
     from millrace_broker.controller.assignment import BrokerRack
-    from millrace_broker.reassignment_plans import plan_json, propose, read_topics
 
     names = [name for name in topics.split(",") if name]
     if topics_file is not None:
@@ -77,7 +77,7 @@ def execute(
 
       millrace reassign execute plan.json --throttle 50000000
     """
-    from millrace_broker.reassignment_plans import plan_json, read_plan
+    from millrace_broker.cli.reassignment_plans import plan_json, read_plan
 
     plan = read_plan(_text(plan_file))
     with admin_client(bootstrap_server, client_config) as admin:
@@ -111,7 +111,7 @@ def verify(
       millrace reassign verify plan.json
     """
     from millrace.cli.output import print_json, print_table
-    from millrace_broker.reassignment_plans import read_plan, standing
+    from millrace_broker.cli.reassignment_plans import read_plan, standing
 
     plan = read_plan(_text(plan_file))
     with admin_client(bootstrap_server, client_config) as admin:
@@ -142,7 +142,7 @@ def cancel(
 
       millrace reassign cancel plan.json
     """
-    from millrace_broker.reassignment_plans import read_plan
+    from millrace_broker.cli.reassignment_plans import read_plan
 
     plan = read_plan(_text(plan_file))
     with admin_client(bootstrap_server, client_config) as admin:
@@ -197,7 +197,7 @@ def _present(admin: Admin, topics: Iterable[str], *, may_lack: bool = False) -> 
 
 def _limit(admin: Admin, plan: Plan, present: Mapping[TopicPartition, tuple[int, ...]], rate: int) -> None:
     """Limit what the plan's moves take; before they begin."""
-    from millrace_broker.reassignment_plans import throttled_replicas
+    from millrace_broker.cli.reassignment_plans import throttled_replicas
 
     brokers = {each for partition, wanted in plan.items() for each in (*wanted, *present[partition])}
     for broker in sorted(brokers):
@@ -209,7 +209,7 @@ def _limit(admin: Admin, plan: Plan, present: Mapping[TopicPartition, tuple[int,
 def _unlimit(admin: Admin, topics: Iterable[str], *, is_last: bool) -> None:
     """Remove the limits of topics, and of brokers if nothing else moves."""
     from millrace.errors import UnknownTopicOrPartitionError
-    from millrace_broker.reassignment_plans import FOLLOWER_THROTTLED, LEADER_THROTTLED
+    from millrace_broker.cli.reassignment_plans import FOLLOWER_THROTTLED, LEADER_THROTTLED
 
     for topic in sorted(topics):
         try:
