@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from millrace.clients.model import BatchMetadata, ProducerStatistics, TopicPartition
 from millrace.clients.producing.batching import BuiltBatch
 from millrace.clients.producing.wire import ProducerStamp
-from millrace.errors import MillraceError
+from millrace.errors import BrokerUnavailableError, MillraceError, RequestTimedOutError
 
 Completion = Callable[[BatchMetadata | None, int, MillraceError | None], None]
 """Called once with where the batch lies, the broker's timestamp (-1: the producer's own stand), or an error."""
@@ -28,6 +28,18 @@ class Outgoing:
     outcome_unknown: bool = False
     last_error: MillraceError | None = None
 
+    def overdue(self, delivery_timeout_ms: int) -> MillraceError:
+        """What to tell of the batch when its time is over, with the reason why it could not be delivered."""
+        text = (
+            f"{self.batch.num_rows} records for {self.partition} were not acknowledged within "
+            f"delivery.timeout.ms={delivery_timeout_ms}"
+        )
+        if self.outcome_unknown:
+            text += "; they may or may not be in the log"
+        reason = self.last_error
+        kind = BrokerUnavailableError if isinstance(reason, BrokerUnavailableError) else RequestTimedOutError
+        return kind(f"{text}: {reason.message}" if reason else text)
+
 
 @dataclass(slots=True)
 class Queue:
@@ -35,6 +47,7 @@ class Queue:
 
     waiting: deque[Outgoing] = field(default_factory=deque)
     in_flight: bool = False
+    is_leader_in_doubt: bool = False
     retry_at: float = 0.0
 
 

@@ -265,16 +265,8 @@ class Sender:
 
     def _give_up(self, outgoing: Outgoing) -> None:
         """Fail a batch whose time is over, with the reason why it could not be delivered."""
-        reason = outgoing.last_error
         self._identity.forget(outgoing, was_refused=not outgoing.outcome_unknown)
-        text = (
-            f"{outgoing.batch.num_rows} records for {outgoing.partition} were not acknowledged within "
-            f"delivery.timeout.ms={self._config.delivery_timeout_ms}"
-        )
-        if outgoing.outcome_unknown:
-            text += "; they may or may not be in the log"
-        kind = BrokerUnavailableError if isinstance(reason, BrokerUnavailableError) else RequestTimedOutError
-        self._complete(outgoing, error=kind(f"{text}: {reason.message}" if reason else text))
+        self._complete(outgoing, error=outgoing.overdue(self._config.delivery_timeout_ms))
 
     def _take_ready(self) -> dict[str, list[Outgoing]]:
         """The heads of queues that may be sent now, by the leaders' addresses, as many as a request takes."""
@@ -307,6 +299,7 @@ class Sender:
 
     def _sendable(self, ready: list[TopicPartition]) -> list[tuple[TopicPartition, str]]:
         """Those partitions whose leader and whose producer id are known, and which are in the transaction."""
+        self._doubt_leaders(ready)
         found = []
         for partition in ready:
             try:
@@ -325,6 +318,15 @@ class Sender:
                 self._postpone(partition, error)
             return []
         return found
+
+    def _doubt_leaders(self, ready: list[TopicPartition]) -> None:
+        """Have leaders looked up when a batch is sent again: whoever asked at its refusal was told of the old one."""
+        with self._lock:
+            queues = {partition: self._queues[partition] for partition in ready}
+            doubted = {partition.topic for partition, queue in queues.items() if queue.is_leader_in_doubt}
+            for queue in queues.values():
+                queue.is_leader_in_doubt = False
+        self._metadata.forget(doubted)
 
     def _postpone(self, partition: TopicPartition, error: MillraceError) -> None:
         """No leader or no producer id: try again later, or fail all when that is of no use."""
@@ -443,7 +445,6 @@ class Sender:
         outgoing.last_error = error
         outgoing.outcome_unknown |= isinstance(error, (BrokerUnavailableError, RequestTimedOutError, ClientClosedError))
         if error.retriable and not isinstance(error, ClientClosedError) and outgoing.attempts <= self._config.retries:
-            self._metadata.forget(outgoing.partition.topic)
             self._requeue(outgoing)
             return
         self._identity.forget(outgoing, was_refused=not outgoing.outcome_unknown)
@@ -452,7 +453,7 @@ class Sender:
     def _requeue(self, outgoing: Outgoing) -> None:
         with self._lock:
             queue = self._queues[outgoing.partition]
-            queue.in_flight = False
+            queue.in_flight, queue.is_leader_in_doubt = False, True
             queue.waiting.appendleft(outgoing)
             queue.retry_at = time.monotonic() + backoff_s(self._config, outgoing.attempts - 1)
 
