@@ -27,7 +27,7 @@ from millrace.protocol.fetch_response import FetchAnswer, PartitionAnswer, Topic
 from millrace_broker.limits import Lease
 from millrace_broker.purgatory import PartitionKey
 from millrace_broker.replicas.hosted import HostedReplica
-from millrace_broker.replicas.sessions import FetchSessions, FollowerFetch, FollowerSession
+from millrace_broker.replicas.sessions import TOLD_NOTHING, FetchSessions, FollowerFetch, FollowerSession
 from millrace_broker.replicas.wire import changed_fetches, forgotten_fetches
 from millrace_broker.replication import EpochEnd
 from millrace_broker.replication.truncation import find_divergence
@@ -247,8 +247,8 @@ class FollowerService:
                 part.result.diverging_epoch.end_offset = problem.end_offset
             if replica is not None:
                 log = replica.log
-                fetch.told_watermark, fetch.told_log_start = log.high_watermark, log.log_start_offset
-                part.result.high_watermark, part.result.log_start_offset = fetch.told_watermark, fetch.told_log_start
+                part.result.high_watermark, part.result.log_start_offset = log.high_watermark, log.log_start_offset
+                fetch.told = (log.high_watermark, log.log_start_offset) if problem is None else TOLD_NOTHING
                 part.result.last_stable_offset = log.last_stable_offset
             topic = topics.get(key[0])
             if topic is None:
@@ -261,7 +261,7 @@ class FollowerService:
 
 def _has_news(fetch: FollowerFetch, replica: HostedReplica, records: bytes) -> bool:
     log = replica.log
-    return bool(records) or (fetch.told_watermark, fetch.told_log_start) != (log.high_watermark, log.log_start_offset)
+    return bool(records) or fetch.told != (log.high_watermark, log.log_start_offset)
 
 
 def _compare(replica: HostedReplica, fetch: FollowerFetch) -> EpochEnd | None:

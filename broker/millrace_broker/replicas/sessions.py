@@ -21,13 +21,16 @@ from millrace_broker.replication.fetcher import EPOCH_MAX, FIRST_EPOCH, NO_SESSI
 
 SESSIONS_MAX: Final = 1000
 """``max.incremental.fetch.session.cache.slots``: the one that was used last longest ago goes first."""
+TOLD_NOTHING: Final = (-1, -1)
 
 
 @dataclass(slots=True)
 class FollowerFetch:
-    """What a follower wants of a partition, and what it was told last (-1: nothing).
+    """What a follower wants of a partition.
 
-    ``is_noted``: the leader's machine knows of it, and there was nothing wrong with it.
+    ``told``: the high watermark and the log's start that it was told last, in an answer from which it takes them: in
+    one with an error, or with where the logs part, it looks at nothing else. ``is_noted``: the leader's machine knows
+    of it, and there was nothing wrong with it.
     """
 
     topic_id: bytes
@@ -36,8 +39,7 @@ class FollowerFetch:
     last_epoch: int | None
     log_start_offset: int
     max_bytes: int
-    told_watermark: int = -1
-    told_log_start: int = -1
+    told: tuple[int, int] = TOLD_NOTHING
     is_noted: bool = False
 
 
@@ -65,7 +67,7 @@ class FollowerSession:
         for key, fetch in changed.items():
             known = self.fetches.get(key)
             if known is not None and (known.topic_id, known.leader_epoch) == (fetch.topic_id, fetch.leader_epoch):
-                fetch.told_watermark, fetch.told_log_start = known.told_watermark, known.told_log_start
+                fetch.told = known.told
             self.fetches[key] = fetch
             self.stir(key)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.errors import FetchSessionIdNotFoundError, InvalidFetchSessionEpochError
-from millrace_broker.replicas.sessions import FetchSessions, FollowerFetch
+from millrace_broker.replicas.sessions import TOLD_NOTHING, FetchSessions, FollowerFetch
 from millrace_broker.replication import FetchFrom, FetchSession
 
 Key = tuple[str, int]
@@ -44,13 +44,13 @@ def test_the_session_that_was_used_longest_ago_goes_first() -> None:
 def test_what_was_told_is_told_again_to_another_topic_of_the_name() -> None:
     session = FetchSessions().of_request(0, 0, follower=2)
     session.take({("t", 0): fetch(1)}, [])
-    session.fetches["t", 0].told_watermark = 5
+    session.fetches["t", 0].told = (5, 0)
     session.take({("t", 0): fetch(2)}, [])
-    assert session.fetches["t", 0].told_watermark == 5
+    assert session.fetches["t", 0].told == (5, 0)
     other = fetch(0)
     other.topic_id = b"another"
     session.take({("t", 0): other}, [])
-    assert session.fetches["t", 0].told_watermark == -1
+    assert session.fetches["t", 0].told == TOLD_NOTHING
 
 
 def test_only_what_something_happened_to_has_its_turn_and_who_had_it_waits() -> None:
