@@ -54,11 +54,8 @@ class Client:
 
     async def ask_leader(self, place: Place, request: Any) -> Any:
         """Ask the leader of a partition, as far as is known; forgets it after an error."""
-        leader = self._leaders.get(place)
-        if leader is None:
-            leader = await self._find_leader(place)
         try:
-            return await self.ask(leader, request)
+            return await self.ask(await self.leader(place), request)
         except MillraceError:
             self._leaders.pop(place, None)
             raise
@@ -67,7 +64,13 @@ class Client:
         """The leader is another one."""
         self._leaders.pop(place, None)
 
-    async def _find_leader(self, place: Place) -> int:
+    async def leader(self, place: Place) -> int:
+        """The leader of a partition, as far as is known; asks some broker if nothing is."""
+        if place not in self._leaders:
+            await self._ask_for_leaders(place)
+        return self._leaders[place]
+
+    async def _ask_for_leaders(self, place: Place) -> None:
         answer: pb.MetadataResponse = await self.ask_any(pb.MetadataRequest(topics=[place.topic]))
         for topic in answer.topics:
             check(topic.error)
@@ -76,7 +79,6 @@ class Client:
                     self._leaders[Place(topic.name, partition.partition)] = partition.leader
         if place not in self._leaders:
             raise LeaderNotAvailableError(f"{place} has no leader now")
-        return self._leaders[place]
 
     async def ask_coordinator(
         self, kind: int, key: str, request: Any, verify: Callable[[Any], None] = lambda _: None

@@ -167,6 +167,11 @@ class Invariants:
         if epoch >= max(committed.leaders):  # an older one does not know yet that it has been replaced
             self._compare(seen.name, replica.log, committed, 0, committed.end)
 
+    def newest_leader(self, place: Place) -> str:
+        """The broker that leads in the newest epoch in which one has led; "" before there is one."""
+        leaders = next((each.leaders for key, each in self._committed.items() if key[:2] == place), {})
+        return leaders[max(leaders)] if leaders else ""
+
     def _check_controller(self) -> None:
         try:
             epoch = decode_epoch(self._observer.get(paths.CONTROLLER_EPOCH)[0])
