@@ -25,6 +25,7 @@ class Arrivals:
         self._purgatory: Final[Purgatory[PartitionKey]] = Purgatory(name, timer)
         self._arrived: Final[dict[PartitionKey, int]] = {}
         self._changes = 0
+        self._is_closed = False
 
     def arrived(self, key: PartitionKey, size_bytes: int) -> None:
         """Say that ``size_bytes`` of records were appended and may be read."""
@@ -44,6 +45,7 @@ class Arrivals:
 
     def close(self) -> None:
         """Let nobody wait any more, now or later: the broker stops."""
+        self._is_closed = True
         self._purgatory.close()
 
     def statistics(self) -> PurgatoryStatistics:
@@ -68,7 +70,7 @@ class Watch:
     async def wait(self, *, wanted_bytes: int, timeout_s: float) -> bool:
         """Wait until ``wanted_bytes`` arrived since the watch was taken, or a change; False after ``timeout_s``.
 
-        It ends at once when the broker stops.
+        False at once when the broker stops: who looked again and again would keep the event loop for itself.
         """
         waiting = _Waiting(self, wanted_bytes, timeout_s)
         try:
@@ -77,7 +79,7 @@ class Watch:
         finally:
             # The call was cancelled: nobody waits any more.
             waiting.force_complete()
-        return not waiting.is_expired
+        return not (waiting.is_expired or self._arrivals._is_closed)
 
     def _total_bytes(self) -> int:
         return sum(self._arrivals._arrived.get(key, 0) for key in self._keys)

@@ -75,8 +75,8 @@ async def test_nobody_waits_once_it_is_closed(arrivals: Arrivals) -> None:
     before = asyncio.create_task(arrivals.watch([ORDERS]).wait(wanted_bytes=1, timeout_s=60))
     await _settle()
     arrivals.close()
-    assert await before
-    assert await arrivals.watch([ORDERS]).wait(wanted_bytes=1, timeout_s=60)
+    assert not await before
+    assert not await arrivals.watch([ORDERS]).wait(wanted_bytes=1, timeout_s=60)
 
 
 @running
