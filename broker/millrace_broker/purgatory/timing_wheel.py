@@ -178,5 +178,5 @@ class _Wheel:
         bucket.add(entry)
         if bucket.due_ms < 0:
             bucket.due_ms = tick * self._tick_ms
-            heapq.heappush(self._due, (bucket.due_ms, id(bucket), bucket))
+            heapq.heappush(self._due, (bucket.due_ms, self._tick_ms, bucket))
         return True

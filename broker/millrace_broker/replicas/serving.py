@@ -59,7 +59,8 @@ class FollowerService:
         self._broker: Final = broker
         self._replicas: Final = replicas
         self._sessions: Final = FetchSessions()
-        self._parked: Final[defaultdict[int, set[asyncio.Future[bool]]]] = defaultdict(set)
+        self._parked: Final[defaultdict[int, dict[asyncio.Future[bool], None]]] = defaultdict(dict)
+        """Who waits, by follower, in the order in which they came."""
         self._roles = 0
         self._is_closed = False
 
@@ -105,7 +106,7 @@ class FollowerService:
         deadline = loop.time() + request.max_wait_ms / 1000
         parked: asyncio.Future[bool] = loop.create_future()
         waiting = self._parked[session.follower]
-        waiting.add(parked)
+        waiting[parked] = None
         is_urgent = False
         try:
             problems = self._note(session)
@@ -123,11 +124,11 @@ class FollowerService:
                 if not parked.done():
                     await asyncio.wait([parked], timeout=left_s)
                 is_urgent = parked.done() and parked.result()
-                waiting.discard(parked)
+                waiting.pop(parked, None)
                 parked = loop.create_future()
-                waiting.add(parked)
+                waiting[parked] = None
         finally:
-            waiting.discard(parked)
+            waiting.pop(parked, None)
 
     # --- what the follower has -------------------------------------------------------------------------------
 

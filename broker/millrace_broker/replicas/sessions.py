@@ -97,7 +97,7 @@ class FetchSessions:
     def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
         self._max: Final = sessions_max
         self._sessions: Final[OrderedDict[int, FollowerSession]] = OrderedDict()
-        self._of_followers: Final[defaultdict[int, set[FollowerSession]]] = defaultdict(set)
+        self._of_followers: Final[defaultdict[int, dict[int, FollowerSession]]] = defaultdict(dict)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -127,15 +127,15 @@ class FetchSessions:
         while (session_id := random.randrange(1, 2**31)) in self._sessions or session_id == NO_SESSION:
             pass
         session = self._sessions[session_id] = FollowerSession(session_id, follower)
-        self._of_followers[follower].add(session)
+        self._of_followers[follower][session_id] = session
         return session
 
     def _forget(self, session: FollowerSession | None) -> None:
         if session is not None:
-            self._of_followers[session.follower].discard(session)
+            del self._of_followers[session.follower][session.id]
 
     def stir(self, followers: Iterable[int], key: PartitionKey) -> None:
         """There may be something new of a partition for its followers."""
         for follower in followers:
-            for session in self._of_followers.get(follower, ()):
+            for session in self._of_followers.get(follower, {}).values():
                 session.stir(key)
