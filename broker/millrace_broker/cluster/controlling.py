@@ -246,13 +246,13 @@ class Controlling:
                 self._store = None  # until the next session is open
         except MillraceError as error:
             if isinstance(error, CoordinationError):
-                await self._start_over(event, store, error)
+                await self._start_over(event, error)
             elif event.result is not None:
                 _answer(event.result, error)
             else:
                 _logger.error("the controller could not handle %r: %s", event.name, error.message)
         except Exception as error:  # noqa: BLE001 - whatever it was, the context is not to be relied on any more
-            await self._start_over(event, store, error)
+            await self._start_over(event, error)
         else:
             if event.result is not None:
                 _answer(event.result, result)
@@ -260,22 +260,21 @@ class Controlling:
                 _logger.info("broker %d is the controller, of epoch %d", self._config.broker_id, self.epoch)
                 self._disks_failed()  # somebody may have told of one before
 
-    async def _start_over(self, event: _Event, store: ControllerStore, error: Exception) -> None:
+    async def _start_over(self, event: _Event, error: Exception) -> None:
         is_fault = not isinstance(error, ConnectionLossError)
         _logger.error("the controller was cut short in %r and begins anew: %s", event.name, error, exc_info=is_fault)
         self._resign()
         self._refuse(event)
         await asyncio.sleep(self._pause_s)
-        try:
-            await self._administer(store.resign)
-        except MillraceError as problem:
-            _logger.info("the controller's chair could not be left: %s", problem.message)
         self._put("chair", self._look_at_chair)
 
     def _look_at_chair(self, controller: Controller) -> _Steps[bool]:
-        """The chair may be free, or somebody else's: find out, and sit down if it is."""
-        if controller.is_active and (yield _StoreCall(ControllerStore.holds_chair)):
-            return False
+        """The chair may be free, somebody else's, or still its own: find out, and sit down unless it is another's."""
+        if (yield _StoreCall(ControllerStore.holds_chair)):
+            if controller.is_active:
+                return False
+            # It was cut short, and sits there idly: whoever is elected anew gets an epoch of his own.
+            yield _StoreCall(ControllerStore.resign)
         self._resign()
         return (yield from controller.elect())
 

@@ -84,7 +84,10 @@ NO_OPTIONS = ConfigNode({}).encode()
 
 
 class Node:
-    """One broker; its session ends before, or after, the ``dies_at``-th call to the store, or that call is lost."""
+    """One broker; its session ends before, or after, the ``dies_at``-th call to the store, or that call is lost.
+
+    ``loses``: so many calls in a row are.
+    """
 
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         self.cluster, self.broker_id = cluster, broker_id
@@ -98,6 +101,7 @@ class Node:
         self.calls = 0
         self.dies_at = 0
         self.how = "before"
+        self.loses = 1
         self.is_closed = False
 
     def join(self) -> None:
@@ -120,14 +124,15 @@ class Node:
         await asyncio.sleep(0)
         self.calls += 1
         is_last = self.calls == self.dies_at
+        is_lost = 0 <= self.calls - self.dies_at < self.loses
         if is_last and self.how == "before":
             self.expire()
-        if is_last and self.how == "lost before":
+        if is_lost and self.how == "lost before":
             raise ConnectionLossError("lost", maybe_applied=False)
         result = function(*args)
         if is_last and self.how == "after":
             self.expire()
-        if is_last and self.how == "lost after":
+        if is_lost and self.how == "lost after":
             raise ConnectionLossError("lost", maybe_applied=True)
         return result
 
@@ -205,6 +210,25 @@ def test_a_controller_whose_session_is_over_refuses_who_waits_for_it_and_another
                 await first.controlling.ask("move", lambda each: each.reassign({TopicPartition("t", 0): (1, 0)}))
             await eventually(lambda: len(cluster.active) == 1)
             await eventually(lambda: cluster.nodes[cluster.active[0]].controlling.epoch > epoch)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("loses", [2, 3, 4])
+def test_a_chair_that_could_not_be_left_is_left_later(loses: int) -> None:
+    """Whoever sat in it idly, for he took himself for another, would leave the cluster without a controller."""
+
+    async def scenario() -> None:
+        async with Cluster(0, 1) as cluster:
+            await eventually(lambda: len(cluster.active) == 1)
+            first = cluster.nodes[cluster.active[0]]
+            epoch = first.controlling.epoch
+            cluster.create("t", (0, 1))
+            await eventually(lambda: cluster.state("t") is not None)
+            first.calls, first.dies_at, first.how, first.loses = 0, 1, "lost before", loses
+            with pytest.raises(NotControllerError):
+                await first.controlling.ask("move", lambda each: each.reassign({TopicPartition("t", 0): (1, 0)}))
+            await eventually(lambda: any(each.controlling.epoch > epoch for each in cluster.nodes.values()))
 
     asyncio.run(scenario())
 
