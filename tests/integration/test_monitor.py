@@ -37,10 +37,11 @@ from millrace.clients import Admin
 import time
 deadline = time.monotonic() + 30
 with Admin(servers) as admin:
-    while not any(each.group_id == f"connect-{query.id}" for each in admin.list_groups()):
+    group_id = f"connect-{query.id}"
+    while not any(each.group_id == group_id for each in admin.list_groups()) or not admin.list_group_offsets(group_id):
         assert time.monotonic() < deadline, "nothing was committed"
         time.sleep(0.05)
-    print(admin.group_lag(f"connect-{query.id}")[0].lag, flush=True)
+    print(admin.group_lag(group_id)[0].lag, flush=True)
 spark.stop()
 """
 FAILS = """
