@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client
+from millrace.cli.position_options import (
+    ByDuration,
+    Execute,
+    FromFile,
+    ShiftBy,
+    ToDatetime,
+    ToEarliest,
+    ToLatest,
+    ToOffset,
+)
 from millrace.errors import GroupIdNotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -115,22 +124,16 @@ def reset_offsets(
     all_groups: AllGroups = False,
     topic: TopicsOption = None,
     all_topics: Annotated[bool, typer.Option("--all-topics", help="Every topic that the group committed.")] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
     to_current: Annotated[bool, typer.Option("--to-current", help="To where they are: for --export.")] = False,
-    to_offset: Annotated[int | None, typer.Option(min=0, metavar="OFFSET", help="To this offset.")] = None,
-    to_datetime: Annotated[
-        str | None, typer.Option(metavar="TIME", help="To the first record since, ISO 8601; UTC without a zone.")
-    ] = None,
-    by_duration: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="To the first record since so long ago: PT1H30M, P7D.")
-    ] = None,
-    shift_by: Annotated[int | None, typer.Option(metavar="N", help="By N records, backwards if below 0.")] = None,
-    from_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="As a file says: topic,partition,offset a line.")
-    ] = None,
+    to_offset: ToOffset = None,
+    to_datetime: ToDatetime = None,
+    by_duration: ByDuration = None,
+    shift_by: ShiftBy = None,
+    from_file: FromFile = None,
     export: Annotated[bool, typer.Option("--export", help="Print the outcome as such a file.")] = False,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")] = False,
+    execute: Execute = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it, which is the default.")] = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,

@@ -9,6 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client
+from millrace.cli.position_options import (
+    ByDuration,
+    Execute,
+    FromFile,
+    ShiftBy,
+    ToDatetime,
+    ToEarliest,
+    ToLatest,
+    ToOffset,
+)
 from millrace.errors import UnknownTopicOrPartitionError, UsageError
 
 if TYPE_CHECKING:
@@ -83,26 +93,20 @@ def reset(
             "--topic", "-t", metavar="TOPIC[:0,1,2]", help="Only this, or some of its partitions; repeatable."
         ),
     ] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
-    to_offset: Annotated[int | None, typer.Option(min=0, metavar="OFFSET", help="To this offset.")] = None,
-    to_datetime: Annotated[
-        str | None, typer.Option(metavar="TIME", help="To the first record since, ISO 8601; UTC without a zone.")
-    ] = None,
-    by_duration: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="To the first record since so long ago: PT1H30M, P7D.")
-    ] = None,
-    shift_by: Annotated[int | None, typer.Option(metavar="N", help="By N records, backwards if below 0.")] = None,
-    from_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="As a file says: topic,partition,offset a line.")
-    ] = None,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
+    to_offset: ToOffset = None,
+    to_datetime: ToDatetime = None,
+    by_duration: ByDuration = None,
+    shift_by: ShiftBy = None,
+    from_file: FromFile = None,
     drop_pending: Annotated[
         bool, typer.Option("--drop-pending", help="Go on without the last batch, which is not finished.")
     ] = False,
     keep_state: Annotated[
         bool, typer.Option("--keep-state", help="Although what the query has counted stays counted.")
     ] = False,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")] = False,
+    execute: Execute = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
