@@ -1,8 +1,8 @@
 """Where a cluster keeps its metadata: ZooKeeper's semantics as an interface, and a store that needs no ZooKeeper.
 
 ``interface`` says what every store promises, ``embedded`` is the one for a single broker, ``zookeeper`` the one for a
-cluster (it needs kazoo, and is imported by who uses it); ``outcomes`` finds out what became of a write whose answer was
-lost. ``paths`` and ``nodes`` say what is kept where.
+cluster (it needs kazoo, and is imported by who uses it); ``single_calls`` is what stores share. ``outcomes`` finds out
+what became of a write whose answer was lost. ``paths`` and ``nodes`` say what is kept where.
 """
 
 from millrace.coordination.embedded import METADATA_FILE, EmbeddedCoordination, EmbeddedStore

@@ -21,17 +21,14 @@ from threading import RLock
 from typing import Final
 
 from millrace.coordination.interface import (
-    ANY_VERSION,
-    Create,
     Delete,
     NodeStat,
-    NoNodeError,
     Operation,
     SessionExpiredError,
     SessionState,
     Watch,
-    Write,
 )
+from millrace.coordination.single_calls import SingleCalls
 from millrace.coordination.storage import TreeFile
 from millrace.coordination.tree import Tree, check_path
 from millrace.coordination.watches import Deliveries, WatchTable
@@ -163,7 +160,7 @@ class EmbeddedStore:
         self._deliveries.deliver()
 
 
-class EmbeddedCoordination:
+class EmbeddedCoordination(SingleCalls):
     """A session with an ``EmbeddedStore``; see ``Coordination`` for what each method promises."""
 
     def __init__(self, store: EmbeddedStore, session_id: int) -> None:
@@ -183,33 +180,9 @@ class EmbeddedCoordination:
         """Number of the session."""
         return self._session_id
 
-    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
-        """Create a node; returns its path."""
-        return str(self.multi([Create(path, data, ephemeral=ephemeral, sequential=sequential)])[0])
-
     def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]:
         """Read a node."""
         return self._store._read_data(self._session_id, path, watch)
-
-    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
-        """Read nodes; None for those that do not exist."""
-        return [self._get_or_none(path) for path in paths]
-
-    def _get_or_none(self, path: str) -> tuple[bytes, NodeStat] | None:
-        try:
-            return self.get(path)
-        except NoNodeError:
-            return None
-
-    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
-        """Write a node."""
-        result = self.multi([Write(path, data, version)])[0]
-        assert isinstance(result, NodeStat)
-        return result
-
-    def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Delete a node."""
-        self.multi([Delete(path, version)])
 
     def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
         """The node's bookkeeping, or None."""

@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from millrace.coordination import (
-    ANY_VERSION,
     ConnectionLossError,
-    Create,
-    Delete,
     EmbeddedCoordination,
     EmbeddedStore,
     NodeStat,
-    NoNodeError,
     Operation,
     SessionExpiredError,
     SessionState,
     Watch,
     WatchEvent,
-    Write,
 )
+from millrace.coordination.single_calls import SingleCalls
 from millrace.errors import EnvironmentProblemError
 
 from .loop import Process, VirtualLoop
@@ -110,7 +106,7 @@ class SimulatedStore:
             session.close()
 
 
-class SimulatedSession:
+class SimulatedSession(SingleCalls):
     """A session; see ``Coordination`` for what each method promises."""
 
     def __init__(self, ensemble: Ensemble, host: str, process: Process) -> None:
@@ -189,28 +185,8 @@ class SimulatedSession:
     def session_id(self) -> int:
         return self._inner.session_id
 
-    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
-        return str(self.multi([Create(path, data, ephemeral=ephemeral, sequential=sequential)])[0])
-
     def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]:
         return self._call(lambda: self._inner.get(path, self._watched(watch)))
-
-    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
-        return [self._get_or_none(path) for path in paths]
-
-    def _get_or_none(self, path: str) -> tuple[bytes, NodeStat] | None:
-        try:
-            return self.get(path)
-        except NoNodeError:
-            return None
-
-    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
-        result: Any = self.multi([Write(path, data, version)])[0]
-        assert isinstance(result, NodeStat)
-        return result
-
-    def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        self.multi([Delete(path, version)])
 
     def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
         return self._call(lambda: self._inner.exists(path, self._watched(watch)))
