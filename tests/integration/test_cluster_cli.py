@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from millrace.cli.main import main
-from millrace.clients import Admin, TopicPartition
+from millrace.clients import Admin, Producer, TopicPartition
 
 from .broker_cluster import MILLRACE, Cluster
 from .frame_calls import eventually
@@ -59,8 +60,10 @@ def test_a_plan_is_proposed_carried_out_and_verified(cluster: Cluster, run: Run,
 
 
 def test_a_move_that_cannot_end_is_given_up(cluster: Cluster, run: Run, topic: str, tmp_path: Path) -> None:
+    """What is copied is more than one fetch brings: the second waits until the limit has made up for the first."""
     cluster.admin.create_topic(topic, assignment={0: [1, 2]})
     partition = TopicPartition(topic, 0)
+    _fill(cluster, partition, records=4, size_bytes=900_000)
     plan = tmp_path / "plan.json"
     entry = {"topic": topic, "partition": 0, "replicas": [3, 2]}
     plan.write_text(json.dumps({"version": 1, "partitions": [entry]}))
@@ -74,6 +77,12 @@ def test_a_move_that_cannot_end_is_given_up(cluster: Cluster, run: Run, topic: s
     assert sorted(cluster.replicas(topic)) in ([1, 2], [2, 3])
     assert f"{topic}-7" in run("reassign", "execute", str(_plan(tmp_path, topic, 7)), status=2)
     assert partition not in cluster.admin.list_partition_reassignments()
+
+
+def _fill(cluster: Cluster, partition: TopicPartition, *, records: int, size_bytes: int) -> None:
+    with Producer(cluster.bootstrap_servers) as producer:
+        for _ in range(records):
+            producer.send(partition.topic, os.urandom(size_bytes), partition=partition.partition).result(30)
 
 
 def _plan(directory: Path, topic: str, number: int) -> Path:
