@@ -381,11 +381,7 @@ class Broker:
 
         Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``.
         """
-        info = topic.partitions.get(number)
-        if info is None:
-            raise UnknownTopicOrPartitionError(
-                f"topic {topic.name} has partitions 0 to {len(topic.partitions) - 1}, not {number}"
-            )
+        info = topic.partition(number)
         replica = self.replicas.find(topic.name, number)
         if replica is not None:
             if not may_follow or replica.follower is None:

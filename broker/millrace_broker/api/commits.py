@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millrace.errors import InvalidRequestError, OffsetMetadataTooLargeError, UnknownTopicOrPartitionError
+from millrace.errors import InvalidRequestError, OffsetMetadataTooLargeError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import error_message
 from millrace_broker.broker import Broker
@@ -30,11 +30,7 @@ def checked_commits(broker: Broker, topics: Any, results: Any) -> dict[Partition
 
 
 def _check(broker: Broker, name: str, wanted: pb.CommittedOffset) -> None:
-    topic = broker.topic(name)
-    if wanted.partition not in topic.partitions:
-        raise UnknownTopicOrPartitionError(
-            f"topic {name} has partitions 0 to {len(topic.partitions) - 1}, not {wanted.partition}"
-        )
+    broker.topic(name).partition(wanted.partition)
     if wanted.offset < 0:
         raise InvalidRequestError(f"offset {wanted.offset} of {name}-{wanted.partition}: offsets begin with 0")
     most = broker.config.offset_metadata_max_bytes

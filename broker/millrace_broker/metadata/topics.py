@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from millrace.config.topic import TopicConfig
 from millrace.coordinator_records import INTERNAL_TOPICS
+from millrace.errors import UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +60,15 @@ class TopicInfo:
     schemas: tuple[SchemaVersion, ...] = ()
     key_columns: tuple[str, ...] = ()
     read_schema: bytes = b""
+
+    def partition(self, number: int) -> PartitionInfo:
+        """Who has one of its partitions. Raises ``UnknownTopicOrPartitionError`` when there is none of this number."""
+        info = self.partitions.get(number)
+        if info is None:
+            raise UnknownTopicOrPartitionError(
+                f"topic {self.name} has partitions 0 to {len(self.partitions) - 1}, not {number}"
+            )
+        return info
 
     @property
     def is_internal(self) -> bool:

@@ -15,6 +15,7 @@ from millrace_broker.purgatory.timer import Timer
 
 PartitionKey = tuple[str, int]
 """Topic name and partition number."""
+_WAKE_BYTES: Final = 2**40
 
 
 class Arrivals:
@@ -31,6 +32,10 @@ class Arrivals:
         """Say that ``size_bytes`` of records were appended and may be read."""
         self._arrived[key] = self._arrived.get(key, 0) + size_bytes
         self._purgatory.check(key)
+
+    def wake(self, key: PartitionKey) -> None:
+        """Have those who wait for a partition look again, for however many bytes they wait."""
+        self.arrived(key, _WAKE_BYTES)
 
     def changed(self, key: PartitionKey) -> None:
         """Say that a partition changed in a way that its waiters must see at once (it was deleted, say)."""

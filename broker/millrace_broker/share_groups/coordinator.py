@@ -18,7 +18,6 @@ from millrace.errors import (
     MillraceError,
     NotCoordinatorError,
     UnknownMemberError,
-    UnknownTopicOrPartitionError,
 )
 from millrace_broker.coordinators import SHARE_STATE_TOPIC, Shards, StateLog
 from millrace_broker.metadata import TopicInfo
@@ -252,10 +251,7 @@ class ShareCoordinator:
     def topic_with(self, name: str, partition: int) -> TopicInfo:
         """The topic that has this partition, wherever that is. Raises ``UnknownTopicOrPartitionError``."""
         topic = self._broker.topic(name)
-        if partition not in topic.partitions:
-            raise UnknownTopicOrPartitionError(
-                f"topic {name} has partitions 0 to {len(topic.partitions) - 1}, not {partition}"
-            )
+        topic.partition(partition)
         return topic
 
     # --- what others tell ----------------------------------------------------------------------------------

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
-_WAKE_BYTES: Final = 2**40
-"""As if so much had arrived: whoever waits for any number of bytes looks again."""
 
 Batch = tuple[int, int, Acknowledgement]
 
@@ -151,7 +149,7 @@ class SharedPartition:
         """Write down what is true now, and wake those who may have what was given back."""
         self._set_timer()
         written = self._write()
-        self._broker.arrivals.arrived(self.waiting_key, _WAKE_BYTES)
+        self._broker.arrivals.wake(self.waiting_key)
         return written
 
     def _write(self) -> asyncio.Future[int]:
@@ -170,7 +168,7 @@ class SharedPartition:
             _logger.warning("%s: %s; deliveries are taken back", self, error)
             written = self._written
             self._delivery = None if written is None else Delivery.restore(self._settings, written.snapshot)
-            self._broker.arrivals.arrived(self.waiting_key, _WAKE_BYTES)
+            self._broker.arrivals.wake(self.waiting_key)
 
     # --- locks ---------------------------------------------------------------------------------------------
 

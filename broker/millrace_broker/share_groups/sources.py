@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
-_WAKE_BYTES: Final = 2**40
-"""As if so much had arrived: whoever waits for any number of bytes looks again."""
 _POLL_MS: Final = 5_000
 _CALL_S: Final = 30.0
 _NOT_ASKED_YET: Final = 2**63 - 1
@@ -167,7 +165,7 @@ class _LedElsewhere:
             self._high_watermark = _NOT_ASKED_YET  # who looks again asks, and is told why not
         finally:
             self._watching = None
-            self._broker.arrivals.arrived((self._topic.name, self._number), _WAKE_BYTES)
+            self._broker.arrivals.wake((self._topic.name, self._number))
 
     async def _ask(self, offset: int, *, bytes_max: int, wait_ms: int) -> bytes:
         present = self._broker.catalog.topic(self._topic.name).partitions.get(self._number)
