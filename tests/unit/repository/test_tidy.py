@@ -23,6 +23,23 @@ def test_a_source_root_is_not_a_package(folder: str) -> None:
     assert not (ROOT / folder / "__init__.py").exists()
 
 
+def test_every_folder_of_code_is_a_package_with_a_word_about_it() -> None:
+    """Without its ``__init__.py`` a folder can be imported, but the contracts about imports do not see it."""
+    roots = (
+        "platform/millrace",
+        "broker/millrace_broker",
+        "spark_source/pyspark_millrace",
+        "streams_dsl/millrace_streams",
+    )
+    folders = {path.parent for root in roots for path in tracked(f"{root}/*.py")}
+    bare = [
+        folder
+        for folder in folders
+        if not (folder / "__init__.py").exists() or not (folder / "__init__.py").read_text().startswith('"""')
+    ]
+    assert bare == []
+
+
 def test_files_have_a_readable_size() -> None:
     long = {str(path): n for path in tracked("*.py") if (n := len(path.read_text().splitlines())) > FILE_LINES_MAX}
     assert long == {}
