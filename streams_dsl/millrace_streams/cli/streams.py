@@ -1,4 +1,4 @@
-"""Read the state of topologies' checkpoints, write it elsewhere, put applications back to their beginning."""
+"""Show topologies, read the state of their checkpoints, write it elsewhere, put applications back."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from millrace.cli.options import AsJson
 from millrace.errors import UsageError
 from millrace_streams.cli.options import BatchOption, CheckpointOption
+from millrace_streams.cli.topologies import describe, explain
 from millrace_streams.cli.upgrades import export_state, rebuild, reset
 
 if TYPE_CHECKING:
@@ -20,9 +21,11 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
-    help="Read the state of topologies' checkpoints, write it elsewhere, put applications back to their beginning.",
+    help="Show topologies, read the state of their checkpoints, write it elsewhere, put applications back.",
 )
 
+app.command()(describe)
+app.command()(explain)
 app.command("export-state")(export_state)
 app.command()(reset)
 app.command()(rebuild)

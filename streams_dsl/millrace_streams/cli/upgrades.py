@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,14 +20,11 @@ from millrace.cli.position_options import (
     ToOffset,
 )
 from millrace.errors import UsageError
-from millrace_streams.cli.options import BatchOption, CheckpointOption
+from millrace_streams.cli.options import DEFAULT_SERVER, BatchOption, CheckpointOption
 
 if TYPE_CHECKING:
     from pyspark_millrace.checkpoints.query_log import Checkpoint
     from pyspark_millrace.checkpoints.reset import ResetPlan
-
-
-_DEFAULT_SERVER: Final = "localhost:9092"
 
 
 def export_state(
@@ -163,7 +160,7 @@ def rebuild(
         load_topology(topology),
         spark,
         checkpoint=checkpoint,
-        bootstrap_servers=bootstrap_server or _DEFAULT_SERVER,
+        bootstrap_servers=bootstrap_server or DEFAULT_SERVER,
         now=datetime.now(UTC),
         options=dict(name_value(text, "--option") for text in option or []),
         puts_aside=puts_aside,

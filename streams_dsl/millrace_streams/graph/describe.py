@@ -8,9 +8,9 @@ from millrace_streams.graph.nodes import DeltaSinkNode, Node, RepartitionNode, S
 
 
 def describe_graph(nodes: Sequence[Node]) -> str:
-    """Print sub-topologies (the parts of the graph that hang together without a topic between) with their edges."""
+    """Print sub-topologies with their nodes and edges."""
     lines = ["Topologies:"]
-    for number, part in enumerate(_connected_parts(nodes)):
+    for number, part in enumerate(subtopologies(nodes)):
         lines.append(f"   Sub-topology: {number}")
         for node in part:
             lines.extend(_describe_node(node, [child.name for child in nodes if node.name in child.parents]))
@@ -18,7 +18,8 @@ def describe_graph(nodes: Sequence[Node]) -> str:
     return "\n".join(lines)
 
 
-def _connected_parts(nodes: Sequence[Node]) -> list[list[Node]]:
+def subtopologies(nodes: Sequence[Node]) -> list[list[Node]]:
+    """The parts of the graph that hang together without a topic between, each in the order of ``nodes``."""
     parts: list[list[Node]] = []
     for node in nodes:
         # What goes through a topic is written in one sub-topology and read in another.

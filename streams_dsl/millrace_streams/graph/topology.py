@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, TypeAlias
 
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph.describe import describe_graph
+from millrace_streams.graph.diagram import diagram_of
+from millrace_streams.graph.mermaid import mermaid
 from millrace_streams.graph.nodes import (
     DeltaSinkNode,
     ForEachNode,
@@ -17,6 +20,9 @@ from millrace_streams.graph.nodes import (
     TopicSinkNode,
 )
 from millrace_streams.graph.processing import ProcessNode
+from millrace_streams.graph.svg import svg
+
+DescriptionFormat: TypeAlias = Literal["text", "svg", "mermaid"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +104,22 @@ class Topology:
         """The nodes that read from ``name``, in order."""
         return (node for node in self.nodes if name in node.parents)
 
-    def describe(self) -> str:
-        """The graph as text in the form of Kafka Streams' ``TopologyDescription``.
+    def describe(self, format: DescriptionFormat = "text") -> str:
+        """The graph as ``text`` in the form of Kafka Streams' ``TopologyDescription``, or as a picture.
 
-        Keys' columns are not known here: an aggregation after a change of key is shown as one sub-topology with what
-        comes before it. ``explain`` says where records really move.
+        ``svg`` is one to look at, ``mermaid`` a flowchart for documents. Keys' columns are not known here: an
+        aggregation after a change of key is shown as one sub-topology with what comes before it. ``explain`` says where
+        records really move. Raises ``TopologyError`` for another format.
         """
-        return describe_graph(self.nodes)
+        match format:
+            case "text":
+                return describe_graph(self.nodes)
+            case "svg":
+                return svg(diagram_of(self.nodes))
+            case "mermaid":
+                return mermaid(diagram_of(self.nodes))
+        raise TopologyError(f"format={format!r}: describe as text, svg or mermaid")
+
+    def _repr_svg_(self) -> str:
+        """The picture, for notebooks."""
+        return self.describe("svg")
