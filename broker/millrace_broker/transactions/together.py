@@ -82,8 +82,10 @@ def decide(
     decided = [_ended(each, is_committed=True, new_producer_ids=new_producer_ids, now_ms=now_ms) for each in open_ones]
     lost = [*_aborted(aborted, find, new_producer_ids, now_ms)]
     if attempt:
-        members = {member.transactional_id for member in (*committed, *aborted)}
-        lost += retired([place for place in places if place.transactional_id not in members], now_ms)
+        members = {*committed, *aborted}
+        # A member that was fenced is none: what is open in its place is of somebody whom nobody here knows.
+        others = [place for place in places if Member(place.transactional_id, place.producer) not in members]
+        lost += retired(others, now_ms)
     return Decision(
         transactions=(*decided, *lost),
         commit=replace(

@@ -165,6 +165,20 @@ def test_a_commit_aborts_what_its_attempt_has_open_beside_the_winners() -> None:
     assert decision.commit == replace(BEGUN, external_epoch=7, committed_ms=50, updated_ms=50)
 
 
+def test_a_member_that_was_fenced_does_not_keep_open_what_is_in_its_place_now() -> None:
+    table = table_of(open_place(0), open_place(1))
+    decision, _ = table.commit_together(
+        "query",
+        7,
+        committed=[],
+        aborted=[Member("query-0", Producer(0, 2)), Member("query-1", Producer(1, 3))],
+        new_producer_ids=iter(()),
+        now_ms=50,
+        attempt="third",
+    )
+    assert states(decision.transactions) == {"query-0": ABORTED, "query-1": ABORTED}
+
+
 def test_an_attempt_that_was_fenced_commits_nothing() -> None:
     table = table_of(open_place(0))
     with pytest.raises(ProducerFencedError, match="attempt third has taken over"):
