@@ -32,6 +32,7 @@ from millrace_broker.compaction import cleaner_settings, keys_of
 from millrace_broker.environment import Clock, SystemClock
 from millrace_broker.group_commit import GroupCommit, GroupCommitStatistics
 from millrace_broker.groups import GroupCoordinator, GroupStatistics
+from millrace_broker.held_tasks import HeldTasks
 from millrace_broker.limits import ByteBudget, LimitStatistics, RequestLimits, SizeEstimate
 from millrace_broker.log import Files, LogManager, OsFiles, PartitionLog
 from millrace_broker.log.starting import Progress
@@ -157,7 +158,7 @@ class Broker:
             config.remote_log_reader_threads, config.remote_log_reader_max_pending_tasks
         )
         self._administration = ThreadPoolExecutor(1, thread_name_prefix="millrace-administration")
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: Final = HeldTasks()
         self.appending: Final = Appending(self)
         self.append: Final = self.appending.append
         self.append_end_marker: Final = self.appending.append_end_marker
@@ -262,8 +263,7 @@ class Broker:
         if ticking is not None:
             ticking.cancel()
             await asyncio.gather(ticking, return_exceptions=True)
-        if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             if hasattr(self, "logs"):
                 await self.run_io(self.logs.close)
@@ -344,13 +344,7 @@ class Broker:
 
     async def to_the_end(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Wait for ``work``; if the caller is cancelled meanwhile, ``work`` goes on all the same."""
-        return await begun(work, self._start)
-
-    def _start(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return await begun(work, self._tasks.start)
 
     # --- partitions ------------------------------------------------------------------------------------------
 

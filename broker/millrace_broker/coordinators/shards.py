@@ -28,6 +28,7 @@ from millrace.errors import (
 from millrace_broker.coordinators.hashing import partition_of
 from millrace_broker.coordinators.internal_topics import InternalTopics
 from millrace_broker.coordinators.state_log import LoadedBatch, StateLog
+from millrace_broker.held_tasks import HeldTasks
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker
@@ -70,7 +71,7 @@ class Shards(Generic[S]):
         self._logs: dict[int, StateLog] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
         self._terms: Final[Counter[int]] = Counter()
-        self._closing: Final[set[asyncio.Task[None]]] = set()
+        self._closing: Final = HeldTasks()
         self._is_closed = False
 
     @property
@@ -100,9 +101,7 @@ class Shards(Generic[S]):
         if shard is not None:
             shard.deactivate()
         if log is not None:
-            closing = asyncio.create_task(log.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._closing.start(log.close())
         if self._leads(number):
             self._load(number)
 

@@ -23,6 +23,7 @@ from millrace_broker.coordinators import OFFSETS_TOPIC, Shards, StateLog
 from millrace_broker.groups.model import GroupSettings
 from millrace_broker.groups.shard import Entry, GroupShard
 from millrace_broker.groups.timers import GroupTimers
+from millrace_broker.held_tasks import HeldTasks
 from millrace_broker.purgatory import PurgatoryStatistics
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class GroupCoordinator:
         self._timers: Final = GroupTimers(broker.timer)
         self._shards: Final = Shards(broker, OFFSETS_TOPIC, self._make_shard)
         self._expiring: asyncio.Task[None] | None = None
-        self._deletions: set[asyncio.Task[None]] = set()
+        self._deletions: Final = HeldTasks()
 
     def _make_shard(self, log: StateLog) -> GroupShard:
         return GroupShard(self._broker, log, self._settings, self._timers)
@@ -137,9 +138,7 @@ class GroupCoordinator:
 
     def topic_deleted(self, name: str) -> None:
         """Offsets in a topic that is gone are forgotten, soon: one of the same name begins anew."""
-        task = asyncio.create_task(self._forget_topic(name), name=f"millrace-forget-offsets-{name}")
-        self._deletions.add(task)
-        task.add_done_callback(self._deletions.discard)
+        self._deletions.start(self._forget_topic(name), name=f"millrace-forget-offsets-{name}")
 
     async def _forget_topic(self, name: str) -> None:
         for shard in self._shards.all():

@@ -55,6 +55,7 @@ from millrace_broker.groups.model import (
 from millrace_broker.groups.offsets import Committed, GroupOffsets, Partition
 from millrace_broker.groups.records import group_record, group_tombstone, offset_record, offset_tombstone
 from millrace_broker.groups.timers import GroupTimers
+from millrace_broker.held_tasks import HeldTasks
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker
@@ -85,7 +86,7 @@ class GroupShard:
         self._loading: Loading | None = Loading(log.name)
         self._entries: Final[dict[str, Entry]] = {}
         self._waiting: Final[dict[int, asyncio.Future[Any]]] = {}
-        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._tasks: Final = HeldTasks()
         self._open: Final[dict[int, set[str]]] = {}
         """The groups in which a producer has offsets pending, or on their way."""
 
@@ -209,7 +210,7 @@ class GroupShard:
                 self._set_timer(entry, effect.key, effect.delay_ms)
             elif isinstance(effect, Store):
                 record = group_record(group.group_id, effect.group, entry.state_since_ms)
-                self._start(self._store(entry, effect.token, self._log.submit([record])))
+                self._tasks.start(self._store(entry, effect.token, self._log.submit([record])))
             else:
                 self._timers.cancel((group.group_id, effect.key))
 
@@ -248,11 +249,6 @@ class GroupShard:
             _logger.exception("group %s could not be written down", group_id)
         with self._event(entry):
             entry.group.stored(token, error, self._now_ms())
-
-    def _start(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _now_ms(self) -> int:
         return int(self._broker.clock.monotonic() * 1000)

@@ -27,6 +27,7 @@ from millrace.errors import (
 )
 from millrace_broker.controller.model import TopicPartition
 from millrace_broker.controller.requests import LeaderAndIsrRequest, LeaderAndIsrState, StopReplicaRequest
+from millrace_broker.held_tasks import HeldTasks
 from millrace_broker.limits import Lease
 from millrace_broker.log import PartitionLog
 from millrace_broker.purgatory import PartitionKey
@@ -80,7 +81,7 @@ class ReplicaManager:
         self._service: Final = FollowerService(broker, self)
         self._fetchers: Final = Fetchers(broker, self)
         self._alive: frozenset[int] | None = None
-        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._tasks: Final = HeldTasks()
         self.alter_partition: AlterPartition | None = None
         self.role_listeners: Final[dict[str, RoleListener]] = {}
         self.throttles: Final = Throttles(broker.config.broker_id, broker.clock.monotonic)
@@ -107,14 +108,7 @@ class ReplicaManager:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _begin(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _logger.error("replication: unexpected failure", exc_info=error)
+        self._tasks.start(work).add_done_callback(_log_failure)
 
     async def _check_lag(self, interval_s: float) -> None:
         while True:
@@ -456,3 +450,8 @@ class ReplicaManager:
         self.throttles.to_followers.bytes_per_s = leader_bytes_per_s
         self.throttles.from_leaders.bytes_per_s = follower_bytes_per_s
         self._service.wake_all()
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _logger.error("replication: unexpected failure", exc_info=error)

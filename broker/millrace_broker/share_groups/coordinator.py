@@ -20,6 +20,7 @@ from millrace.errors import (
     UnknownMemberError,
 )
 from millrace_broker.coordinators import SHARE_STATE_TOPIC, Shards, StateLog
+from millrace_broker.held_tasks import HeldTasks
 from millrace_broker.metadata import TopicInfo
 from millrace_broker.purgatory import Purgatory, PurgatoryStatistics
 from millrace_broker.share_groups.delivery import DeliverySettings, Run
@@ -87,7 +88,7 @@ class ShareCoordinator:
         self._heartbeats: Final[Purgatory[MemberKey]] = Purgatory("share heartbeat", broker.timer)
         self._shards: Final = Shards(broker, SHARE_STATE_TOPIC, self._make_shard)
         self._sources: Final = Sources(broker)
-        self._deletions: set[asyncio.Task[None]] = set()
+        self._deletions: Final = HeldTasks()
         self._is_stopping = False
 
     def _make_shard(self, log: StateLog) -> ShareShard:
@@ -259,9 +260,7 @@ class ShareCoordinator:
     def topic_deleted(self, topic: TopicInfo) -> None:
         """What groups have done with a topic that is gone is forgotten."""
         self._sources.forget(topic)
-        task = asyncio.create_task(self._forget_topic(topic), name=f"millrace-forget-shared-{topic.name}")
-        self._deletions.add(task)
-        task.add_done_callback(self._deletions.discard)
+        self._deletions.start(self._forget_topic(topic), name=f"millrace-forget-shared-{topic.name}")
 
     async def _forget_topic(self, topic: TopicInfo) -> None:
         for shard in self._shards.all():

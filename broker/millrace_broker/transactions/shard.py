@@ -23,6 +23,7 @@ from millrace.coordinator_records import TransactionState
 from millrace.errors import ConcurrentTransactionsError, MillraceError, NotCoordinatorError
 from millrace.records import NO_PRODUCER_ID
 from millrace_broker.coordinators import LoadedBatch, StateLog
+from millrace_broker.held_tasks import HeldTasks
 from millrace_broker.purgatory import Conditions, TimerEntry
 from millrace_broker.transactions import attempts, rules, together
 from millrace_broker.transactions.attempts import Attempt
@@ -62,7 +63,7 @@ class TransactionShard:
         """External ids: the attempt, and the numbers of the places that were given to it."""
         self._timers: Final[dict[str, TimerEntry]] = {}
         self._expiry: TimerEntry | None = None
-        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._tasks: Final = HeldTasks()
         self._ended: Final = ended
         self._is_active = False
 
@@ -318,9 +319,7 @@ class TransactionShard:
         self._settlings.check((self._log.number, transactional_id))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name=f"millrace-{self._log.name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(work, name=f"millrace-{self._log.name}")
 
     # --- the coordinator's own work --------------------------------------------------------------------------
 
