@@ -27,6 +27,7 @@ from millrace_streams.graph import (
     MapValuesNode,
     Node,
     PartialAggregateNode,
+    RepartitionNode,
     SelectKeyNode,
     SourceNode,
     Topology,
@@ -73,6 +74,8 @@ def _needed_columns(checked: CheckedTopology) -> dict[str, set[str]]:
 def _needed_of_input(node: Node, given: Layout, wanted: set[str]) -> set[str]:
     if has_function(node):
         return set(given.names)
+    if isinstance(node, RepartitionNode) and not node.visible:
+        return wanted
     if isinstance(node, FilterNode):
         predicate = node.predicate.columns() if isinstance(node.predicate, Expression) else frozenset(given.names)
         return wanted | predicate

@@ -59,6 +59,8 @@ class KTable(Handle):
         """New values: from expressions (as ``select``), or from a Python function of the value, or key and value."""
         where = self._where("map_values", name)
         if function is None:
+            if value is not None:
+                expressions["value"] = value
             pairs = self._pairs("map_values", (), expressions)
             return KTable(self._builder, self._then(TableSelectNode, name, columns=pairs, store=store))
         if expressions:
@@ -72,6 +74,12 @@ class KTable(Handle):
         self._where("select", name)
         pairs = self._pairs("select", columns, expressions)
         return KTable(self._builder, self._then(TableSelectNode, name, columns=pairs))
+
+    def with_columns(self, *columns: Alias, name: str | None = None, **expressions: Any) -> KTable:
+        """Keep all columns and add or replace those."""
+        self._where("with_columns", name)
+        pairs = self._pairs("with_columns", columns, expressions)
+        return KTable(self._builder, self._then(TableSelectNode, name, columns=pairs, keep=True))
 
     def group_by(
         self,

@@ -1,0 +1,230 @@
+"""What each kind of node does, in the words of ``explain``: an expression is shown, a Python function is named."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+from millrace_streams.expressions import Expression
+from millrace_streams.functions import PythonFunction
+from millrace_streams.graph import (
+    AggregateNode,
+    AnswerNode,
+    BranchNode,
+    DeltaSinkNode,
+    FilterNode,
+    FoldNode,
+    ForEachNode,
+    GroupTableNode,
+    MapFunctionNode,
+    MapNode,
+    MapValuesNode,
+    MaterializeNode,
+    MergeNode,
+    Node,
+    PartialAggregateNode,
+    PeekNode,
+    ProcessNode,
+    RepartitionNode,
+    ResponseJoinNode,
+    SelectKeyFunctionNode,
+    SelectKeyNode,
+    StreamStreamJoinNode,
+    StreamTableJoinNode,
+    SubscribeNode,
+    SuppressNode,
+    TableFilterNode,
+    TableFoldNode,
+    TableMapNode,
+    TableNode,
+    TableSelectNode,
+    TableTableJoinNode,
+    TopicSinkNode,
+    ToStreamNode,
+    ToTableNode,
+)
+from millrace_streams.steps import Operator
+
+
+@singledispatch
+def words_of(node: Node, operator: Operator) -> str:
+    """What a node does, and what it keeps."""
+    raise TypeError(f"{node.name}: there are no words for {type(node).__name__}")
+
+
+@words_of.register(FilterNode)
+@words_of.register(TableFilterNode)
+def _(node: FilterNode | TableFilterNode, operator: Operator) -> str:
+    return f"filter {'not ' if node.negate else ''}{_function(node.predicate)}{_kept(node)}"
+
+
+@words_of.register
+def _(node: BranchNode, operator: Operator) -> str:
+    return f"branch {_function(node.predicate) if node.predicate is not None else 'of the rest'}"
+
+
+@words_of.register(MapValuesNode)
+@words_of.register(TableSelectNode)
+def _(node: MapValuesNode | TableSelectNode, operator: Operator) -> str:
+    return f"columns {_assignments(node.columns)}{_kept(node)}"
+
+
+@words_of.register(MapFunctionNode)
+@words_of.register(TableMapNode)
+def _(node: MapFunctionNode | TableMapNode, operator: Operator) -> str:
+    return f"values by {_function(node.function)}{_kept(node)}"
+
+
+@words_of.register
+def _(node: MapNode, operator: Operator) -> str:
+    return f"keys and values by {_function(node.function)}"
+
+
+@words_of.register
+def _(node: SelectKeyNode, operator: Operator) -> str:
+    return f"key {_assignments(node.columns)}"
+
+
+@words_of.register
+def _(node: SelectKeyFunctionNode, operator: Operator) -> str:
+    return f"key by {_function(node.function)}"
+
+
+@words_of.register(PeekNode)
+@words_of.register(ForEachNode)
+def _(node: PeekNode | ForEachNode, operator: Operator) -> str:
+    return f"show to {_function(node.function)}"
+
+
+@words_of.register
+def _(node: MergeNode, operator: Operator) -> str:
+    return f"{_parents(node)} together"
+
+
+@words_of.register
+def _(node: RepartitionNode, operator: Operator) -> str:
+    return f"through topic {node.topic} to the bucket of {', '.join(operator.result.key)}"
+
+
+@words_of.register
+def _(node: TopicSinkNode, operator: Operator) -> str:
+    return f"write to topic {node.topic}"
+
+
+@words_of.register
+def _(node: DeltaSinkNode, operator: Operator) -> str:
+    if operator.given.table:
+        return f"upsert into Delta table {node.table} by {', '.join(operator.given.row_key)}"
+    return f"append to Delta table {node.table}"
+
+
+@words_of.register
+def _(node: ProcessNode, operator: Operator) -> str:
+    return f"Python processor{_stores(node)}"
+
+
+@words_of.register
+def _(node: PartialAggregateNode, operator: Operator) -> str:
+    return "partial aggregates of what is read together, for the aggregation"
+
+
+@words_of.register
+def _(node: AggregateNode, operator: Operator) -> str:
+    results = ", ".join(f"{name}={aggregate!r}" for name, aggregate in node.aggregates)
+    windows = f" and window ({node.window})" if node.window is not None else ""
+    per = f"per {', '.join(operator.given.key)}{windows}"
+    return f"{results} {per}; store {node.store}, emit {node.emit}{_old(node)}"
+
+
+@words_of.register
+def _(node: FoldNode, operator: Operator) -> str:
+    windows = f" and window ({node.window})" if node.window is not None else ""
+    closing = ", on close" if node.on_close else ""
+    return f"Python aggregate per {', '.join(operator.given.key)}{windows}{closing}{_kept(node)}"
+
+
+@words_of.register
+def _(node: TableFoldNode, operator: Operator) -> str:
+    return f"Python adder and subtractor per {', '.join(operator.given.key)}{_kept(node)}"
+
+
+@words_of.register
+def _(node: ToTableNode, operator: Operator) -> str:
+    versions = f", versions kept for {node.history_ms} ms" if node.history_ms is not None else ""
+    return f"changes of a table{versions}{_kept(node)}"
+
+
+@words_of.register
+def _(node: MaterializeNode, operator: Operator) -> str:
+    return f"rows of {_parents(node)}, to be looked up{_kept(node)}"
+
+
+@words_of.register
+def _(node: GroupTableNode, operator: Operator) -> str:
+    by = _function(node.selector) if node.selector is not None else _assignments(node.columns)
+    return f"rows grouped anew by {by}: what was is taken away, what is comes"
+
+
+@words_of.register
+def _(node: SuppressNode, operator: Operator) -> str:
+    return f"hold back until {node.wait_ms} ms after {'the window' if node.final else 'the first change'}{_kept(node)}"
+
+
+@words_of.register
+def _(node: ToStreamNode, operator: Operator) -> str:
+    return "updates of the table as a stream"
+
+
+@words_of.register
+def _(node: StreamStreamJoinNode, operator: Operator) -> str:
+    return f"{node.kind} join of {_parents(node)}, {node.window}, {_function(node.joiner)}{_kept(node)}"
+
+
+@words_of.register
+def _(node: StreamTableJoinNode, operator: Operator) -> str:
+    by = f" by {_function(node.selector)}" if node.selector is not None else ""
+    wait = f", records wait {node.grace_ms} ms" if node.grace_ms is not None else ""
+    return f"{node.kind} join of {_parents(node)}{by}{wait}, {_function(node.joiner)}{_kept(node)}"
+
+
+@words_of.register
+def _(node: TableTableJoinNode, operator: Operator) -> str:
+    return f"{node.kind} join of {_parents(node)}, {_function(node.joiner)}{_kept(node)}"
+
+
+@words_of.register
+def _(node: SubscribeNode, operator: Operator) -> str:
+    return f"{node.kind} join by foreign key, {_function(node.extractor)}: ask for the right row"
+
+
+@words_of.register
+def _(node: AnswerNode, operator: Operator) -> str:
+    return f"answer with the right row{_kept(node)}"
+
+
+@words_of.register
+def _(node: ResponseJoinNode, operator: Operator) -> str:
+    return f"{node.kind} join with the answer, {_function(node.joiner)}{_kept(node)}"
+
+
+def _parents(node: Node) -> str:
+    return " and ".join(node.parents)
+
+
+def _kept(node: Node) -> str:
+    return f"{_old(node)}{_stores(node)}"
+
+
+def _old(node: Node) -> str:
+    return ", with old values" if isinstance(node, TableNode) and node.sends_old else ""
+
+
+def _stores(node: Node) -> str:
+    return f"; store {', '.join(node.stores)}" if node.stores else ""
+
+
+def _function(function: Expression | PythonFunction) -> str:
+    return repr(function) if isinstance(function, Expression) else f"Python {function}"
+
+
+def _assignments(columns: tuple[tuple[str, Expression], ...]) -> str:
+    return ", ".join(name if repr(value) == name else f"{name}={value!r}" for name, value in columns)
