@@ -20,6 +20,7 @@ from millrace_streams.graph.nodes import (
     TopicSinkNode,
 )
 from millrace_streams.graph.processing import ProcessNode
+from millrace_streams.graph.store_names import check_store_names
 from millrace_streams.graph.svg import svg
 
 DescriptionFormat: TypeAlias = Literal["text", "svg", "mermaid"]
@@ -30,7 +31,7 @@ class Topology:
     """A graph of nodes, parents before children. Made by ``StreamsBuilder.build``; given to a runner.
 
     Raises ``TopologyError`` when made of nodes that do not form a topology: no source, no sink, names used twice,
-    unknown parents.
+    unknown parents, stores that state could not tell apart.
     """
 
     nodes: tuple[Node, ...]
@@ -43,6 +44,7 @@ class Topology:
             self._check_node(node, names, stores)
             names.add(node.name)
             stores.update(node.stores)
+        check_store_names(self.nodes)
         if not self.sources:
             raise TopologyError("the topology reads no topic: begin with builder.stream(topic)")
         if not self.sinks and not any(isinstance(node, ForEachNode | ProcessNode) for node in self.nodes):

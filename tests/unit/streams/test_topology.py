@@ -106,6 +106,21 @@ def test_names_are_the_users_where_given():
             ],
             "the store s is used twice",
         ),
+        (
+            lambda b: [
+                (g := b.stream("in").group_by_key()).count(store="by.hour", name="one").to_delta("t"),
+                g.count(store="by-hour", name="other").to_delta("u"),
+            ],
+            "other: its store by-hour and by.hour of one differ in punctuation alone",
+        ),
+        (
+            lambda b: b.stream("in").group_by_key().count(store="-s", name="n").to_delta("t"),
+            "n: a store cannot be named '-s' in Spark's state store: begin with a letter",
+        ),
+        (
+            lambda b: b.stream("in").group_by_key().count(store="default").to_delta("t"),
+            "a store cannot be named 'default'",
+        ),
     ],
 )
 def test_what_is_no_topology_is_refused(build, message):
