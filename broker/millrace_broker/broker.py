@@ -40,6 +40,7 @@ from millrace_broker.log.tiered.manager import TieringStatistics
 from millrace_broker.log.tiered.store import ArrowStore
 from millrace_broker.membership import Membership
 from millrace_broker.metadata import (
+    BrokerConfigs,
     GroupConfigs,
     LiveBroker,
     PartitionInfo,
@@ -50,6 +51,7 @@ from millrace_broker.metadata import (
 )
 from millrace_broker.peers import Peers
 from millrace_broker.purgatory import Arrivals, PartitionKey, PurgatoryStatistics, Timer
+from millrace_broker.reconfiguring import reconfigure
 from millrace_broker.remote_reads import RemoteReaders, RemoteReadStatistics
 from millrace_broker.replicas import HostedReplica, ReplicaManager, ReplicationStatistics
 from millrace_broker.share_groups import ShareCoordinator, ShareStatistics
@@ -127,7 +129,8 @@ class Broker:
         store: SessionStore | None = None,
     ) -> None:
         """``store`` is in place of the ZooKeeper that is configured, ``peers`` of the network between brokers."""
-        self.config: Final = config
+        self.config = config
+        """What holds now; changed by ``reconfigure`` alone."""
         self.clock: Final[Clock] = clock or SystemClock()
         self.files: Final[Files] = files or OsFiles()
         self.timer: Final = Timer(self.clock)
@@ -152,6 +155,7 @@ class Broker:
         """Set when the broker cannot go on, because of ``failure``."""
         self.failure: MillraceError | None = None
         self.small_work: Final = SmallWork(self.clock.monotonic)
+        self._io_threads = config.num_io_threads
         self._io = ThreadPoolExecutor(config.num_io_threads, thread_name_prefix="millrace-io")
         self.commits: Final = GroupCommit(config.num_io_threads)
         self._remote_readers = RemoteReaders(
@@ -191,6 +195,9 @@ class Broker:
         _make_directory(directories[0])  # the others may fail: those with partitions of topics do
         self.coordination, self.cluster_id, self.catalog = self.membership.open()
         try:
+            self.broker_configs = BrokerConfigs(self.coordination, self.config, self.membership.notices)
+            self.config = self.broker_configs.current
+            self.catalog.set_defaults(self.config.topic_defaults)
             check_tiered_topics(self.config, self.catalog.topics.values())
             self.logs = LogManager.open(
                 directories,
@@ -220,6 +227,7 @@ class Broker:
         self.group_configs = GroupConfigs(self.coordination, self.config, notices)
         self.payload_schemas = PayloadSchemas(self.coordination, notices)
         self.producer_ids = ProducerIds(self.coordination, self.config.broker_id)
+        reconfigure(self)
 
     def _check_directories(self) -> None:
         """Raise ``StorageError`` when the broker cannot go on: no directory is left, or the metadata's has failed."""
@@ -304,6 +312,13 @@ class Broker:
     async def run_io(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run a function that touches logs on disk, outside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._io, lambda: function(*args, **kwargs))
+
+    def resize_io(self, threads: int) -> None:
+        """Have so many threads for logs from now on. In the event loop; what was given to the present ones is done."""
+        if threads != self._io_threads:
+            before, self._io_threads = self._io, threads
+            self._io = ThreadPoolExecutor(threads, thread_name_prefix="millrace-io")
+            before.shutdown(wait=False)
 
     async def run_sized(self, size_bytes: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run a function on so many bytes that are in memory: at once if they are few."""

@@ -38,7 +38,8 @@ class RequestLimits:
 
     def __init__(self, *, requests_max: int, connections_max: int, monotonic: Callable[[], float]) -> None:
         self._requests_max = requests_max
-        self._connections_max = connections_max
+        self.connections_max = connections_max
+        """May be changed."""
         self._monotonic = monotonic
         self._requests = 0
         self._refused = 0
@@ -100,7 +101,7 @@ class RequestLimits:
     @property
     def is_full(self) -> bool:
         """Whether there are as many connections as there may be."""
-        return self.connections >= self._connections_max
+        return self.connections >= self.connections_max
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -127,7 +128,7 @@ class RequestLimits:
         self._last_seen[peer] = self._monotonic()
 
     def _make_room(self) -> None:
-        if len(self._last_seen) + len(self._open) >= self._connections_max and self.is_full:
+        if len(self._last_seen) + len(self._open) >= self.connections_max and self.is_full:
             self._refused += 1
             raise ThrottledError(
                 f"{self.connections} connections are active, as many as max.connections allows: try again"

@@ -17,6 +17,7 @@ from millrace.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
     InvalidTopicError,
+    MessageTooLargeError,
     OffsetOutOfRangeError,
     SchemaError,
     TopicExistsError,
@@ -106,6 +107,44 @@ def test_configurations_change_and_return_to_defaults(admin: Admin) -> None:
     assert "broker.id" in admin.describe_configs("0", resource="broker")
     with pytest.raises(UsageError):
         admin.describe_configs("configured", resource="table")
+
+
+def send(broker: EmbeddedBroker, value: bytes) -> None:
+    with Producer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
+        producer.send("small", value).result()
+
+
+def sources(admin: Admin, option: str, topic: str, topic_option: str) -> tuple[str, ...]:
+    found = (
+        admin.describe_configs("0", resource="broker")[option],
+        admin.describe_configs(topic)[topic_option],
+    )
+    return tuple(f"{each.value} {each.source}" for each in found)
+
+
+def test_a_brokers_options_change_while_it_runs_and_stay_when_it_starts_again(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path) as broker, Admin(broker.bootstrap_servers) as admin:
+        admin.create_topic("small")
+        send(broker, b"x" * 2000)
+        admin.alter_configs("", {"message.max.bytes": 1000, "log.cleaner.threads": 2}, resource="broker")
+        expected = "1000 DYNAMIC_DEFAULT_BROKER_CONFIG"
+        assert sources(admin, "message.max.bytes", "small", "max.message.bytes") == (expected, expected)
+        assert admin.describe_configs("", resource="broker").keys() == {"message.max.bytes", "log.cleaner.threads"}
+        with pytest.raises(MessageTooLargeError):
+            send(broker, b"x" * 2000)
+        admin.alter_configs("0", {"message.max.bytes": 3000, "num.io.threads": 8}, resource="broker")
+        send(broker, b"x" * 2000)
+        with pytest.raises(InvalidConfigError, match=r"num.io.threads=2: the broker has 8"):
+            admin.alter_configs("0", {"num.io.threads": 2}, resource="broker")
+        with pytest.raises(InvalidConfigError, match=r"log.dirs cannot be changed while a broker runs"):
+            admin.alter_configs("0", {"log.dirs": "elsewhere"}, resource="broker")
+    with EmbeddedBroker(tmp_path) as broker, Admin(broker.bootstrap_servers) as admin:
+        expected = "3000 DYNAMIC_BROKER_CONFIG"
+        assert sources(admin, "message.max.bytes", "small", "max.message.bytes") == (expected, expected)
+        admin.alter_configs("0", delete=["message.max.bytes"], resource="broker")
+        admin.alter_configs("", delete=["message.max.bytes"], resource="broker")
+        assert admin.describe_configs("small")["max.message.bytes"].source == "DEFAULT_CONFIG"
+        send(broker, b"x" * 2000)
 
 
 def test_offsets_by_time(admin: Admin, module_broker: EmbeddedBroker) -> None:

@@ -124,6 +124,25 @@ def test_options_of_brokers_and_topics_change_while_they_run(cluster: Cluster, r
     assert {"name": "broker.id", "value": "2", "source": "STATIC_BROKER_CONFIG"} in described
 
 
+def test_options_of_all_brokers_change_while_they_run(cluster: Cluster, run: Run, topic: str) -> None:
+    cluster.admin.create_topic(topic, replication_factor=3)
+    option = "unclean.leader.election.enable"
+    run("configs", "alter", "brokers", "default", "--add", f"{option}=true", "--add", "log.retention.ms=777")
+    run("configs", "alter", "brokers", "2", "--add", "log.retention.ms=888")
+    for broker_id, broker in cluster.brokers.items():
+        inner, expected = broker.server.broker, 888 if broker_id == 2 else 777
+        eventually(lambda inner=inner, ms=expected: inner.logs.get(topic, 0).config.retention_ms == ms)
+        assert inner.catalog.topic(topic).config.unclean_leader_election_enable
+    of_all = {"name": option, "value": "true", "source": "DYNAMIC_DEFAULT_BROKER_CONFIG"}
+    assert of_all in json.loads(run("configs", "describe", "brokers", "3", "--json"))
+    assert of_all in json.loads(run("configs", "describe", "brokers", "default", "--json"))
+    own = {"name": "log.retention.ms", "value": "888", "source": "DYNAMIC_BROKER_CONFIG"}
+    assert own in json.loads(run("configs", "describe", "brokers", "2", "--json"))
+    for name, options in (("default", (option, "log.retention.ms")), ("2", ("log.retention.ms",))):
+        run("configs", "alter", "brokers", name, *(word for each in options for word in ("--delete", each)))
+    eventually(lambda: all(not each.server.broker.broker_configs.for_all for each in cluster.brokers.values()))
+
+
 def test_a_whole_cluster_is_up_by_one_command_and_ends_with_it(tmp_path: Path) -> None:
     command = [str(MILLRACE), "cluster", "up", "--brokers", "2", "--port", "0", "--data-dir", str(tmp_path / "data")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -1,14 +1,16 @@
-"""AlterConfigs: set and delete options of topics and groups. A broker's options come from its file alone."""
+"""AlterConfigs: set and delete options of topics, of groups, and of brokers what can be changed while they run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-from millrace.errors import InvalidConfigError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.api.configs import is_group
 from millrace_broker.broker import Broker
+from millrace_broker.reconfiguring import reconfigure
 
 
 async def handle(broker: Broker, request: pb.AlterConfigsRequest, call: Call) -> pb.AlterConfigsResponse:
@@ -21,7 +23,7 @@ async def handle(broker: Broker, request: pb.AlterConfigsRequest, call: Call) ->
             if is_group(alteration.resource):
                 change = broker.group_configs.alter
             elif alteration.resource.type == pb.BROKER:
-                change = _broker_change(broker, alteration.resource.name)
+                change = partial(_broker_change, broker)
             await broker.administer(
                 change,
                 alteration.resource.name,
@@ -34,10 +36,9 @@ async def handle(broker: Broker, request: pb.AlterConfigsRequest, call: Call) ->
     return response
 
 
-def _broker_change(broker: Broker, name: str) -> Callable[..., None]:
-    """What changes the configuration of a broker, whichever; in a cluster, some of it can be."""
-    if not broker.config.is_clustered:
-        raise InvalidConfigError(
-            "a broker's configuration cannot be changed while it runs: edit its properties file and restart it"
-        )
-    return broker.member.alter_broker_config
+def _broker_change(broker: Broker, name: str, *args: Any, **kwargs: Any) -> None:
+    """Change the configuration of a broker, or of all; where that is this one, it is in force when this returns."""
+    broker.broker_configs.alter(name, *args, **kwargs)
+    if broker.broker_configs.concerns_this(name):
+        broker.broker_configs.reload()
+        reconfigure(broker)

@@ -8,14 +8,17 @@ from millrace_broker.broker import Broker
 
 
 def is_broker(broker: Broker, resource: pb.ConfigResource) -> bool:
-    """Whether the resource is this broker rather than a topic. Raises ``InvalidRequestError`` for anything else."""
+    """Whether the resource is this broker, or all of them, rather than a topic.
+
+    Raises ``InvalidRequestError`` for anything else.
+    """
     if resource.type == pb.TOPIC:
         return False
     if resource.type != pb.BROKER:
         raise InvalidRequestError(
             f"configurations belong to topics (2), brokers (4) and groups (32), not to type {resource.type}"
         )
-    if resource.name != str(broker.config.broker_id):
+    if resource.name not in ("", str(broker.config.broker_id)):
         raise InvalidRequestError(f"this is broker {broker.config.broker_id}: ask broker {resource.name!r} itself")
     return True
 

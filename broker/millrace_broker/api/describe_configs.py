@@ -1,11 +1,15 @@
-"""DescribeConfigs: every option of a topic, of a group or of this broker, its value and where that comes from."""
+"""DescribeConfigs: every option of a topic, of a group or of this broker, its value and where that comes from.
+
+Of all brokers together (no name), only what was set for them while they ran.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millrace.config.broker import BrokerConfig
+from millrace.config.broker import TOPIC_DEFAULTS, BrokerConfig
 from millrace.config.cluster import ZOOKEEPER_PREFIX
+from millrace.config.dynamic import RATES
 from millrace.config.group import GroupConfig
 from millrace.config.topic import TopicConfig
 from millrace.protocol import millrace_pb2 as pb
@@ -15,9 +19,10 @@ from millrace_broker.broker import Broker
 
 _DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"
 _DYNAMIC_GROUP = "DYNAMIC_GROUP_CONFIG"
+_DYNAMIC_BROKER = "DYNAMIC_BROKER_CONFIG"
+_DYNAMIC_DEFAULT = "DYNAMIC_DEFAULT_BROKER_CONFIG"
 _STATIC_BROKER = "STATIC_BROKER_CONFIG"
 _DEFAULT = "DEFAULT_CONFIG"
-_NO_FIELD = ("Default of topics.", "The way to ZooKeeper.")
 
 
 async def handle(broker: Broker, request: pb.DescribeConfigsRequest, call: Call) -> pb.DescribeConfigsResponse:
@@ -37,7 +42,9 @@ async def handle(broker: Broker, request: pb.DescribeConfigsRequest, call: Call)
 def _entries(broker: Broker, resource: pb.ConfigResource) -> Iterator[pb.ConfigEntry]:
     if is_group(resource):
         return _group_entries(broker, resource.name)
-    return _broker_entries(broker) if is_broker(broker, resource) else _topic_entries(broker, resource.name)
+    if not is_broker(broker, resource):
+        return _topic_entries(broker, resource.name)
+    return _broker_entries(broker) if resource.name else _entries_of_all(broker)
 
 
 def _group_entries(broker: Broker, group_id: str) -> Iterator[pb.ConfigEntry]:
@@ -59,7 +66,8 @@ def _topic_entries(broker: Broker, name: str) -> Iterator[pb.ConfigEntry]:
         if option in topic.overrides:
             source = _DYNAMIC_TOPIC
         else:
-            source = _DEFAULT if value == defaults[option] else _STATIC_BROKER
+            broker_name = TOPIC_DEFAULTS[option][0][0] if option in TOPIC_DEFAULTS else ""
+            source = _source(broker, broker_name, is_default=value == defaults[option])
         field = TopicConfig.model_fields[option.replace(".", "_")]
         yield pb.ConfigEntry(name=option, value=text_of(value), source=source, documentation=field.description or "")
 
@@ -69,12 +77,40 @@ def _broker_entries(broker: Broker) -> Iterator[pb.ConfigEntry]:
     own = {} if zookeeper is None else {"zookeeper.connect": zookeeper.zookeeper_connect}
     defaults = {name: value for name, value in BrokerConfig.load(own).options().items() if name not in own}
     for option, value in broker.config.options().items():
-        field = BrokerConfig.model_fields.get(option.replace(".", "_"))
         is_sensitive = option.endswith(".password")
         yield pb.ConfigEntry(
             name=option,
             value="" if is_sensitive else text_of(value),
-            source=_DEFAULT if value == defaults.get(option) else _STATIC_BROKER,
+            source=_source(broker, option, is_default=value == defaults.get(option)),
             is_sensitive=is_sensitive,
-            documentation=(field.description or "") if field else _NO_FIELD[option.startswith(ZOOKEEPER_PREFIX)],
+            documentation=_documentation(option),
         )
+    configs = broker.broker_configs
+    for option, text in {**configs.for_all, **configs.for_this}.items():
+        if option in RATES:
+            source = _source(broker, option, is_default=False)
+            yield pb.ConfigEntry(name=option, value=text, source=source, documentation=_documentation(option))
+
+
+def _entries_of_all(broker: Broker) -> Iterator[pb.ConfigEntry]:
+    """What was set for all brokers while they ran."""
+    for option, text in sorted(broker.broker_configs.for_all.items()):
+        yield pb.ConfigEntry(name=option, value=text, source=_DYNAMIC_DEFAULT, documentation=_documentation(option))
+
+
+def _source(broker: Broker, option: str, *, is_default: bool) -> str:
+    """Where the value of a broker's option comes from."""
+    if option in broker.broker_configs.for_this:
+        return _DYNAMIC_BROKER
+    if option in broker.broker_configs.for_all:
+        return _DYNAMIC_DEFAULT
+    return _DEFAULT if is_default else _STATIC_BROKER
+
+
+def _documentation(option: str) -> str:
+    field = BrokerConfig.model_fields.get(option.replace(".", "_"))
+    if field is not None:
+        return field.description or ""
+    if option in RATES:
+        return "Most bytes a second that are exchanged with throttled replicas."
+    return "The way to ZooKeeper." if option.startswith(ZOOKEEPER_PREFIX) else "Default of topics."

@@ -84,7 +84,8 @@ class ControllerStore:
         self.session: Final = session
         self.brokers: Mapping[int, BrokerNode] = {}
         """Where brokers are reached, as last read."""
-        self._config: Final = config
+        self.config = config
+        """May be changed."""
         self._now_ms: Final = now_ms
         self._watch: Final = watch
         self._epoch_version = -1
@@ -129,7 +130,7 @@ class ControllerStore:
                 self._make_epoch()
                 continue
             epoch = decode_epoch(data) + 1
-            node = ControllerNode(broker_id=self._config.broker_id, timestamp_ms=self._now_ms())
+            node = ControllerNode(broker_id=self.config.broker_id, timestamp_ms=self._now_ms())
             try:
                 settle(
                     self.session,
@@ -203,7 +204,7 @@ class ControllerStore:
         return {each: _leadership(*node) for each, node in zip(partitions, found, strict=True) if node is not None}
 
     def _read_unclean_topics(self, topics: Sequence[str]) -> set[str]:
-        default = self._config.topic_defaults.unclean_leader_election_enable
+        default = self.config.topic_defaults.unclean_leader_election_enable
         found = self.session.get_many([paths.topic_config_path(each) for each in topics])
         return {topic for topic, node in zip(topics, found, strict=True) if _is_unclean(node, default=default)}
 

@@ -88,7 +88,7 @@ class Controlling:
         *,
         pause_s: float = _PAUSE_S,
     ) -> None:
-        self._config: Final = config
+        self._config = config
         self._now_ms: Final = now_ms
         self._administer: Final = administer
         self._on_brokers: Final = on_brokers
@@ -131,6 +131,12 @@ class Controlling:
         self._waiting.clear()  # events of the last session count for nothing
         self._store = ControllerStore(session, self._config, self._now_ms, watches.__getitem__)
         self._put("elect", lambda controller: controller.elect())
+
+    def take_config(self, config: BrokerConfig) -> None:
+        """Go by other options from now on."""
+        self._config = config
+        if self._store is not None:
+            self._store.config = config
 
     def session_over(self) -> None:
         """The session is over: this is the controller no more."""

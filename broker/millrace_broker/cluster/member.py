@@ -388,12 +388,6 @@ class Member:
         look()
         return await self._waits.until(topic.name, lambda: is_over, timeout_ms)
 
-    def alter_broker_config(
-        self, name: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False
-    ) -> None:
-        """Set and remove options of a broker ("": of all). Raises ``InvalidConfigError``; then nothing has changed."""
-        self._changed_configs.alter_broker(name, values, removals, validate_only=validate_only)
-
     async def elect_leaders(self, request: pb.ElectLeadersRequest) -> Answers:
         """Have the controller elect leaders."""
         return await administration.elect_leaders(self, request)

@@ -73,12 +73,14 @@ class LogManager(ReplicatedLogs):
         producer_expiration_ms: int,
     ) -> None:
         self._directories = directories
-        self._defaults: Final = defaults
+        self.defaults = defaults
+        """Of topics that nobody has configured yet. May be changed."""
         self._files: Final = directories.files
         self._clock: Final = clock
         self._retention_check_interval_s: Final = retention_check_interval_ms / 1000
         self._checkpoint_interval_s: Final = checkpoint_interval_ms / 1000
-        self._producer_expiration_ms: Final = producer_expiration_ms
+        self.producer_expiration_ms = producer_expiration_ms
+        """May be changed."""
         self._lock = threading.RLock()
         self._checkpoint_lock = threading.RLock()
         """Taken before the other one: what is written later was also seen later."""
@@ -196,7 +198,7 @@ class LogManager(ReplicatedLogs):
             self._logs[key] = log
 
     def _config_of(self, topic: str) -> TopicConfig:
-        return self._configs.get(topic, self._defaults)
+        return self._configs.get(topic, self.defaults)
 
     # --- partitions ----------------------------------------------------------------------------------------
 
@@ -437,7 +439,7 @@ class LogManager(ReplicatedLogs):
             try:
                 if retention_is_due:
                     log.apply_retention()
-                log.tick(producer_expiration_ms=self._producer_expiration_ms)
+                log.tick(producer_expiration_ms=self.producer_expiration_ms)
             except MillraceError as error:
                 _LOG.error("%s: %s", log.name, error.message)
         try:

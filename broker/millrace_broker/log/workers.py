@@ -23,7 +23,7 @@ class Workers(Generic[Key]):
         """``name`` is the threads'."""
         self.changed: Final = threading.Condition()
         self._name: Final = name
-        self._count: Final = threads
+        self._count = threads
         self._threads: list[threading.Thread] = []
         self._in_progress: dict[Key, bool] = {}
         """What is worked at, and whether that is to end."""
@@ -48,6 +48,12 @@ class Workers(Generic[Key]):
         for thread in self._threads:
             thread.join()
         self._threads.clear()
+
+    def resize(self, threads: int) -> None:
+        """Have another number of threads from the next ``start`` on, after a ``stop``."""
+        assert not self._threads, "nobody works while their number changes"
+        self._count = threads
+        self._is_stopping = False
 
     @property
     def is_stopping(self) -> bool:

@@ -3,6 +3,7 @@
 ``topics`` is the data, ``catalog`` the present snapshot of it, ``changes`` the only writer, ``rules`` the checks.
 """
 
+from millrace_broker.metadata.broker_configs import BrokerConfigs
 from millrace_broker.metadata.catalog import TopicCatalog
 from millrace_broker.metadata.changes import TopicChanges, TopicSpec
 from millrace_broker.metadata.group_configs import GroupConfigs
@@ -12,6 +13,7 @@ from millrace_broker.metadata.registration import LiveBroker
 from millrace_broker.metadata.topics import PartitionInfo, SchemaVersion, TopicInfo
 
 __all__ = [
+    "BrokerConfigs",
     "GroupConfigs",
     "LiveBroker",
     "PartitionInfo",

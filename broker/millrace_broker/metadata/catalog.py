@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from millrace.config.topic import TopicConfig
@@ -46,6 +47,22 @@ class TopicCatalog:
     def partition_count(self) -> int:
         """Number of partitions of all topics."""
         return sum(len(topic.partitions) for topic in self._topics.values())
+
+    @property
+    def defaults(self) -> TopicConfig:
+        """What topics have that do not say otherwise."""
+        return self._defaults
+
+    def set_defaults(self, defaults: TopicConfig) -> list[TopicInfo]:
+        """Have other defaults from now on; returns the topics whose configuration that changes."""
+        self._defaults = defaults
+        changed = {}
+        for topic in self._topics.values():
+            config = effective_config(defaults, topic.overrides, is_typed=topic.is_typed)
+            if config != topic.config:
+                changed[topic.name] = replace(topic, config=config)
+        self._swap({**self._topics, **changed})
+        return list(changed.values())
 
     def topic(self, name: str) -> TopicInfo:
         """The topic of that name. Raises ``UnknownTopicOrPartitionError``."""

@@ -238,7 +238,7 @@ class TopicChanges:
         overrides = {option: value for option, value in topic.overrides.items() if option not in removals} | dict(
             values
         )
-        config = rules.effective_config(self._config.topic_defaults, overrides, is_typed=topic.is_typed)
+        config = rules.effective_config(self._catalog.defaults, overrides, is_typed=topic.is_typed)
         rules.check_compaction(name, config, is_typed=topic.is_typed, key_columns=topic.key_columns)
         enabled = self._config.remote_log_storage_system_enable
         rules.check_remote_storage(name, topic.config, config, is_system_enabled=enabled)
@@ -304,7 +304,7 @@ class TopicChanges:
         rules.check_collision(spec.name, self._catalog.topics)
         assignment = self._assignment(spec)
         is_typed = bool(spec.arrow_schema)
-        config = rules.effective_config(self._config.topic_defaults, spec.configs, is_typed=is_typed)
+        config = rules.effective_config(self._catalog.defaults, spec.configs, is_typed=is_typed)
         rules.check_compaction(spec.name, config, is_typed=is_typed, key_columns=spec.key_columns)
         enabled = self._config.remote_log_storage_system_enable
         rules.check_remote_storage(spec.name, None, config, is_system_enabled=enabled)

@@ -16,7 +16,9 @@ app = typer.Typer(
 _KINDS = {"topics": "topic", "brokers": "broker", "groups": "group"}
 
 Kind = Annotated[str, typer.Argument(metavar="topics|brokers|groups", help="What is configured.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A topic, a broker's id, or a group.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A topic, a broker's id (`default`: all brokers), or a group.")
+]
 
 
 @app.command()
@@ -39,7 +41,7 @@ def describe(
     from millrace.cli.output import print_json, print_table
 
     with admin_client(bootstrap_server, client_config) as admin:
-        found = admin.describe_configs(name, resource=_resource(kind))
+        found = admin.describe_configs(_resource_name(kind, name), resource=_resource(kind))
     shown = {
         option: value for option, value in sorted(found.items()) if all_options or value.source != "DEFAULT_CONFIG"
     }
@@ -68,12 +70,14 @@ def alter(
       millrace configs alter topics orders --add retention.ms=86400000 --delete segment.bytes
 
       millrace configs alter brokers 1 --add leader.replication.throttled.rate=50000000
+
+      millrace configs alter brokers default --add log.retention.ms=86400000
     """
     if not add and not delete:
         raise UsageError("say what to change: --add NAME=VALUE or --delete NAME")
     values = dict(name_value(text, "--add") for text in add or ())
     with admin_client(bootstrap_server, client_config) as admin:
-        admin.alter_configs(name, values, delete=delete or (), resource=_resource(kind))
+        admin.alter_configs(_resource_name(kind, name), values, delete=delete or (), resource=_resource(kind))
     typer.echo(f"changed {name}")
 
 
@@ -81,3 +85,8 @@ def _resource(kind: str) -> str:
     if kind not in _KINDS:
         raise UsageError(f"{kind}: expected {', '.join(_KINDS)}")
     return _KINDS[kind]
+
+
+def _resource_name(kind: str, name: str) -> str:
+    """The name in requests; that of all brokers is empty."""
+    return "" if (kind, name) == ("brokers", "default") else name

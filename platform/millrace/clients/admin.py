@@ -188,7 +188,10 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
     # --- configuration ---------------------------------------------------------------------------------------
 
     def describe_configs(self, name: str, *, resource: str = "topic") -> dict[str, ConfigValue]:
-        """All options of a topic, of a broker by its id (``resource="broker"``), or of a group (``"group"``)."""
+        """All options of a topic, of a broker by its id (``resource="broker"``), or of a group (``"group"``).
+
+        Of all brokers together (``""``), what was set for them while they ran.
+        """
         wanted = pb.ConfigResource(type=_resource_type(resource), name=str(name))
         response = self._connections.call(
             lambda stub: stub.DescribeConfigs,
@@ -223,15 +226,22 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
         resource: str = "topic",
         validate_only: bool = False,
     ) -> None:
-        """Set options and return others to their defaults; raises ``InvalidConfigError`` and then changes nothing."""
+        """Set options and return others to their defaults; raises ``InvalidConfigError`` and then changes nothing.
+
+        Of brokers some can be changed while they run: of one by its id, of all by ``""`` (``resource="broker"``).
+        """
         alteration = pb.AlterConfigsRequest.Alteration(
             resource=pb.ConfigResource(type=_resource_type(resource), name=str(name)),
             set={option: _option_text(value) for option, value in (configs or {}).items()},
             delete=list(delete),
         )
         request = pb.AlterConfigsRequest(alterations=[alteration], validate_only=validate_only)
-        # Repeating it has the same result, so it may be sent again.
-        response = self._connections.call(lambda stub: stub.AlterConfigs, request)
+        # Repeating it has the same result, so it may be sent again. A broker knows best what it can do.
+        response = self._connections.call(
+            lambda stub: stub.AlterConfigs,
+            request,
+            address=self._broker_address(str(name)) if resource == "broker" else None,
+        )
         _raise_errors(response.results)
 
     # --- logs ------------------------------------------------------------------------------------------------

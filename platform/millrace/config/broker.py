@@ -303,7 +303,8 @@ class BrokerConfig(ClusterOptions):
         try:
             defaults = TopicConfig.load({name: value for name, (_, value) in topic_values.items()})
         except InvalidConfigError as error:
-            names = ", ".join(f"{source} sets {name}" for name, (source, _) in topic_values.items())
+            wrong = (name for name in topic_values if f" {name}=" in f" {error.message}")
+            names = ", ".join(f"{topic_values[name][0]} sets {name}" for name in wrong)
             raise InvalidConfigError(f"{error.message} ({names})") from None
         config = super().load({**own, "topic.defaults": defaults, "zookeeper": zookeeper})
         if config.remote_log_storage_system_enable and not config.remote_log_storage_uri:

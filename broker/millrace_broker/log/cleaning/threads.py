@@ -99,7 +99,7 @@ class LogCleaner:
         *,
         before_cleaning: Callable[[CompactedPartition], None] = lambda _: None,
     ) -> None:
-        self._settings: Final = settings
+        self._settings = settings
         self._find_partitions: Final = find_partitions
         self._checkpoints: Final = checkpoints
         self._files: Final = files
@@ -110,7 +110,7 @@ class LogCleaner:
         self._uncleanable: dict[Partition, str] = {}
         self._latest: deque[CleaningStatistics] = deque(maxlen=_REMEMBERED_MAX)
         self._dirtiest_ratio = 0.0
-        self._throttle: Final = Throttle(settings.io_bytes_per_second_max, clock.monotonic, self._workers.wait)
+        self._throttle = self._make_throttle()
 
     # --- life ----------------------------------------------------------------------------------------------
 
@@ -121,6 +121,22 @@ class LogCleaner:
     def stop(self) -> None:
         """Break off what is being cleaned and wait for the threads to end. Stopping again does nothing."""
         self._workers.stop()
+
+    def reconfigure(self, settings: CleanerSettings) -> None:
+        """Clean with other settings from now on: what is being cleaned is broken off, and begun anew.
+
+        After ``stop`` this does nothing.
+        """
+        if settings == self._settings or self._workers.is_stopping:
+            return
+        self.stop()
+        self._settings = settings
+        self._throttle = self._make_throttle()
+        self._workers.resize(settings.threads)
+        self.start()
+
+    def _make_throttle(self) -> Throttle:
+        return Throttle(self._settings.io_bytes_per_second_max, self._clock.monotonic, self._workers.wait)
 
     def wake(self) -> None:
         """Have idle threads look for something to clean now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -165,6 +166,20 @@ def test_closing_breaks_off_a_long_cleaning(open_manager: Open) -> None:
     manager.close()
     assert time.monotonic() - started < WAIT_S / 2
     assert not list(log.directory.glob("*.cleaned"))
+
+
+def test_other_settings_hold_for_what_is_being_cleaned_too(open_manager: Open) -> None:
+    manager = open_manager(io_bytes_per_second_max=100, io_buffer_bytes=100)
+    log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
+    fill(manager, log)
+    cleaner = cleaner_of(manager)
+    until(lambda: bool(cleaner.statistics().in_progress))
+    cleaner.reconfigure(CleanerSettings(backoff_ms=20, threads=2))
+    until(lambda: len(cleaner.statistics().latest) == 1)
+    assert list(contents(log)) == [73, 75, 77, 78, 79]
+    manager.close()
+    cleaner.reconfigure(CleanerSettings(threads=1))
+    assert not [each for each in threading.enumerate() if each.name.startswith("millrace-cleaner")]
 
 
 def test_compact_and_delete_do_both(open_manager: Open) -> None:

@@ -1,0 +1,106 @@
+"""What was configured of brokers while they ran, over what this one's file says: for all of them, and for each.
+
+Invariants
+* What is written was checked as a whole before; of what others have written, what is wrong here is left out, and told.
+* ``current`` is the file with what was set for all brokers on top, and on top of that what was set for this one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from millrace.config.broker import BrokerConfig
+from millrace.config.dynamic import RATES, check_dynamic, check_threads, with_dynamic
+from millrace.coordination import Coordination, NoNodeError, Operation, Write, ensure_path, paths
+from millrace.coordination.nodes import ConfigNode
+from millrace.coordination.outcomes import settle
+from millrace.errors import InvalidConfigError, InvalidRequestError
+
+_logger = logging.getLogger(__name__)
+
+ALL_BROKERS: Final = ""
+"""The name of all brokers together, as in Kafka's requests."""
+_DEFAULT_NODE: Final = "<default>"
+
+
+class BrokerConfigs:
+    """The options of brokers. Reading is for any thread; what blocks is for the administration thread."""
+
+    def __init__(
+        self, coordination: Coordination, file: BrokerConfig, notices: Callable[[str], list[Operation]]
+    ) -> None:
+        """``notices`` is what to write with a change of an entity, so that other brokers hear of it."""
+        self._coordination: Final = coordination
+        self._file: Final = file
+        self._notices: Final = notices
+        self.for_all: Mapping[str, str] = {}
+        self.for_this: Mapping[str, str] = {}
+        self.current = file
+        self.reload()
+
+    def concerns_this(self, name: str) -> bool:
+        """Whether the options of ``name`` (a broker's id, ``ALL_BROKERS``, or the name of a node) hold here."""
+        return name in (ALL_BROKERS, _DEFAULT_NODE, str(self._file.broker_id))
+
+    def reload(self) -> None:
+        """Read anew what was set."""
+        self.for_all = self._usable(self._read(ALL_BROKERS))
+        self.for_this = self._usable(self._read(str(self._file.broker_id)))
+        self.current = with_dynamic(self._file, {**self.for_all, **self.for_this})
+
+    def rate(self, name: str) -> float:
+        """Bytes a second that may be exchanged with throttled replicas: one of ``RATES``; infinity if not set."""
+        assert name in RATES
+        return float({**self.for_all, **self.for_this}.get(name, math.inf))
+
+    def alter(self, name: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False) -> None:
+        """Set and remove options of a broker, or of all of them (``ALL_BROKERS``). It is in force after ``reload``.
+
+        Raises ``InvalidConfigError``, ``InvalidRequestError``; then nothing has changed.
+        """
+        if name != ALL_BROKERS and not name.isdigit():
+            raise InvalidRequestError(f"broker {name!r}: a broker is named by its id, all of them by nothing")
+        both = sorted(removals & values.keys())
+        if both:
+            raise InvalidRequestError(f"{', '.join(both)} of broker {name} is both set and deleted")
+        check_dynamic(removals)
+        after = {option: value for option, value in self._read(name).items() if option not in removals} | dict(values)
+        self._check(name, values, after)
+        if validate_only:
+            return
+        path = _path(name)
+        ensure_path(self._coordination, path)
+        notices = self._notices(path.removeprefix(f"{paths.CONFIGS}/"))
+        settle(self._coordination, [Write(path, ConfigNode(after).encode()), *notices])
+
+    def _check(self, name: str, values: Mapping[str, str], after: Mapping[str, str]) -> None:
+        with_dynamic(self._file, values)  # also where another layer hides it
+        if self.concerns_this(name):
+            layers = (after, self.for_this) if name == ALL_BROKERS else (self.for_all, after)
+            check_threads(self.current, with_dynamic(self._file, {**self._usable(layers[0]), **layers[1]}))
+
+    def _read(self, name: str) -> dict[str, str]:
+        try:
+            data, _ = self._coordination.get(_path(name))
+        except NoNodeError:
+            return {}
+        return ConfigNode.decode(data).config if data else {}
+
+    def _usable(self, values: Mapping[str, str]) -> Mapping[str, str]:
+        """What of it means something here: tools of others may write what they like."""
+        usable = {}
+        for name, value in values.items():
+            try:
+                with_dynamic(self._file, {name: value})
+            except InvalidConfigError as error:
+                _logger.error("an option of brokers is passed over: %s", error.message)
+            else:
+                usable[name] = value
+        return usable
+
+
+def _path(name: str) -> str:
+    return paths.config_path(f"brokers/{name or _DEFAULT_NODE}")

@@ -1,0 +1,94 @@
+"""Options of brokers that were set while they ran: whose win, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from millrace.config.broker import BrokerConfig
+from millrace.config.dynamic import LEADER_RATE
+from millrace.coordination import Coordination, EmbeddedStore, Operation, ensure_path, paths
+from millrace.coordination.nodes import ConfigNode
+from millrace.errors import InvalidConfigError, InvalidRequestError
+from millrace_broker.metadata import BrokerConfigs
+
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+
+
+@pytest.fixture
+def session() -> Coordination:
+    session = EmbeddedStore(now_ms=lambda: 0).connect()
+    ensure_path(session, "/config/brokers")
+    return session
+
+
+def configs_of(session: Coordination, broker_id: int = 1) -> BrokerConfigs:
+    file = BrokerConfig.load({"broker.id": broker_id, "log.retention.hours": "1"})
+    return BrokerConfigs(session, file, lambda entity: list[Operation]())
+
+
+def retention_ms(configs: BrokerConfigs) -> int:
+    return configs.current.topic_defaults.retention_ms
+
+
+def test_a_brokers_own_options_win_over_those_of_all_and_these_over_its_file(session: Coordination) -> None:
+    one, two = configs_of(session, 1), configs_of(session, 2)
+    for configs, expected in ((one, MINUTE_MS), (two, 2 * MINUTE_MS)):
+        assert retention_ms(configs) == HOUR_MS
+        one.alter("", {"log.retention.ms": str(2 * MINUTE_MS)}, set())
+        one.alter("1", {"log.retention.ms": str(MINUTE_MS), LEADER_RATE: "500"}, set())
+        configs.reload()
+        assert retention_ms(configs) == expected
+    assert (one.rate(LEADER_RATE), two.rate(LEADER_RATE)) == (500, math.inf)
+    one.alter("1", {}, {"log.retention.ms"})
+    one.reload()
+    assert retention_ms(one) == 2 * MINUTE_MS
+    one.alter("", {}, {"log.retention.ms"})
+    assert retention_ms(configs_of(session, 1)) == HOUR_MS, "a broker that starts reads it too"
+
+
+@pytest.mark.parametrize("name", ["", "1", "2"])
+def test_what_is_refused_is_not_written(session: Coordination, name: str) -> None:
+    configs = configs_of(session)
+    for values, removals in (
+        ({"log.retention.ms": "5", "num.partitions": "3"}, set()),
+        ({"log.retention.ms": "soon"}, set()),
+        ({"log.retention.ms": "5"}, {"broker.rack"}),
+    ):
+        with pytest.raises(InvalidConfigError):
+            configs.alter(name, values, removals)
+    with pytest.raises(InvalidRequestError, match="both set and deleted"):
+        configs.alter(name, {"log.retention.ms": "5"}, {"log.retention.ms"})
+    configs.alter(name, {"log.retention.ms": "5"}, set(), validate_only=True)
+    assert session.children("/config/brokers") == []
+
+
+def test_a_number_of_threads_that_cannot_be_had_at_once_is_refused_by_the_broker_that_has_them(
+    session: Coordination,
+) -> None:
+    configs = configs_of(session)
+    for name in ("", "1"):
+        with pytest.raises(InvalidConfigError, match=r"num.io.threads=100: the broker has 4"):
+            configs.alter(name, {"num.io.threads": "100"}, set())
+    configs.alter("1", {"num.io.threads": "8"}, set())
+    configs.alter("", {"num.io.threads": "3"}, set())
+    configs.reload()
+    assert configs.current.num_io_threads == 8
+
+
+def test_a_broker_is_named_by_its_id(session: Coordination) -> None:
+    with pytest.raises(InvalidRequestError, match="broker 'one'"):
+        configs_of(session).alter("one", {"log.retention.ms": "5"}, set())
+
+
+def test_what_others_wrote_and_means_nothing_here_is_passed_over(
+    session: Coordination, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = {"log.retention.ms": "5", "sasl.jaas.config": "secret", "message.max.bytes": "many"}
+    session.create(paths.config_path("brokers/1"), ConfigNode(written).encode())
+    configs = configs_of(session)
+    assert configs.for_this == {"log.retention.ms": "5"}
+    assert retention_ms(configs) == 5
+    assert "unknown option sasl.jaas.config" in caplog.text
+    assert "secret" not in caplog.text
