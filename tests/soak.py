@@ -116,7 +116,7 @@ SUITES = (
         what="whole clusters simulated, with everything that can fail failing: seeds",
         arguments=["tests/simulation/cluster", "-o", "timeout=20000"],
         dials={"CLUSTER_SIM_SEEDS": 10_000},
-        floor=140,
+        floor=300,
     ),
     Suite(
         name="replicas",
