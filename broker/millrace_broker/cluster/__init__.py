@@ -7,6 +7,7 @@
 * ``controller_store`` ... of ZooKeeper
 * ``request_queues``, ``deliveries`` ... of the brokers, each told in order
 * ``administration`` what people ask the controller for
+* ``tool_requests`` what tools ask it for, by nodes
 * ``deployment``  topics made, grown and deleted by way of the controller
 * ``isr_requests`` what leaders ask the controller for
 * ``notifications``, ``changed_configs`` configurations that changed

@@ -13,8 +13,9 @@ Source: Kafka's ``KafkaZkClient``, whose batches and verdicts on lost answers th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 from millrace.config.broker import BrokerConfig
 from millrace.coordination import (
@@ -40,8 +41,9 @@ from millrace.coordination.nodes import (
     decode_epoch,
     encode_epoch,
 )
-from millrace.coordination.notices import LogDirEventNode
+from millrace.coordination.notices import LogDirEventNode, PreferredElectionNode, ReassignmentNode
 from millrace.coordination.outcomes import settle
+from millrace.errors import MillraceError
 from millrace_broker.controller import ControllerMovedError, Effect, Leadership, LiveBroker, TopicPartition
 from millrace_broker.controller.effects import (
     BecomeController,
@@ -60,8 +62,18 @@ from millrace_broker.controller.effects import (
 from millrace_broker.controller.model import ReplicaAssignment
 from millrace_broker.metadata.topic_nodes import nodes_of_topic
 
+_logger = logging.getLogger(__name__)
+
+_N = TypeVar("_N", ReassignmentNode, PreferredElectionNode)
+
 _OPERATIONS_MAX: Final = 300
 """Operations in a transaction: ZooKeeper takes 1 MiB, and a topic's name may have 249 characters."""
+
+
+class StoreCall(NamedTuple):
+    """What is asked of the store beside the controller's own effects."""
+
+    call: Callable[[ControllerStore], Any]
 
 
 class ControllerStore:
@@ -72,6 +84,8 @@ class ControllerStore:
     TOPICS: Final = "topics"
     DELETIONS: Final = "deletions"
     DISKS: Final = "disks"
+    REASSIGNMENTS: Final = "reassignments"
+    ELECTIONS: Final = "elections"
 
     def __init__(
         self,
@@ -99,7 +113,7 @@ class ControllerStore:
             CreateLeadership: lambda effect: self._create_leadership(effect.leadership),
             WriteLeadership: lambda effect: self._write_leadership(effect.leadership),
             WriteAssignment: self._write_assignment,
-            ReadDeletions: lambda _: set(self.session.children(paths.DELETE_TOPICS, self._watch(self.DELETIONS))),
+            ReadDeletions: lambda _: self._read_deletions(),
             DropDeletions: lambda effect: self._delete(paths.delete_topic_path(each) for each in effect.topics),
             ForgetTopic: lambda effect: self._forget_topic(effect.topic),
             ReadUncleanTopics: lambda effect: self._read_unclean_topics(effect.topics),
@@ -208,6 +222,15 @@ class ControllerStore:
         found = self.session.get_many([paths.topic_config_path(each) for each in topics])
         return {topic for topic, node in zip(topics, found, strict=True) if _is_unclean(node, default=default)}
 
+    def _read_deletions(self) -> set[str]:
+        """The topics that are marked; where ``delete.topic.enable`` is false the marks are removed."""
+        marked = set(self.session.children(paths.DELETE_TOPICS, self._watch(self.DELETIONS)))
+        if marked and not self.config.delete_topic_enable:
+            _logger.warning("topics %s stay: delete.topic.enable is false", ", ".join(sorted(marked)))
+            self._delete(paths.delete_topic_path(each) for each in sorted(marked))
+            return set()
+        return marked
+
     def take_failed_disks(self) -> set[int]:
         """The brokers that have told of a failed disk since this was asked last; what they told is removed."""
         names = self.session.children(paths.LOG_DIR_EVENTS, self._watch(self.DISKS))
@@ -215,6 +238,48 @@ class ControllerStore:
         found = self.session.get_many(nodes)
         self._delete(nodes)
         return {LogDirEventNode.decode(node[0]).broker_id for node in found if node is not None}
+
+    # --- what tools ask for ----------------------------------------------------------------------------------
+
+    def read_reassignments(self) -> dict[TopicPartition, tuple[int, ...]] | None:
+        """The replicas that tools want partitions to have; None if they want nothing that can be read."""
+        node = self._read_request(paths.REASSIGN_PARTITIONS, self.REASSIGNMENTS, ReassignmentNode)
+        if node is None:
+            return None
+        return {TopicPartition(*each): replicas for each, replicas in node.replicas.items()}
+
+    def write_reassignments(self, left: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+        """Say which of them are under way still; the node goes with the last."""
+        path = paths.REASSIGN_PARTITIONS
+        data = ReassignmentNode({(each.topic, each.partition): replicas for each, replicas in left.items()}).encode()
+        try:
+            self._write([Write(path, data) if left else Delete(path)])
+        except NoNodeError:
+            return  # whoever asked has removed it
+
+    def read_elections(self) -> tuple[TopicPartition, ...] | None:
+        """The partitions that tools want to be led by their preferred replicas; None if there are none to read."""
+        node = self._read_request(paths.PREFERRED_ELECTION, self.ELECTIONS, PreferredElectionNode)
+        return None if node is None else tuple(TopicPartition(*each) for each in node.partitions)
+
+    def drop_elections(self) -> None:
+        """They have been held."""
+        try:
+            self._write([Delete(paths.PREFERRED_ELECTION)])
+        except NoNodeError:
+            return
+
+    def _read_request(self, path: str, watch: str, form: type[_N]) -> _N | None:
+        """What a tool has written, and have it watched, or that it comes."""
+        if self.session.exists(path, self._watch(watch)) is None:
+            return None
+        try:
+            return form.decode(self.session.get(path)[0])
+        except NoNodeError:
+            return None
+        except MillraceError as error:
+            _logger.error("what a tool wrote cannot be read: %s; delete %s and write it anew", error.message, path)
+            return None
 
     # --- writing ---------------------------------------------------------------------------------------------
 

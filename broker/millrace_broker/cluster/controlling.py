@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from millrace.config.broker import BrokerConfig
 from millrace.coordination import (
@@ -32,8 +32,9 @@ from millrace.coordination import (
 )
 from millrace.coordination.nodes import BrokerNode
 from millrace.errors import MillraceError, NotControllerError, StorageError
-from millrace_broker.cluster.controller_store import ControllerStore
+from millrace_broker.cluster.controller_store import ControllerStore, StoreCall
 from millrace_broker.cluster.request_queues import Deliver, RequestQueues
+from millrace_broker.cluster.tool_requests import ToolRequests
 from millrace_broker.cluster.wire import Answers
 from millrace_broker.controller import Controller, ControllerMovedError, LiveBroker, Steps
 from millrace_broker.controller.effects import ReadBrokers, SendRequests
@@ -47,7 +48,7 @@ _FIRST_BALANCE_S: Final = 5.0
 
 T = TypeVar("T")
 _Steps = Generator[Any, Any, T]
-"""Steps of the controller, or of its runner: these may also make a ``_StoreCall``."""
+"""Steps of the controller, or of its runner: these may also make a ``StoreCall``."""
 
 
 class Administer(Protocol):
@@ -64,12 +65,6 @@ class _Event:
     steps: Callable[[Controller], _Steps[Any]]
     result: asyncio.Future[Any] | None = None
     store: ControllerStore | None = None
-
-
-class _StoreCall(NamedTuple):
-    """What is asked of the store beside the controller's own effects."""
-
-    call: Callable[[ControllerStore], Any]
 
 
 class Controlling:
@@ -97,6 +92,7 @@ class Controlling:
         self._queues: Final = RequestQueues(deliver, self._answered)
         self._events: Final[asyncio.Queue[_Event]] = asyncio.Queue()
         self._waiting: Final[set[str]] = set()
+        self._tools: Final = ToolRequests()
         self._store: ControllerStore | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -127,6 +123,8 @@ class Controlling:
             ControllerStore.TOPICS: OnLoop(loop, partial(self._told, session, self._topics_changed)),
             ControllerStore.DELETIONS: OnLoop(loop, partial(self._told, session, self._deletions_changed)),
             ControllerStore.DISKS: OnLoop(loop, partial(self._told, session, self._disks_failed)),
+            ControllerStore.REASSIGNMENTS: OnLoop(loop, partial(self._told, session, self._reassignments_asked)),
+            ControllerStore.ELECTIONS: OnLoop(loop, partial(self._told, session, self._elections_asked)),
         }
         self._waiting.clear()  # events of the last session count for nothing
         self._store = ControllerStore(session, self._config, self._now_ms, watches.__getitem__)
@@ -197,6 +195,12 @@ class Controlling:
     def _disks_failed(self, event: WatchEvent | None = None) -> None:
         self._put("disks", self._look_at_disks)
 
+    def _reassignments_asked(self, event: WatchEvent | None = None) -> None:
+        self._put("reassignments", self._tools.reassignments)
+
+    def _elections_asked(self, event: WatchEvent | None = None) -> None:
+        self._put("elections", self._tools.elections)
+
     def unclean_allowed(self) -> None:
         """A topic's configuration allows unclean elections now."""
         self._put("unclean", lambda controller: controller.unclean_allowed())
@@ -265,6 +269,10 @@ class Controlling:
             if self.is_active and not was_active:
                 _logger.info("broker %d is the controller, of epoch %d", self._config.broker_id, self.epoch)
                 self._disks_failed()  # somebody may have told of one before
+                self._reassignments_asked()
+                self._elections_asked()
+            if self._tools.has_moved(self._controller):
+                self._reassignments_asked()
 
     async def _start_over(self, event: _Event, error: Exception) -> None:
         is_fault = not isinstance(error, ConnectionLossError)
@@ -276,17 +284,17 @@ class Controlling:
 
     def _look_at_chair(self, controller: Controller) -> _Steps[bool]:
         """The chair may be free, somebody else's, or still its own: find out, and sit down unless it is another's."""
-        if (yield _StoreCall(ControllerStore.holds_chair)):
+        if (yield StoreCall(ControllerStore.holds_chair)):
             if controller.is_active:
                 return False
             # It was cut short, and sits there idly: whoever is elected anew gets an epoch of his own.
-            yield _StoreCall(ControllerStore.resign)
+            yield StoreCall(ControllerStore.resign)
         self._resign()
         return (yield from controller.elect())
 
     def _look_at_disks(self, controller: Controller) -> _Steps[None]:
         if controller.is_active:
-            yield from controller.disks_failed((yield _StoreCall(ControllerStore.take_failed_disks)))
+            yield from controller.disks_failed((yield StoreCall(ControllerStore.take_failed_disks)))
 
     async def _carry_out(self, steps: _Steps[T], store: ControllerStore) -> T:
         result: Any = None
@@ -300,7 +308,7 @@ class Controlling:
                 if isinstance(effect, SendRequests):
                     self._queues.send(effect.requests)
                     result = None
-                elif isinstance(effect, _StoreCall):
+                elif isinstance(effect, StoreCall):
                     result = await self._administer(effect.call, store)
                 else:
                     result = await self._administer(store.carry_out, effect)
@@ -315,6 +323,7 @@ class Controlling:
 
     def _resign(self) -> None:
         self._queues.clear()
+        self._tools.forget()
         self._controller.resign()
 
     def _refuse(self, event: _Event) -> None:

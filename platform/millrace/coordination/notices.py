@@ -16,7 +16,7 @@ TopicPartition = tuple[str, int]
 
 
 def _partitions(value: dict[str, Any]) -> tuple[TopicPartition, ...]:
-    return tuple((each["topic"], each["partition"]) for each in value["partitions"])
+    return tuple((str(each["topic"]), int(each["partition"])) for each in value["partitions"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ReassignmentNode(JsonNode):
 
     @classmethod
     def _from_json(cls, value: dict[str, Any]) -> Self:
-        replicas = [tuple(each["replicas"]) for each in value["partitions"]]
+        replicas = [tuple(int(broker) for broker in each["replicas"]) for each in value["partitions"]]
         return cls(dict(zip(_partitions(value), replicas, strict=True)))
 
 
