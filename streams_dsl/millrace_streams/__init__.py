@@ -28,7 +28,7 @@ from millrace_streams.errors import (
     UnsupportedTopologyError,
     UserFunctionError,
 )
-from millrace_streams.expressions import Expression, coalesce, col, lit, when
+from millrace_streams.expressions import Expression, coalesce, col, left, lit, right, when
 from millrace_streams.functions import batchwise
 from millrace_streams.graph import Topology
 from millrace_streams.language import (
@@ -142,12 +142,14 @@ __all__ = [
     "hopping",
     "json_rows",
     "key_value_store",
+    "left",
     "lit",
     "max",
     "mean",
     "min",
     "open_state",
     "protobuf",
+    "right",
     "row",
     "run_batch",
     "run_stream",

@@ -28,6 +28,10 @@ TYPE_NAMES: Final = frozenset(
 )
 """What ``cast`` accepts: the names that Spark's DDL uses."""
 
+LEFT: Final = "left."
+RIGHT: Final = "right."
+"""What a join's expressions call the columns of both sides; the key's have their own names."""
+
 _SYMBOLS: Final = {
     "add": "+",
     "subtract": "-",
@@ -282,6 +286,16 @@ class Alias:
 def col(name: str) -> Column:
     """Name a column of the stream."""
     return Column(name)
+
+
+def left(name: str = "value") -> Column:
+    """Name a column of a join's left side, by default the one value of a topic of single values."""
+    return Column(f"{LEFT}{name}")
+
+
+def right(name: str = "value") -> Column:
+    """Name a column of a join's right side; null where there is no partner."""
+    return Column(f"{RIGHT}{name}")
 
 
 def lit(value: Scalar) -> Literal:

@@ -18,6 +18,8 @@ RESERVED_PREFIX: Final = "__"
 KEY: Final = "key"
 ASKING: Final = "left."
 """Before the columns of the key that a foreign key's subscription comes from."""
+ANSWER: Final = "right."
+"""Before the columns of the row that it is answered with."""
 VALUE: Final = "value"
 
 
@@ -85,6 +87,14 @@ class Layout:
     def value_columns(self) -> list[str]:
         """The columns that are not part of the key."""
         return [name for name in self.schema.names if name not in self.key_columns]
+
+    @property
+    def answered(self) -> Layout:
+        """Of the answers in a foreign-key join, the values of the rows that they are."""
+        columns = [field for field in self.schema if field.name.startswith(ANSWER)]
+        schema = pa.schema([field.with_name(field.name.removeprefix(ANSWER)) for field in columns])
+        value = None if self.value is None else self.value.removeprefix(ANSWER)
+        return Layout(schema=schema, key=(), bucket_columns=None, value=value)
 
     def require(self, columns: Sequence[str] | frozenset[str], node: str) -> None:
         """Check that the columns are there. Raises ``UnknownColumnError`` naming ``node``."""

@@ -9,13 +9,14 @@ import polars as pl
 import pyarrow as pa
 
 from millrace_streams.errors import TopologyError
-from millrace_streams.expressions import Column, Expression
+from millrace_streams.expressions import LEFT, RIGHT, Column, Expression
 from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import (
     BranchNode,
     DeltaSinkNode,
     FilterNode,
     ForEachNode,
+    Joiner,
     MapFunctionNode,
     MapNode,
     MapValuesNode,
@@ -128,14 +129,16 @@ def _(node: StreamTableJoinNode, given: tuple[Layout, ...]) -> Layout:
         raise TopologyError(f"{node.name}: a stream is joined with a table here: to_stream() or to_table() first")
     if node.selector is None:
         check_alike(node, stream, table)
-    return with_value(node, stream, node.serde)
+    elif isinstance(node.selector, Expression):
+        _check_selector(node, node.selector, stream, table)
+    return with_joined(node, stream, table, node.joiner, node.serde)
 
 
 @layout_of.register
 def _(node: StreamStreamJoinNode, given: tuple[Layout, ...]) -> Layout:
     left, right = needs_streams(node, given, "join")
     check_alike(node, left, right)
-    return with_value(node, left, node.serde)
+    return with_joined(node, left, right, node.joiner, node.serde)
 
 
 @layout_of.register(TopicSinkNode)
@@ -232,6 +235,25 @@ def with_value(node: Node, given: Layout, serde: Serde | RowSerde | None) -> Lay
     return replace(given, schema=pa.schema([*key_fields, *fields]), value=None)
 
 
+def with_joined(node: Node, left: Layout, right: Layout, joiner: Joiner, serde: Serde | RowSerde | None) -> Layout:
+    """The layout of joined records: the left side's key, and values that a function gives or that are computed."""
+    if isinstance(joiner, PythonFunction):
+        return with_value(node, left, serde)
+    keys = [left.schema.field(name) for name in left.key_columns]
+    sides = [field.with_name(f"{LEFT}{field.name}") for field in left.schema]
+    sides += [right.schema.field(name).with_name(f"{RIGHT}{name}") for name in right.value_columns]
+    new = {
+        field.name: field for field in fields_of(node, replace(left, schema=pa.schema([*keys, *sides])), joiner.columns)
+    }
+    for name in left.key_columns:
+        if name in new:
+            raise TopologyError(f"{node.name}: {name} is part of the key: name the column otherwise")
+    kept = [left.schema.field(name) for name in left.value_columns] if joiner.keep else []
+    fields = [new.pop(field.name, field) for field in kept] + list(new.values())
+    value = fields[0].name if left.scalar and len(fields) == 1 else None
+    return replace(left, schema=pa.schema([*keys, *fields]), value=value)
+
+
 def fields_of(node: Node, given: Layout, computed: tuple[tuple[str, Expression], ...]) -> list[pa.Field]:
     """Names and types of expressions. Raises ``TopologyError`` naming the node for what does not fit."""
     for name, expression in computed:
@@ -248,6 +270,16 @@ def fields_of(node: Node, given: Layout, computed: tuple[tuple[str, Expression],
         else:
             fields.append(pa.field(name, arrow_type(data_type)))
     return fields
+
+
+def _check_selector(node: Node, selector: Expression, stream: Layout, table: Layout) -> None:
+    [wanted] = fields_of(node, stream, (("selector", selector),))
+    found = [table.schema.field(name).type for name in table.key]
+    if found != [wanted.type]:
+        raise TopologyError(
+            f"{node.name}: the selector {selector!r} is {wanted.type}, the table's key {', '.join(map(str, found))}: "
+            "cast() it, or give a function"
+        )
 
 
 def window_fields() -> list[pa.Field]:

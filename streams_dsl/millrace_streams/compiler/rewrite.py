@@ -20,16 +20,19 @@ from millrace_streams.compiler.check import CheckedTopology, check, has_function
 from millrace_streams.compiler.cuts import cut
 from millrace_streams.compiler.partial import split_aggregates
 from millrace_streams.compiler.tables import choose_emit, final_waits, materialize, old_values
-from millrace_streams.expressions import Expression
+from millrace_streams.expressions import LEFT, RIGHT, Expression
 from millrace_streams.graph import (
     AggregateNode,
     FilterNode,
+    JoinColumns,
     MapValuesNode,
     Node,
     PartialAggregateNode,
     RepartitionNode,
     SelectKeyNode,
     SourceNode,
+    StreamStreamJoinNode,
+    StreamTableJoinNode,
     Topology,
 )
 from millrace_streams.layout import Layout, TopicShape
@@ -66,14 +69,17 @@ def _needed_columns(checked: CheckedTopology) -> dict[str, set[str]]:
     for node in reversed(checked.topology.nodes):
         own = needed.setdefault(node.name, set())
         own.update(checked.layouts[node.name].key)
-        for parent, given in zip(node.parents, checked.inputs_of(node), strict=True):
-            needed.setdefault(parent, set()).update(_needed_of_input(node, given, own))
+        for place, (parent, given) in enumerate(zip(node.parents, checked.inputs_of(node), strict=True)):
+            needed.setdefault(parent, set()).update(_needed_of_input(node, place, given, own))
     return needed
 
 
-def _needed_of_input(node: Node, given: Layout, wanted: set[str]) -> set[str]:
+def _needed_of_input(node: Node, place: int, given: Layout, wanted: set[str]) -> set[str]:
+    """The columns of input number ``place`` that a node needs where ``wanted`` ones of what it gives are needed."""
     if has_function(node):
         return set(given.names)
+    if isinstance(node, StreamTableJoinNode | StreamStreamJoinNode) and isinstance(node.joiner, JoinColumns):
+        return _needed_of_side(node, node.joiner, place, given, wanted)
     if isinstance(node, RepartitionNode) and not node.visible:
         return wanted
     if isinstance(node, FilterNode):
@@ -89,6 +95,20 @@ def _needed_of_input(node: Node, given: Layout, wanted: set[str]) -> set[str]:
         value = set(given.names) if given.scalar and node.window is None else set[str]()
         return arguments | set(given.key) | value
     return set(given.names)
+
+
+def _needed_of_side(
+    node: StreamTableJoinNode | StreamStreamJoinNode, joiner: JoinColumns, place: int, given: Layout, wanted: set[str]
+) -> set[str]:
+    prefix = (LEFT, RIGHT)[place]
+    read = set[str]().union(*(value.columns() for _, value in joiner.columns))
+    found = {name.removeprefix(prefix) for name in read if name.startswith(prefix)} | set(given.key)
+    if place == 0 and joiner.keep:
+        found |= wanted - {name for name, _ in joiner.columns}
+    if place == 0 and isinstance(node, StreamTableJoinNode) and isinstance(node.selector, Expression):
+        found |= node.selector.columns()
+    # A bare value says by being null that there is none.
+    return found | ({given.value} if given.value is not None else set())
 
 
 def _prune(node: Node, checked: CheckedTopology, needed: set[str]) -> Node:

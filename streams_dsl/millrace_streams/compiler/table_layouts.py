@@ -10,13 +10,16 @@ from millrace_streams.compiler.layouts import (
     check_alike,
     check_predicate,
     computed_layout,
+    fields_of,
     layout_of,
     window_fields,
+    with_joined,
     with_key,
     with_key_columns,
     with_value,
 )
 from millrace_streams.errors import TopologyError
+from millrace_streams.expressions import Expression
 from millrace_streams.graph import (
     AggregateNode,
     AnswerNode,
@@ -36,7 +39,7 @@ from millrace_streams.graph import (
     ToStreamNode,
     ToTableNode,
 )
-from millrace_streams.layout import ASKING, KEY, RESERVED_PREFIX, WINDOW_COLUMNS, Layout
+from millrace_streams.layout import ANSWER, ASKING, KEY, RESERVED_PREFIX, WINDOW_COLUMNS, Layout
 from millrace_streams.steps.accumulators import result_fields
 from millrace_streams.steps.batch import TIMESTAMP
 from millrace_streams.steps.evaluation import arrow_type, polars_schema
@@ -153,17 +156,19 @@ def _(node: FoldNode, given: tuple[Layout, ...]) -> Layout:
 def _(node: TableTableJoinNode, given: tuple[Layout, ...]) -> Layout:
     left, right = _needs_tables(node, given)
     check_alike(node, left, right)
-    return with_value(node, left, node.serde)
+    return with_joined(node, left, right, node.joiner, node.serde)
 
 
 @layout_of.register
 def _(node: SubscribeNode, given: tuple[Layout, ...]) -> Layout:
     [left] = _needs_tables(node, given)
-    wanted = with_key(node, left, node.key_serde)
+    if isinstance(node.extractor, Expression):
+        [key] = fields_of(node, left, ((KEY, node.extractor),))
+    else:
+        key = with_key(node, left, node.key_serde).schema.field(KEY)
     # A subscription says which left row it is of: that key's columns come with it.
     asking = [left.schema.field(name).with_name(f"{ASKING}{name}") for name in left.key_columns]
-    schema = pa.schema([wanted.schema.field(KEY), *asking])
-    return Layout(schema=schema, key=(KEY,), bucket_columns=None)
+    return Layout(schema=pa.schema([key, *asking]), key=(KEY,), bucket_columns=None)
 
 
 @layout_of.register
@@ -178,12 +183,15 @@ def _(node: AnswerNode, given: tuple[Layout, ...]) -> Layout:
             f"{'windowed ' if right.windowed else ''}{', '.join(map(str, found))}: say of which type the foreign key "
             "is, foreign_key_type='long', and let the right table have a key of one column"
         )
-    return Layout(schema=asked.schema, key=asked.key, bucket_columns=None)
+    columns = [right.schema.field(name).with_name(f"{ANSWER}{name}") for name in right.value_columns]
+    value = f"{ANSWER}{right.value}" if right.scalar else None
+    return Layout(schema=pa.schema([*asked.schema, *columns]), key=asked.key, bucket_columns=None, value=value)
 
 
 @layout_of.register
 def _(node: ResponseJoinNode, given: tuple[Layout, ...]) -> Layout:
-    return with_value(node, given[0], node.serde)
+    left, answers = given
+    return with_joined(node, left, answers.answered, node.joiner, node.serde)
 
 
 def _needs_tables(node: Node, given: tuple[Layout, ...]) -> tuple[Layout, ...]:

@@ -15,6 +15,7 @@ from millrace_streams.graph import (
     FoldNode,
     ForEachNode,
     GroupTableNode,
+    JoinColumns,
     MapFunctionNode,
     MapNode,
     MapValuesNode,
@@ -222,7 +223,11 @@ def _stores(node: Node) -> str:
     return f"; store {', '.join(node.stores)}" if node.stores else ""
 
 
-def _function(function: Expression | PythonFunction) -> str:
+def _function(function: Expression | PythonFunction | JoinColumns) -> str:
+    if isinstance(function, JoinColumns):
+        kept = ["all of the left"] if function.keep else []
+        computed = [_assignments(function.columns)] if function.columns else []
+        return f"columns {', '.join([*kept, *computed])}"
     return repr(function) if isinstance(function, Expression) else f"Python {function}"
 
 

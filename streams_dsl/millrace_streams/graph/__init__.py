@@ -15,6 +15,8 @@ from millrace_streams.graph.aggregations import (
 )
 from millrace_streams.graph.joins import (
     AnswerNode,
+    JoinColumns,
+    Joiner,
     JoinKind,
     ResponseJoinNode,
     StreamStreamJoinNode,
@@ -65,7 +67,9 @@ __all__ = [
     "FoldNode",
     "ForEachNode",
     "GroupTableNode",
+    "JoinColumns",
     "JoinKind",
+    "Joiner",
     "MapFunctionNode",
     "MapNode",
     "MapValuesNode",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from millrace_streams.expressions import Expression
 from millrace_streams.functions import PythonFunction
 from millrace_streams.graph.nodes import Node
 from millrace_streams.graph.tables import TableNode
@@ -12,6 +13,21 @@ from millrace_streams.serdes import RowSerde, Serde
 from millrace_streams.windows import JoinWindows
 
 JoinKind: TypeAlias = Literal["inner", "left", "outer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinColumns:
+    """Joined values from expressions over the columns of both sides, ``left.<name>`` and ``right.<name>``, and the key.
+
+    They are exactly ``columns`` and the key's, or with ``keep`` the left side's as well.
+    """
+
+    columns: tuple[tuple[str, Expression], ...]
+    keep: bool = False
+
+
+Joiner: TypeAlias = PythonFunction | JoinColumns
+"""What gives a joined value: a function of both values (or the key before them), or expressions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,9 +40,9 @@ class StreamTableJoinNode(Node):
 
     prefix = "KSTREAM-JOIN"
     kind: JoinKind
-    joiner: PythonFunction
+    joiner: Joiner
     serde: Serde | RowSerde | None
-    selector: PythonFunction | None = None
+    selector: PythonFunction | Expression | None = None
     grace_ms: int | None = None
     buffer: str | None = None
 
@@ -42,7 +58,7 @@ class StreamStreamJoinNode(Node):
 
     prefix = "KSTREAM-JOIN"
     kind: JoinKind
-    joiner: PythonFunction
+    joiner: Joiner
     serde: Serde | RowSerde | None
     window: JoinWindows
     left_store: str
@@ -61,7 +77,7 @@ class TableTableJoinNode(TableNode):
 
     prefix = "KTABLE-JOIN"
     kind: JoinKind
-    joiner: PythonFunction
+    joiner: Joiner
     serde: Serde | RowSerde | None
 
 
@@ -71,7 +87,7 @@ class SubscribeNode(Node):
 
     prefix = "KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION"
     kind: JoinKind
-    extractor: PythonFunction
+    extractor: PythonFunction | Expression
     key_serde: Serde
 
 
@@ -94,5 +110,5 @@ class ResponseJoinNode(TableNode):
 
     prefix = "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR"
     kind: JoinKind
-    joiner: PythonFunction
+    joiner: Joiner
     serde: Serde | RowSerde | None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from millrace_streams.errors import TopologyError
 from millrace_streams.expressions import Alias, Expression, col, expression_of
 from millrace_streams.functions import Batchwise, PythonFunction, python_function
-from millrace_streams.graph import Node
+from millrace_streams.graph import JoinColumns, Node
 from millrace_streams.serdes import RowSerde, Serde, scalar_serde, serde_of
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 NodeT = TypeVar("NodeT", bound=Node)
 Function = Callable[..., Any]
 Predicate = Expression | Function | Batchwise
+KeyOf = str | Expression | Function
+JoinedBy = Function | Expression | None
 Columns = tuple[tuple[str, Expression], ...]
 
 
@@ -63,6 +65,33 @@ class Handle:
 
     def _predicate(self, what: str, predicate: Predicate, name: str | None) -> Expression | PythonFunction:
         return predicate if isinstance(predicate, Expression) else self._function(what, predicate, name)
+
+    def _key_of(self, what: str, given: KeyOf, name: str | None) -> Expression | PythonFunction:
+        """The key of another table, from a column or an expression of the value, or from a function."""
+        return self._predicate(what, col(given) if isinstance(given, str) else given, name)
+
+    def _joined(
+        self, what: str, joiner: JoinedBy, value: Any, keep: bool, columns: dict[str, Any], name: str | None
+    ) -> dict[str, Any]:
+        """The fields of a join that say what its values are."""
+        where = self._where(what, name)
+        by_columns = joiner is None or isinstance(joiner, Expression)
+        if by_columns:
+            bare = value if joiner is None else joiner
+            if bare is not None and not (isinstance(bare, Expression) and (joiner is None or value is None)):
+                raise TopologyError(f"{where}: value={value!r} goes with a joiner that is a function: cast() instead")
+            columns = columns if bare is None else {"value": bare, **columns}
+        if by_columns == (not columns and not keep):
+            raise TopologyError(
+                f"{where}: give joiner(left, right), or columns such as region=right('region'), and not both"
+            )
+        if isinstance(joiner, Expression) or joiner is None:
+            pairs = tuple((column, expression_of(expression)) for column, expression in columns.items())
+            return {"joiner": JoinColumns(columns=pairs, keep=keep), "serde": None}
+        return {
+            "joiner": python_function(joiner, where, takes=("left", "right")),
+            "serde": self._serde(what, value, name),
+        }
 
     def _serde(self, what: str, given: Any, name: str | None = None) -> Serde | RowSerde | None:
         return None if given is None else serde_of(given, self._where(what, name))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millrace_streams.errors import TopologyError
 from millrace_streams.expressions import Alias, Expression
-from millrace_streams.functions import Batchwise, PythonFunction, python_function
+from millrace_streams.functions import Batchwise, PythonFunction
 from millrace_streams.graph import (
     BranchNode,
     DeltaSinkNode,
@@ -29,7 +29,7 @@ from millrace_streams.graph import (
     TopicSinkNode,
     ToTableNode,
 )
-from millrace_streams.language.handle import Function, Handle, Predicate
+from millrace_streams.language.handle import Function, Handle, JoinedBy, KeyOf, Predicate
 from millrace_streams.processors import StoreBuilder
 from millrace_streams.windows import Duration, JoinWindows, milliseconds
 
@@ -187,60 +187,73 @@ class KStream(Handle):
     def join(
         self,
         other: Joined,
-        joiner: Function,
+        joiner: JoinedBy = None,
         *,
         window: JoinWindows | None = None,
-        selector: Function | None = None,
+        selector: KeyOf | None = None,
         grace: Duration | None = None,
         value: Any = None,
+        keep: bool = False,
         name: str | None = None,
+        **columns: Any,
     ) -> KStream:
         """Join with a stream (within ``window``), a table, or a global table (by the key that ``selector`` gives).
 
         ``joiner(left, right)`` or ``joiner(key, left, right)`` gives the value, of the type that ``value`` says, by
-        default the left one's. With ``grace`` records wait so long for older changes of a versioned table.
+        default the left one's. Without a function it is made of expressions, ``region=right("region")`` or the one
+        ``left() + right()``: of these columns and the key's, with ``keep`` of all the left ones as well. ``selector``
+        is a column, an expression, or a function of value, or key and value. With ``grace`` records wait so long for
+        older changes of a versioned table.
         """
-        return self._join("inner", other, joiner, window, selector, grace, value, name)
+        made = self._joined("inner join", joiner, value, keep, columns, name)
+        return self._join("inner", other, made, window, selector, grace, name)
 
     def left_join(
         self,
         other: Joined,
-        joiner: Function,
+        joiner: JoinedBy = None,
         *,
         window: JoinWindows | None = None,
-        selector: Function | None = None,
+        selector: KeyOf | None = None,
         grace: Duration | None = None,
         value: Any = None,
+        keep: bool = False,
         name: str | None = None,
+        **columns: Any,
     ) -> KStream:
-        """As ``join``; a record without a partner is joined with None."""
-        return self._join("left", other, joiner, window, selector, grace, value, name)
+        """As ``join``; a record without a partner is joined with None, in expressions with nulls."""
+        made = self._joined("left join", joiner, value, keep, columns, name)
+        return self._join("left", other, made, window, selector, grace, name)
 
     def outer_join(
-        self, other: KStream, joiner: Function, *, window: JoinWindows, value: Any = None, name: str | None = None
+        self,
+        other: KStream,
+        joiner: JoinedBy = None,
+        *,
+        window: JoinWindows,
+        value: Any = None,
+        keep: bool = False,
+        name: str | None = None,
+        **columns: Any,
     ) -> KStream:
         """As ``join`` of two streams; records of either side without a partner are joined with None."""
-        return self._join("outer", other, joiner, window, None, None, value, name)
+        made = self._joined("outer join", joiner, value, keep, columns, name)
+        return self._join("outer", other, made, window, None, None, name)
 
     def _join(
         self,
         kind: JoinKind,
         other: Joined,
-        joiner: Function,
+        made: dict[str, Any],
         window: JoinWindows | None,
-        selector: Function | None,
+        selector: KeyOf | None,
         grace: Duration | None,
-        value: Any,
         name: str | None,
     ) -> KStream:
         from millrace_streams.language.table import GlobalKTable, KTable
 
         where = self._where(f"{kind} join", name)
-        fields: dict[str, Any] = {
-            "kind": kind,
-            "joiner": python_function(joiner, where, takes=("left", "right")),
-            "serde": self._serde(f"{kind} join", value, name),
-        }
+        fields: dict[str, Any] = {"kind": kind, **made}
         if isinstance(other, KStream):
             return self._join_stream(where, other, window, fields, name)
         if kind == "outer" or not isinstance(other, KTable | GlobalKTable):
@@ -250,7 +263,7 @@ class KStream(Handle):
         if (selector is not None) != isinstance(other, GlobalKTable):
             raise TopologyError(f"{where}: selector=... goes with a global table, and there it is needed")
         if selector is not None:
-            fields["selector"] = self._function("selector", selector, name)
+            fields["selector"] = self._key_of("selector", selector, name)
         if grace is not None:
             fields |= {"grace_ms": milliseconds(grace), "buffer": self._builder._new_name("KSTREAM-JOIN-BUFFER-STORE")}
         return KStream(self._builder, self._then(StreamTableJoinNode, name, other, **fields))

@@ -7,8 +7,8 @@ from typing import Any
 
 from millrace_streams.aggregates import Aggregate
 from millrace_streams.errors import TopologyError
-from millrace_streams.expressions import Alias
-from millrace_streams.functions import exact_function, python_function
+from millrace_streams.expressions import Alias, Expression
+from millrace_streams.functions import exact_function
 from millrace_streams.graph import (
     AnswerNode,
     DeltaSinkNode,
@@ -26,7 +26,7 @@ from millrace_streams.graph import (
     TableTableJoinNode,
     ToStreamNode,
 )
-from millrace_streams.language.handle import Function, Handle, Predicate
+from millrace_streams.language.handle import Function, Handle, JoinedBy, KeyOf, Predicate
 from millrace_streams.language.stream import KStream
 from millrace_streams.serdes import LONG
 from millrace_streams.suppressed import Suppressed
@@ -110,64 +110,76 @@ class KTable(Handle):
     def join(
         self,
         other: KTable,
-        joiner: Function,
+        joiner: JoinedBy = None,
         *,
-        foreign_key: Function | None = None,
+        foreign_key: KeyOf | None = None,
         foreign_key_type: Any = None,
         value: Any = None,
+        keep: bool = False,
         store: str | None = None,
         name: str | None = None,
+        **columns: Any,
     ) -> KTable:
-        """The rows of both tables that have the same key, joined by ``joiner(left, right)``.
+        """The rows of both tables that have the same key, joined by ``joiner(left, right)``, or by expressions.
 
-        With ``foreign_key``, a function of the left value (or key and value), each left row is joined with the row of
-        the right table that has this key; ``foreign_key_type`` is its type, by default that of the left table's key.
+        ``value``, ``keep`` and columns are as in ``KStream.join``. With ``foreign_key``, a column, an expression or a
+        function of the left value (or key and value), each left row is joined with the row of the right table that has
+        this key; ``foreign_key_type`` is the type of what a function gives, by default that of the left table's key.
         """
-        return self._join("inner", other, joiner, foreign_key, foreign_key_type, value, store, name)
+        made = self._joined("inner join", joiner, value, keep, columns, name)
+        return self._join("inner", other, made, foreign_key, foreign_key_type, store, name)
 
     def left_join(
         self,
         other: KTable,
-        joiner: Function,
+        joiner: JoinedBy = None,
         *,
-        foreign_key: Function | None = None,
+        foreign_key: KeyOf | None = None,
         foreign_key_type: Any = None,
         value: Any = None,
+        keep: bool = False,
         store: str | None = None,
         name: str | None = None,
+        **columns: Any,
     ) -> KTable:
-        """As ``join``; a left row without a partner is joined with None."""
-        return self._join("left", other, joiner, foreign_key, foreign_key_type, value, store, name)
+        """As ``join``; a left row without a partner is joined with None, in expressions with nulls."""
+        made = self._joined("left join", joiner, value, keep, columns, name)
+        return self._join("left", other, made, foreign_key, foreign_key_type, store, name)
 
     def outer_join(
-        self, other: KTable, joiner: Function, *, value: Any = None, store: str | None = None, name: str | None = None
+        self,
+        other: KTable,
+        joiner: JoinedBy = None,
+        *,
+        value: Any = None,
+        keep: bool = False,
+        store: str | None = None,
+        name: str | None = None,
+        **columns: Any,
     ) -> KTable:
         """As ``join``; rows of either side without a partner are joined with None."""
-        return self._join("outer", other, joiner, None, None, value, store, name)
+        made = self._joined("outer join", joiner, value, keep, columns, name)
+        return self._join("outer", other, made, None, None, store, name)
 
     def _join(
         self,
         kind: JoinKind,
         other: KTable,
-        joiner: Function,
-        foreign_key: Function | None,
+        made: dict[str, Any],
+        foreign_key: KeyOf | None,
         foreign_key_type: Any,
-        value: Any,
         store: str | None,
         name: str | None,
     ) -> KTable:
         where = self._where(f"{kind} join", name)
         if not isinstance(other, KTable):
             raise TopologyError(f"{where}: a table is joined with a table, not with {type(other).__name__}")
-        fields: dict[str, Any] = {
-            "kind": kind,
-            "joiner": python_function(joiner, where, takes=("left", "right")),
-            "serde": self._serde(f"{kind} join", value, name),
-            "store": store,
-        }
+        fields: dict[str, Any] = {"kind": kind, "store": store, **made}
         if foreign_key is None:
             return KTable(self._builder, self._then(TableTableJoinNode, name, other, **fields))
-        extractor = self._function("foreign_key", foreign_key, name)
+        extractor = self._key_of("foreign_key", foreign_key, name)
+        if isinstance(extractor, Expression) and foreign_key_type is not None:
+            raise TopologyError(f"{where}: foreign_key_type= is of a function's foreign key: cast() the expression")
         fields["subscription"] = {
             "kind": kind,
             "extractor": extractor,

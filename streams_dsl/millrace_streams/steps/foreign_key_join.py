@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from millrace_streams.graph import AnswerNode, ResponseJoinNode, SubscribeNode
 from millrace_streams.serdes import sort_key
 from millrace_streams.steps.flow import Emitted, Inputs, Output
-from millrace_streams.steps.joins import TableView, keys_of_side
+from millrace_streams.steps.joins import Joining, TableView, key_of_values, keys_of_side
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, StatelessStep, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec
 
@@ -70,17 +70,15 @@ class SubscribeStep(StatelessStep):
         assert isinstance(node, SubscribeNode)
         latest = batch.latest if batch.latest is not None and self.operator.versioned[0] else [True] * batch.height
         rows = zip(batch.keys, batch.values, batch.olds, batch.times, latest, strict=True)
-        extract = node.extractor.keyed
-        with inputs.blaming(node.name, node.extractor) as place:
-            for place.turn, (key, new, old, time_ms, newest) in enumerate(rows):
-                if not newest:
-                    out.dropped += 1
-                    continue
-                old_wants = None if old is None else extract(key, old)
-                new_wants = None if new is None else extract(key, new)
-                asks = _asks_left if node.kind == "left" else _asks_inner
-                for wanted, instruction in asks(new, old, new_wants, old_wants):
-                    out.add(place.turn, wanted, Subscription(key, digest_of(new), instruction), time_ms)
+        new_wants = key_of_values(inputs, node.name, node.extractor, batch, batch.values)
+        old_wants = key_of_values(inputs, node.name, node.extractor, batch, batch.olds)
+        asks = _asks_left if node.kind == "left" else _asks_inner
+        for row, (key, new, old, time_ms, newest) in enumerate(rows):
+            if not newest:
+                out.dropped += 1
+                continue
+            for wanted, instruction in asks(new, old, new_wants[row], old_wants[row]):
+                out.add(row, wanted, Subscription(key, digest_of(new), instruction), time_ms)
         return out.output(self.operator.result)
 
 
@@ -196,30 +194,56 @@ class ResponseJoinStep:
         """Join the answers that are still wanted."""
         node, out, reads = self._node, Emitted(), self.operator.reads[0]
         assert reads is not None
-        store = state.stores[node.store] if node.store is not None else None
         view = TableView.of(state, reads, keys_of_side(inputs, 0) | keys_of_side(inputs, 1))
         left, answers = inputs.batches
-        with inputs.blaming(node.name, node.joiner) as place:
-            for place.turn, side, row in inputs.turns():
-                if side != _ANSWERS:
-                    if left.latest is None or left.latest[row]:
-                        view.roll(left.keys[row], left.values[row], left.times[row])
-                    continue
-                key, answer, time_ms = answers.keys[row], answers.values[row], answers.times[row]
-                own = view.get(key, time_ms)
-                value = own.value if own is not None else None
-                if digest_of(value) != answer.digest:
-                    continue
-                result = None
-                if value is not None and (answer.value is not None or node.kind == "left"):
-                    result = node.joiner.keyed(key, value, answer.value)
-                before = None
-                if isinstance(store, KeyValueStore):
-                    stored = store.get(key)
-                    before = stored.value if stored is not None else None
-                    store.put(key, result, time_ms)
-                out.add(place.turn, key, result, time_ms, before if node.sends_old else None)
+        others: list[Any] = []
+        for turn, side, row in inputs.turns():
+            if side != _ANSWERS:
+                if left.latest is None or left.latest[row]:
+                    view.roll(left.keys[row], left.values[row], left.times[row])
+                continue
+            key, answer, time_ms = answers.keys[row], answers.values[row], answers.times[row]
+            own = view.get(key, time_ms)
+            value = own.value if own is not None else None
+            if digest_of(value) == answer.digest:
+                out.add(turn, key, value, time_ms)
+                others.append(answer.value)
+        self._join(inputs, out, others)
+        self._keep(state, out)
         return typed(node, out.output(self.operator.result), inputs)
+
+    def _join(self, inputs: Inputs, out: Emitted, others: list[Any]) -> None:
+        """Put joined values into the place of left ones, None where there is none."""
+        node, (left, answers) = self._node, self.operator.inputs
+        pairs = list(zip(out.values, others, strict=True))
+        rows = [
+            row
+            for row, (value, other) in enumerate(pairs)
+            if value is not None and (other is not None or node.kind == "left")
+        ]
+        joined = Joining(node.name, node.joiner, answers.answered, self.operator.result).join_lists(
+            inputs,
+            [out.causes[row] for row in rows],
+            left,
+            [out.keys[row] for row in rows],
+            [pairs[row][0] for row in rows],
+            [pairs[row][1] for row in rows],
+        )
+        out.values = [None] * len(pairs)
+        for row, value in zip(rows, joined, strict=True):
+            out.values[row] = value
+
+    def _keep(self, state: State, out: Emitted) -> None:
+        """Keep the joined rows, if they are kept, and say what they replace."""
+        node = self._node
+        store = state.stores[node.store] if node.store is not None else None
+        if not isinstance(store, KeyValueStore):
+            return
+        for row, (key, value, time_ms) in enumerate(zip(out.keys, out.values, out.times, strict=True)):
+            stored = store.get(key)
+            if node.sends_old:
+                out.olds[row] = stored.value if stored is not None else None
+            store.put(key, value, time_ms)
 
     @property
     def _node(self) -> ResponseJoinNode:

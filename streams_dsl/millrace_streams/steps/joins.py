@@ -1,11 +1,20 @@
-"""What joins have in common: the joiner, and a table's rows as they were at each record."""
+"""What joins have in common: joined values, and a table's rows as they were at each record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import polars as pl
+
+from millrace_streams.expressions import LEFT, RIGHT, Expression
+from millrace_streams.functions import PythonFunction
+from millrace_streams.graph import Joiner
+from millrace_streams.layout import Layout
+from millrace_streams.steps.batch import TIMESTAMP, Batch
+from millrace_streams.steps.codec import value_columns_of
+from millrace_streams.steps.evaluation import to_polars
 from millrace_streams.steps.flow import Inputs
 from millrace_streams.steps.operator import State
 from millrace_streams.stores import VersionedStore
@@ -67,3 +76,54 @@ class VersionsView(TableView):
 def keys_of_side(inputs: Inputs, side: int) -> set[Any]:
     """The keys of one input."""
     return {key for key in inputs.batches[side].keys if key is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """How a node makes joined values, by its joiner; ``right`` is the layout of what records are joined with."""
+
+    node: str
+    joiner: Joiner
+    right: Layout
+    result: Layout
+
+    def join(self, inputs: Inputs, turns: Sequence[int], records: Batch, others: list[Any]) -> Batch:
+        """Records of the left side, whose turns are given, with the values that they make with ``others``.
+
+        None among these, or among the records' values, is no partner. Raises ``UserFunctionError``.
+        """
+        joiner = self.joiner
+        if isinstance(joiner, PythonFunction):
+            keys = records.keys if joiner.takes_key else ()
+            return records.with_values(inputs.call(self.node, joiner, turns, keys, records.values, others), self.result)
+        frame, left = records.frame, records.layout
+        sides = [frame[name].alias(f"{LEFT}{name}") for name in left.names]
+        sides += [column.alias(f"{RIGHT}{column.name}") for column in value_columns_of(self.right, others)]
+        computed = {name: to_polars(expression).alias(name) for name, expression in joiner.columns}
+        kept = [
+            pl.col(f"{LEFT}{name}").alias(name) for name in left.value_columns if joiner.keep and name not in computed
+        ]
+        whole = frame.select(*left.key_columns, TIMESTAMP).with_columns(sides)
+        joined = whole.select(*left.key_columns, TIMESTAMP, *kept, *computed.values())
+        return Batch.of_frame(self.result, joined)
+
+    def join_lists(
+        self, inputs: Inputs, turns: Sequence[int], left: Layout, keys: list[Any], values: list[Any], others: list[Any]
+    ) -> list[Any]:
+        """The same of keys and values as lists; gives the joined values."""
+        return self.join(inputs, turns, Batch.of_lists(left, keys, values, [0] * len(keys)), others).values
+
+
+def key_of_values(
+    inputs: Inputs,
+    node: str,
+    wanted: Expression | PythonFunction,
+    batch: Batch,
+    values: list[Any],
+    turns: Sequence[int] | None = None,
+) -> list[Any]:
+    """The key that an expression or function gives of each value, None where there is no value."""
+    if isinstance(wanted, PythonFunction):
+        return inputs.call_present(node, wanted, batch.keys, values, turns)
+    keys = batch.with_values(values).frame.select(to_polars(wanted)).to_series().to_list()
+    return [None if value is None else key for key, value in zip(keys, values, strict=True)]

@@ -12,12 +12,13 @@ The rules are Kafka Streams' (3.9), with its order of results:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from millrace_streams.graph import StreamStreamJoinNode
+from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.flow import Emitted, Inputs, Output
+from millrace_streams.steps.joins import Joining
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer
 from millrace_streams.stores.entries import WaitingForPartner
@@ -54,13 +55,15 @@ class StreamStreamJoinStep:
         waiting = state.stores[node.waiting_store]
         assert isinstance(waiting, TimeBuffer)
         keys, values, times = inputs.by_turn()
-        with inputs.blaming(node.name, node.joiner) as place:
-            join = _Join(node, sides, waiting, out, node.joiner.keyed, node.window.retention_ms)
-            for turn, side in enumerate(inputs.sides):
-                join.turn = place.turn = turn
-                join.side = side
-                join.handle(keys[turn], values[turn], times[turn])
-        return typed(node, out.output(self.operator.result), inputs)
+        join = _Join(node, sides, waiting, out, node.window.retention_ms)
+        for turn, side in enumerate(inputs.sides):
+            join.turn, join.side = turn, side
+            join.handle(keys[turn], values[turn], times[turn])
+        left, right = self.operator.inputs
+        records = Batch.of_lists(left, out.keys, out.values, out.times)
+        joining = Joining(node.name, node.joiner, right, self.operator.result)
+        batch = joining.join(inputs, out.causes, records, join.others)
+        return typed(node, Output(batch, out.causes, out.dropped), inputs)
 
     @property
     def _node(self) -> StreamStreamJoinNode:
@@ -71,14 +74,17 @@ class StreamStreamJoinStep:
 
 @dataclass(slots=True)
 class _Join:
-    """The join at work on the records of a batch, one after the other: ``turn`` and ``side`` are of the one in hand."""
+    """The join at work on the records of a batch, one after the other: ``turn`` and ``side`` are of the one in hand.
+
+    ``out`` gets the left values of all pairs, ``others`` the right ones: they are joined in the end.
+    """
 
     node: StreamStreamJoinNode
     sides: list[Any]
     waiting: TimeBuffer
     out: Emitted
-    joiner: Callable[[Any, Any, Any], Any]
     retention_ms: int
+    others: list[Any] = field(default_factory=list)
     turn: int = 0
     side: int = _LEFT
 
@@ -148,7 +154,8 @@ class _Join:
 
     def _emit(self, key: Any, side: int, value: Any, other: Any, time_ms: int) -> None:
         left, right = (value, other) if side == _LEFT else (other, value)
-        self.out.add(self.turn, key, self.joiner(key, left, right), time_ms)
+        self.out.add(self.turn, key, left, time_ms)
+        self.others.append(right)
 
     def _settle(self, side: int, key: Any, time_ms: int) -> None:
         """A record has found a partner: it waits no longer."""

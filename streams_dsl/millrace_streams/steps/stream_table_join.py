@@ -9,7 +9,7 @@ from typing import Any, Final
 from millrace_streams.graph import StreamTableJoinNode
 from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.flow import Inputs, Output
-from millrace_streams.steps.joins import TableView, VersionsView, keys_of_side
+from millrace_streams.steps.joins import Joining, TableView, VersionsView, key_of_values, keys_of_side
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer, VersionedStore
 from millrace_streams.stores.entries import WaitingForTable
@@ -51,9 +51,8 @@ class StreamTableJoinStep:
             assert isinstance(buffer, TimeBuffer)
             view = self._view(inputs, state, [*mapped, *(waiting.table_key for _, waiting in buffer.entries())])
             records = self._find_in_time(inputs, mapped, buffer, view, found)
-        keys = records.keys if node.joiner.takes_key else ()
-        joined = inputs.call(node.name, node.joiner, found.turns, keys, records.values, found.values)
-        batch = records.with_values(joined, self.operator.result)
+        joining = Joining(node.name, node.joiner, self.operator.inputs[1], self.operator.result)
+        batch = joining.join(inputs, found.turns, records, found.values)
         return typed(node, Output(batch, found.turns, found.dropped), inputs)
 
     def _find(self, inputs: Inputs, mapped: list[Any], view: TableView, found: _Found) -> None:
@@ -133,7 +132,7 @@ class StreamTableJoinStep:
         if node.selector is None:
             return batch.keys
         turns = [turn for turn, side, _ in inputs.turns() if side == _STREAM]
-        return inputs.call_present(node.name, node.selector, batch.keys, batch.values, turns)
+        return key_of_values(inputs, node.name, node.selector, batch, batch.values, turns)
 
     def _view(self, inputs: Inputs, state: State, keys: Sequence[Any]) -> TableView:
         store_name = self.operator.reads[1]

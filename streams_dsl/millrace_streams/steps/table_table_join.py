@@ -9,7 +9,7 @@ from typing import Any
 from millrace_streams.graph import JoinKind, TableTableJoinNode
 from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.flow import Inputs, Output
-from millrace_streams.steps.joins import TableView, keys_of_side
+from millrace_streams.steps.joins import Joining, TableView, keys_of_side
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec
 
@@ -98,11 +98,12 @@ class TableTableJoinStep:
             for turn, opposite in zip(turns, found.opposites, strict=True)
         ]
         rows = [row for row, (left, right) in enumerate(sides) if _joins(node.kind, left, right)]
-        joined = inputs.call(
-            node.name,
-            node.joiner,
+        left, right = self.operator.inputs
+        joined = Joining(node.name, node.joiner, right, self.operator.result).join_lists(
+            inputs,
             [turns[row] for row in rows],
-            [found.keys[turns[row]] for row in rows] if node.joiner.takes_key else (),
+            left,
+            [found.keys[turns[row]] for row in rows],
             [sides[row][0] for row in rows],
             [sides[row][1] for row in rows],
         )

@@ -29,7 +29,9 @@ from millrace_streams import (
     hopping,
     json_rows,
     key_value_store,
+    left,
     mean,
+    right,
     row,
     sessions,
     sliding,
@@ -247,6 +249,14 @@ def joins_with_tables(builder: StreamsBuilder) -> None:
     versions = builder.table("versions", **LONGS, store="versions", versioned=1000)
     stream.left_join(versions, add, grace=100, name="as-of-its-time").to("a")
     stream.join(everywhere, add, selector=digit, name="everywhere").to("b")
+
+
+@plan_of
+def joins_by_expressions_read_what_they_need(builder: StreamsBuilder) -> None:
+    planes = builder.table("planes", schema="tailnum STRING, seats INT, year INT", key_columns=["tailnum"])
+    by_plane = flights(builder).select_key("tailnum").join(planes, delay=left("delay"), seats=right("seats"))
+    by_plane.to("seats_late")
+    numbers(builder).left_join(builder.global_table("others", **LONGS), left() + right(), selector="key").to("sums")
 
 
 @plan_of

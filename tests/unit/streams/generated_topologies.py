@@ -14,7 +14,10 @@ from millrace_streams import (
     StreamsBuilder,
     Suppressed,
     Windowed,
+    coalesce,
     key_value_store,
+    left,
+    right,
     sessions,
     sliding,
     tumbling,
@@ -51,6 +54,9 @@ def by_digit(key: str | None, value: int | None) -> tuple[str, int | None]:
 
 def both(one: int | None, other: int | None) -> int:
     return ((one or 0) * 3 + (other or 0)) % 1009
+
+
+JOINERS = (both, (coalesce(left(), 0) * 3 + coalesce(right(), 0)) % 1009)
 
 
 def add(one: int, other: int | None) -> int:
@@ -160,15 +166,15 @@ def _grow(pool: Pool, everywhere: Any, choose: Choose, prefix: str) -> None:
             pool.tables.append(TABLES[choose(sorted(TABLES))](choose(pool.tables)))
         case "pairs":
             join = getattr(stream, choose(KINDS))
-            pool.streams.append(join(other, both, window=within(choose([0, 3, 8]), grace=3)))
+            pool.streams.append(join(other, choose(JOINERS), window=within(choose([0, 3, 8]), grace=3)))
         case "look up":
-            pool.streams.append(getattr(stream, choose(KINDS[:2]))(choose(pool.tables), both))
+            pool.streams.append(getattr(stream, choose(KINDS[:2]))(choose(pool.tables), choose(JOINERS)))
         case "tables":
             pool.tables.append(_tables_joined(choose(pool.tables), choose(pool.tables), choose))
         case "merge":
             pool.streams.append(stream.merge(other))
         case "globally":
-            pool.streams.append(stream.left_join(everywhere, both, selector=lambda key, value: key))
+            pool.streams.append(stream.left_join(everywhere, choose(JOINERS), selector=lambda key, value: key))
         case "keep" if not pool.keeps_last:
             pool.keeps_last = True
             pool.streams.append(_distinct(stream, f"{prefix}last"))
@@ -176,8 +182,8 @@ def _grow(pool: Pool, everywhere: Any, choose: Choose, prefix: str) -> None:
 
 def _tables_joined(one: Any, other: Any, choose: Choose) -> Any:
     if choose([False, True]):
-        return getattr(one, choose(KINDS[:2]))(other, both, foreign_key=named, foreign_key_type="string")
-    return getattr(one, choose(KINDS))(other, both)
+        return getattr(one, choose(KINDS[:2]))(other, choose(JOINERS), foreign_key=named, foreign_key_type="string")
+    return getattr(one, choose(KINDS))(other, choose(JOINERS))
 
 
 def _distinct(stream: Any, store: str) -> Any:
