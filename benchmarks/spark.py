@@ -12,7 +12,6 @@ import contextlib
 import importlib
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -199,8 +198,10 @@ def spark_session(jar_paths: list[str], conf: Mapping[str, str] | None = None) -
     """The session that measured Spark code runs in, with settings beside those that all have."""
     from pyspark.sql import SparkSession
 
-    # Spark looks for Python sources with this interpreter; unset, that is the first python3 of PATH.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark_millrace.environment.session import worker_python
+
+    # As in pyspark_millrace.session().
+    os.environ["PYSPARK_PYTHON"] = worker_python()
     builder = SparkSession.builder.appName("benchmarks").config("spark.jars", ",".join(jar_paths))
     for option, value in (SPARK_CONF | dict(conf or {})).items():
         builder = builder.config(option, value)

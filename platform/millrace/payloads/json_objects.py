@@ -25,9 +25,9 @@ _ONE_BY_ONE: Final = 16
 """Rows that are not tried at once: reading them costs what an attempt does."""
 
 _ROW: Final = re.compile(r"in row (\d+)\s*$")
-_PREFIX: Final = pa.scalar(b'{"v":')
-_SUFFIX: Final = pa.scalar(b"}\n")
-_NOTHING: Final = pa.scalar(b"")
+_PREFIX: Final = b'{"v":'
+_SUFFIX: Final = b"}\n"
+_NOTHING: Final = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,8 @@ def session(
         if delta:
             settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars"), *map(str, delta_jars())]))
         _prepare_environment(local=local)
+        if local and "spark.pyspark.python" not in settings:
+            os.environ.setdefault("PYSPARK_PYTHON", worker_python())
     # Workers must be of the same Python with the same packages; Spark's own default is whatever python3 is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python", sys.executable))
     if is_running and delta:
@@ -209,6 +211,16 @@ def _settings_of_running_jvm() -> dict[str, str]:
     SparkContext._ensure_initialized()
     context = SparkContext._active_spark_context
     return dict(context.getConf().getAll() if context is not None else SparkConf().getAll())
+
+
+def worker_python() -> str:
+    """The Python for workers of a Spark that this process is about to start: this one, but sooner ready."""
+    import pyspark
+
+    if os.name != "posix" or spark_home() != Path(pyspark.__file__).parent:
+        return sys.executable
+    os.environ["MILLRACE_WORKER_PYTHON"] = sys.executable
+    return str(Path(__file__).with_name("worker_python"))
 
 
 def _prepare_environment(*, local: bool) -> None:

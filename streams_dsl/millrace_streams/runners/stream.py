@@ -35,6 +35,7 @@ from millrace_streams.runners.state import load, writes
 from millrace_streams.runners.worker import Program, total_dropped
 from millrace_streams.steps.task import Task
 from pyspark_millrace.delta.transactions import query_id_of
+from pyspark_millrace.late_processor import LateProcessor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -153,7 +154,7 @@ def streaming_results(job: Job, spark: SparkSession) -> DataFrame:
         waiting = [(first, frame) for first, frame in waiting if first != number]
         whole = reduce(lambda one, other: one.unionByName(other), rows)
         task = whole.groupBy(spread(whole["bucket"]).alias("bucket")).transformWithState(
-            PackedTask(program), PACKED_DDL, outputMode="update", timeMode="none"
+            LateProcessor(PackedTask(program)), PACKED_DDL, outputMode="update", timeMode="none"
         )
         rows = [task]
     return reduce(lambda one, other: one.unionByName(other), [*rows, *(frame for _, frame in waiting)])

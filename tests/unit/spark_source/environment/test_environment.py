@@ -9,7 +9,7 @@ import pytest
 
 from millrace.errors import EnvironmentProblemError, UsageError
 from pyspark_millrace.environment.checkpoint_files import CHECKPOINT_MANAGER, probe_rename
-from pyspark_millrace.environment.delta_jars import DELTA_PACKAGE, cache_directory, delta_jars
+from pyspark_millrace.environment.delta_jars import DELTA_PACKAGE, cache_directory, delta_jars, spark_home
 from pyspark_millrace.environment.java_runtime import check_java
 from pyspark_millrace.environment.session import (
     CHECKPOINT_MANAGER_SETTING,
@@ -18,6 +18,7 @@ from pyspark_millrace.environment.session import (
     merge_settings,
     session,
     spark_submit_command,
+    worker_python,
 )
 from pyspark_millrace.transform import decode_transform, encode_transform
 
@@ -40,6 +41,11 @@ def test_finding_the_source_imports_neither_arrow_nor_grpc():
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "['pyspark_millrace']"
+
+
+def test_planning_a_stream_does_without_pandas():
+    loaded = "pyspark_millrace.stream, pyspark_millrace.planning.topics"
+    subprocess.run([sys.executable, "-c", f"import sys, {loaded}; assert 'pandas' not in sys.modules"], check=True)
 
 
 # --- Java ----------------------------------------------------------------------------------------------------
@@ -187,6 +193,22 @@ def test_the_command_names_the_interpreter_to_the_jvm(tmp_path, monkeypatch):
     assert command[-3:] == ["job.py", "--topic", "t"]
     assert f"spark.pyspark.python={sys.executable}" in command
     assert "spark.master=local[1]" in command
+
+
+def test_workers_take_pyspark_from_where_it_is_installed(monkeypatch):
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    command = [worker_python(), "-c", "import os, pyspark; print(os.environ['PYTHONPATH'], pyspark.__file__)"]
+    lib = spark_home() / "python" / "lib"
+    [py4j] = lib.glob("py4j-*-src.zip")
+    for others in ("/of/somebody.jar:/else", "/spaces in/here"):
+        monkeypatch.setenv("PYTHONPATH", f"{lib / 'pyspark.zip'}:{py4j}:{others}")
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{others} {spark_home() / '__init__.py'}\n"
+
+
+def test_workers_of_another_spark_take_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert worker_python() == sys.executable
 
 
 def test_an_unknown_profile_is_refused():
