@@ -183,7 +183,7 @@ class Monitor:
 
 
 class _Listener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is not typed
-    """Hands Spark's events on."""
+    """Hands Spark's events on, as PySpark brings them."""
 
     def __init__(self, watching: Monitor, spark: SparkSession) -> None:
         self._monitor = watching
@@ -200,6 +200,40 @@ class _Listener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is not
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802  Spark's name
         self._monitor.terminated(str(event.id), str(event.runId))
+
+    @property
+    def _jlistener(self) -> Any:
+        """What a JVM beside this process calls; PySpark asks for it by this name."""
+        return self._spark._jvm.PythonStreamingQueryListenerWrapper(_JavaEvents(self._monitor, self._spark))
+
+
+class _JavaEvents:
+    """Hands on the events of a JVM beside this process, of which they ask no more than is wanted.
+
+    PySpark would take each apart field by field first: hundreds of calls into the JVM, more than a small micro-batch
+    costs without them.
+    """
+
+    def __init__(self, watching: Monitor, spark: SparkSession) -> None:
+        self._monitor = watching
+        self._spark = spark
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802  Spark's name
+        self._monitor.started(self._spark, event.id().toString(), event.runId().toString(), event.name() or "")
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802  Spark's name
+        self._monitor.progressed(event.progress().json())
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802  Spark's name
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802  Spark's name
+        self._monitor.terminated(event.id().toString(), event.runId().toString())
+
+    class Java:
+        """The interface that these methods are of."""
+
+        implements: Final = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
 
 def _add_listener(spark: SparkSession, listener: _Listener) -> None:

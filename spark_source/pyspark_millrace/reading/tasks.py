@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
@@ -29,6 +27,7 @@ from pyspark_millrace.planning.splits import (
 )
 from pyspark_millrace.reading.pacing import Pace, paced
 from pyspark_millrace.reading.reports import ReadCounters, send_report, timed
+from pyspark_millrace.worker_garbage import settle_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -169,18 +168,6 @@ def _raw(layout: Layout) -> Layout:
     from pyspark_millrace.decoding.rows import raw_layout
 
     return replace(raw_layout(layout.decoding, layout), row_filter=layout.row_filter)
-
-
-@cache
-def settle_worker() -> None:
-    """Spare this worker process a search for garbage in everything it has imported.
-
-    Spark's daemon collects garbage after every task, and walks through the objects of a thousand modules each time:
-    50 ms, which is more than reading 16 MiB takes. Once the first batch is there, all modules are loaded; frozen, they
-    are not walked again. What a task leaves behind later is collected as before.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def _cores() -> int:

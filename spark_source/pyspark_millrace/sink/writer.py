@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from millrace.errors import InvalidTxnStateError, MillraceError, ProducerFencedError, UsageError
-from pyspark_millrace.reading.tasks import settle_worker
 from pyspark_millrace.sink.identity import WriteIdentity, identity_of_batch, identity_of_stream
+from pyspark_millrace.worker_garbage import settle_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa

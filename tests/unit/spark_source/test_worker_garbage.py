@@ -1,0 +1,25 @@
+"""What a worker has imported is frozen; what its tasks leave behind is not."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import gc, sys
+from pyspark_millrace.worker_garbage import settle_worker
+
+settle_worker()
+before = gc.get_freeze_count()
+assert before > 1000
+left = [[] for _ in range(5000)]
+settle_worker()
+assert gc.get_freeze_count() <= before  # nothing was imported, and what a task holds is not frozen
+import wave
+settle_worker()
+assert gc.get_freeze_count() > before + 5000
+print("settled")
+"""
+
+
+def test_a_worker_freezes_what_it_has_whenever_modules_were_imported():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "settled\n", done.stderr
