@@ -27,6 +27,7 @@ from millrace_streams import (
     tumbling,
 )
 from millrace_streams.cli.streams import app
+from millrace_streams.graph.store_names import PAGES
 from millrace_streams.queries import open_state
 
 if TYPE_CHECKING:
@@ -168,3 +169,41 @@ def test_the_command_line_prints_rows(spark: SparkSession, checkpoint: Path) -> 
     assert by_delay == ["late,count,timestamp", *by_delay[1:]]
     assert [line.split(",")[:2] for line in by_delay[1:]] == [["1", "50"], ["2", "50"]]
     assert "O5" in run("query", "latest")
+
+
+def test_a_store_of_many_keys_lies_in_pages_and_is_read_like_any_other(spark: SparkSession, tmp_path: Path) -> None:
+    """One batch that fills pages, one that looks into few of them, and the same question to the store afterwards."""
+    (tmp_path / "in").mkdir()
+    many = [
+        {"key": f"k{number}", "value": number, "__partition": 0, "__offset": number, "__timestamp": START}
+        for number in range(50_000)
+    ]
+    few = [{**row, "value": -1, "__offset": 50_000 + place} for place, row in enumerate(many[:3])]
+    columns = [("key", pa.string()), ("value", pa.int64()), *map(PLACED.field, ("__partition", "__offset"))]
+    schema = pa.schema([*columns, ("__timestamp", pa.timestamp("us", tz="UTC"))])
+    for number, rows in enumerate([many, few]):
+        path = tmp_path / "in" / f"{number}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows, schema), path)
+        os.utime(path, (1000 + number, 1000 + number))
+    builder = StreamsBuilder()
+    numbers = builder.stream("flights", key="string", value="long").group_by_key()
+    numbers.count(store="columns").to_delta("counts")
+    numbers.reduce(lambda before, value: before + value, store="objects")
+    start(spark, tmp_path, builder.build()).awaitTermination()
+    checkpoint = tmp_path / "checkpoint"
+    for store, changed in (("columns", 2), ("objects", 1)):
+        found = _pages(spark, checkpoint, store)
+        assert len(found) >= 4
+        assert max(found) < 1 << 20
+        with open_state(checkpoint, spark=spark) as state:
+            kept = state.store(store)
+            assert len(kept.all()) == 50_000
+            assert kept.get("k2") == changed
+            assert kept.get("k49999") == (1 if store == "columns" else 49_999)
+
+
+def _pages(spark: SparkSession, checkpoint: Path, store: str) -> list[int]:
+    """The sizes in bytes of a store's pages, as Spark's state reader tells them."""
+    frame = spark.read.format("statestore").option("stateVarName", PAGES).load(str(checkpoint))
+    sizes = frame.where(f"user_map_key.store = '{store}'").selectExpr("length(user_map_value.chunk)")
+    return [size for (size,) in sizes.collect()]

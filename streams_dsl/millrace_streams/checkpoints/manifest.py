@@ -23,7 +23,7 @@ from millrace_streams.compiler import Stages
 from millrace_streams.errors import IncompatibleStateError
 from pyspark_millrace.checkpoints.running import OWN_DIRECTORY
 
-VERSION: Final = 1
+VERSION: Final = 2
 _FILE: Final = "topology.json"
 
 
@@ -104,7 +104,8 @@ def read_manifest(checkpoint: Path) -> Manifest | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise IncompatibleStateError(f"{path} cannot be read ({error}): put it back from a copy") from error
     raise IncompatibleStateError(
-        f"{path} has version {version}, this millrace reads version {VERSION}: use the millrace that wrote it"
+        f"{path} has version {version}, this millrace reads version {VERSION}: use the millrace that wrote it, make "
+        "its state anew (millrace streams rebuild), or begin with a new checkpoint"
     )
 
 

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Final
 from millrace.errors import UsageError
 from millrace_streams.checkpoints.manifest import Manifest, read_manifest
 from millrace_streams.checkpoints.stores import StoreDescription
-from millrace_streams.runners.state import load
-from millrace_streams.runners.stream import state_name
+from millrace_streams.graph.store_names import PAGES, state_name
+from millrace_streams.runners.state import kept_rows, store_over
+from millrace_streams.state.pages import Page
+from millrace_streams.state.variables import MemoryVariables
 from millrace_streams.steps.operator import AnyStore
 from pyspark_millrace.checkpoints.query_log import checkpoint_directory
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _STATE_FORMAT: Final = "statestore"
 
@@ -53,19 +55,32 @@ def committed_batch(checkpoint: Path, wanted: int | None = None) -> int:
 
 def read_store(spark: SparkSession, checkpoint: Path, described: StoreDescription, batch: int) -> dict[int, AnyStore]:
     """A store as it was after a batch, by bucket; of one that each bucket holds whole, one bucket's."""
-    found = (
-        spark.read.format(_STATE_FORMAT)
-        .option("operatorId", _operator_of(checkpoint, described))
-        .option("stateVarName", state_name(described.name))
-        .option("batchId", batch)
-        # Chunks as a list, for their order counts.
-        .option("flattenCollectionTypes", "false")
-        .load(str(checkpoint))
-        .selectExpr("key.*", "list_value.chunk")
+    # Chunks as a list, for their order counts.
+    logs = _variable(spark, checkpoint, described, batch, state_name(described.name)).selectExpr(
+        "key.*", "list_value.chunk"
     )
     if described.everywhere:
-        found = found.orderBy(found.columns[0]).limit(1)
-    return {row[0]: load(described.spec, [bytes(chunk) for chunk in row[1]]) for row in found.collect()}
+        logs = logs.orderBy(logs.columns[0]).limit(1)
+    kept = {row[0]: MemoryVariables([bytes(chunk) for chunk in row[1]]) for row in logs.collect()}
+    pages = _variable(spark, checkpoint, described, batch, PAGES).selectExpr("key.*", "explode(map_value)")
+    for bucket, page, chunk in pages.where(pages["key"]["store"] == described.name).collect():
+        if bucket in kept:
+            kept[bucket].pages[Page(page["slot"], page["part"])] = bytes(chunk[0])
+    return {
+        bucket: store_over(described.spec, kept_rows(described.spec, variables)) for bucket, variables in kept.items()
+    }
+
+
+def _variable(spark: SparkSession, checkpoint: Path, described: StoreDescription, batch: int, name: str) -> DataFrame:
+    """A state variable of the stage that keeps a store, by bucket."""
+    return (
+        spark.read.format(_STATE_FORMAT)
+        .option("operatorId", _operator_of(checkpoint, described))
+        .option("stateVarName", name)
+        .option("batchId", batch)
+        .option("flattenCollectionTypes", "false")
+        .load(str(checkpoint))
+    )
 
 
 def _operator_of(checkpoint: Path, described: StoreDescription) -> int:

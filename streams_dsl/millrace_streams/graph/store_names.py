@@ -12,21 +12,15 @@ from typing import Final
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph.nodes import Node
 
-BUCKETS: Final = "millrace_buckets"
-"""Our own variable beside the stores'."""
+PAGES: Final = "millrace_pages"
+"""Our own variable beside the stores' logs: pages of all stores of a stage."""
 
-_RESERVED: Final = frozenset({"default", BUCKETS})
-_PAGES: Final = "__pages"
+_RESERVED: Final = frozenset({"default", PAGES})
 
 
 def state_name(store: str) -> str:
     """The name of a store's log in Spark's state store, as the state reader takes it."""
     return re.sub(r"\W", "_", store)
-
-
-def pages_name(log: str) -> str:
-    """The name of a store's pages, beside that of its log."""
-    return f"{log}{_PAGES}"
 
 
 def check_store_names(nodes: Sequence[Node]) -> None:
@@ -38,10 +32,10 @@ def check_store_names(nodes: Sequence[Node]) -> None:
     for node in nodes:
         for store in node.stores:
             name = state_name(store)
-            if name in _RESERVED or name.startswith("_") or name.endswith(_PAGES):
+            if name in _RESERVED or name.startswith("_"):
                 raise TopologyError(
                     f"{node.name}: a store cannot be named {store!r} in Spark's state store: begin with a letter or a "
-                    f"digit, do not end with {_PAGES}, and leave {' and '.join(sorted(_RESERVED))} out"
+                    f"digit, and leave {' and '.join(sorted(_RESERVED))} out"
                 )
             other, other_node = seen.setdefault(name, (store, node.name))
             if other != store:

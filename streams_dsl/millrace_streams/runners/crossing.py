@@ -23,8 +23,8 @@ import polars as pl
 import pyarrow as pa
 
 from millrace.clients.producing.partitioner import partitions_of
-from millrace.schemas import is_keyable
 from millrace_streams.layout import Layout
+from millrace_streams.state.hashing import hashable
 from millrace_streams.steps.batch import OFFSET, PARTITION, SEQUENCE, TIMESTAMP, TOMBSTONE, Batch, Rows
 from millrace_streams.steps.codec import columns_of, values_of
 from millrace_streams.steps.evaluation import to_arrow
@@ -105,7 +105,7 @@ def by_bucket(frame: pl.DataFrame, key: Sequence[pa.Field], buckets: int) -> lis
     if buckets == 1:
         return [(0, frame)]
     keys = to_arrow(_keys(frame, key), pa.schema(key))
-    numbers = np.maximum(partitions_of(_hashable(keys), buckets), 0)
+    numbers = np.maximum(partitions_of(hashable(keys), buckets), 0)
     parts = frame.with_columns(pl.Series(_BUCKET, numbers)).partition_by(
         _BUCKET, as_dict=True, include_key=False, maintain_order=True
     )
@@ -260,17 +260,3 @@ def _keys(frame: pl.DataFrame, key: Sequence[pa.Field]) -> pl.DataFrame:
     bare = Layout(schema=pa.schema(key), key=tuple(field.name for field in key), bucket_columns=None)
     found = [each.key if isinstance(each, Windowed) else each for each in keys]
     return pl.DataFrame(columns_of(bare, found, [None] * len(found)))
-
-
-def _hashable(keys: pa.Table) -> pa.Table:
-    """Columns of types that topics have as keys; of others something that is equal where they are."""
-    columns = []
-    for column in keys.columns:
-        if pa.types.is_floating(column.type):
-            # Minus zero is equal to zero, but not in its bits.
-            numbers = column.to_numpy().astype(np.float64) + 0.0
-            column = pa.chunked_array([pa.array(numbers.view(np.int64), mask=np.asarray(column.is_null()))])
-        elif not is_keyable(column.type):
-            column = pa.chunked_array([pa.array([None if cell is None else repr(cell) for cell in column.to_pylist()])])
-        columns.append(column)
-    return pa.table(columns, names=keys.column_names)

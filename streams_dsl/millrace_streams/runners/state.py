@@ -1,35 +1,61 @@
-"""Stores of a task between batches: packed chunks to stores, and what a batch changed to chunks."""
+"""Stores of a task between micro-batches: made over the rows that were kept, and what a batch changed put there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from millrace_streams.steps.chunks import ChunkWrite, load_store, save_delta
+from millrace_streams.state.pages import RowsSpec
+from millrace_streams.state.rows import LIMITS, KeptRows, Limits
+from millrace_streams.state.variables import StateVariables
+from millrace_streams.steps.batch import NO_TIMESTAMP
 from millrace_streams.steps.operator import AnyStore, AnyStoreSpec
-from millrace_streams.steps.store import Store, StoreSpec
+from millrace_streams.steps.store import STREAM_TIME, Store, StoreSpec
 from millrace_streams.steps.task import TaskResult
 from millrace_streams.stores import new_store
-from millrace_streams.stores.packing import restore, save_change
+from millrace_streams.stores.below import EntriesBelow, packed, rows_of
 
 
-def load(spec: AnyStoreSpec, chunks: Sequence[bytes]) -> AnyStore:
-    """A store of its chunks. Raises ``IncompatibleStateError`` when they are not of this topology."""
+def rows_spec(spec: AnyStoreSpec) -> RowsSpec:
+    """What the rows of a store are."""
+    if not isinstance(spec, StoreSpec):
+        return rows_of(spec)
+    return RowsSpec(
+        name=spec.name,
+        schema=spec.schema,
+        identity=spec.key,
+        key=tuple(name for name in spec.key if name != spec.window),
+        time=spec.window,
+        retention_ms=spec.retention_ms,
+    )
+
+
+def kept_rows(
+    spec: AnyStoreSpec, variables: StateVariables, limits: Limits = LIMITS, *, buckets: int | None = None
+) -> KeptRows:
+    """The rows of a store as a batch finds them; ``buckets`` is how many there are now, None for whoever only reads.
+
+    Raises ``IncompatibleStateError`` when they are of another topology, version or number of buckets.
+    """
+    return KeptRows.read(rows_spec(spec), variables, limits, buckets=buckets)
+
+
+def store_over(spec: AnyStoreSpec, kept: KeptRows) -> AnyStore:
+    """A store that begins a batch over kept rows; of these any number of stores may be made."""
+    numbers = dict(kept.facts.numbers)
     if isinstance(spec, StoreSpec):
-        return load_store(spec, chunks)
+        return Store(spec, stream_time_ms=numbers.get(STREAM_TIME, NO_TIMESTAMP), below=kept)
     store = new_store(spec)
-    restore(store, chunks)
+    store.lie_over(EntriesBelow(spec, kept), numbers, kept.facts.kept_from_ms)
     return store
 
 
-def writes(
-    stores: Mapping[str, AnyStore], chunks: Mapping[str, Sequence[bytes]], result: TaskResult
-) -> dict[str, ChunkWrite]:
-    """How the chunks of each store that a batch changed must change."""
-    found: dict[str, ChunkWrite] = {}
+def save(stores: Mapping[str, AnyStore], kept: Mapping[str, KeptRows], result: TaskResult) -> None:
+    """Leave what a batch changed in each store."""
     for name, store in stores.items():
         if isinstance(store, Store):
             if name in result.deltas:
-                found[name] = save_delta(store, chunks[name], result.deltas[name])
+                numbers = {STREAM_TIME: store.stream_time_ms}
+                kept[name].save(result.deltas[name].rows, numbers, store.kept_from_ms)
         elif result.changes[name].touched:
-            found[name] = save_change(store, chunks[name], result.changes[name])
-    return found
+            change = result.changes[name]
+            kept[name].save(packed(store.spec, change.entries.items()), change.numbers, store.kept_from_ms)

@@ -1,39 +1,32 @@
 """The streaming runner: a topology as a Structured Streaming query, with exactly-once results in tables and topics.
 
 Packed rows are grouped by bucket and go through ``transformWithState``, once for each stage: one call per bucket and
-micro-batch runs the whole stage over all its keys, with state as packed chunks in Spark's own state store. So
+micro-batch runs the whole stage over all its keys, with state in Spark's own state store (``runners.packed_task``). So
 checkpoints, recovery and the pairing of state with offsets are Spark's. Rows that move go from stage to stage within
 their micro-batch. What comes out, packed, is written by ``foreachBatch`` in transactions.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import Row
-from pyspark.sql.streaming import StatefulProcessor
-
 from millrace.errors import UsageError
 from millrace_streams.checkpoints.compatibility import admit
 from millrace_streams.checkpoints.manifest import Manifest
 from millrace_streams.compiler import explain
-from millrace_streams.errors import IncompatibleStateError
 from millrace_streams.graph import Topology
 from millrace_streams.runners.dead_letters import DEAD_LETTERS
 from millrace_streams.runners.output import limit_worker_threads
-from millrace_streams.runners.packing import OUT, PACKED_DDL, Packed
+from millrace_streams.runners.packed_task import PackedTask
+from millrace_streams.runners.packing import PACKED_DDL
 from millrace_streams.runners.results import Results
 from millrace_streams.runners.sinks import BatchFunction, Sinks
 from millrace_streams.runners.source import Inputs, Job
 from millrace_streams.runners.spreading import spread, state_partitions
-from millrace_streams.runners.state import load, writes
-from millrace_streams.runners.worker import Program, total_dropped
-from millrace_streams.steps.task import Task
 from pyspark_millrace.delta.transactions import query_id_of
 from pyspark_millrace.late_processor import LateProcessor
 
@@ -42,7 +35,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_BUCKETS: Final = "millrace_buckets"
 _SOURCE_DEFAULTS: Final = {
     "startingOffsets": "earliest",
     # A bucket's share of a micro-batch is in a worker's memory at once.
@@ -158,74 +150,6 @@ def streaming_results(job: Job, spark: SparkSession) -> DataFrame:
         )
         rows = [task]
     return reduce(lambda one, other: one.unionByName(other), [*rows, *(frame for _, frame in waiting)])
-
-
-class PackedTask(StatefulProcessor):  # type: ignore[misc]
-    """The stateful processor of a stage: a bucket's packed rows in and out, state in packed chunks."""
-
-    def __init__(self, program: Program) -> None:
-        """Carry ``program`` to the worker."""
-        self._program = program
-        self._states: dict[str, Any] = {}
-        self._buckets: Any = None
-
-    def init(self, handle: Any) -> None:
-        """Open one list of chunks per store, and the number of buckets under which all of them were written."""
-        self._buckets = handle.getValueState(_BUCKETS, "buckets INT")
-        for spec in self._program.stores:
-            self._states[spec.name] = handle.getListState(state_name(spec.name), "chunk BINARY")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-        """Run a bucket's part of a micro-batch. Argument names are Spark's: it passes them by keyword."""
-        own: list[Packed] = []
-        for row in rows:
-            packed = Packed(*(row[name] for name in Packed._fields))
-            if packed.stage == self._program.stage.number:
-                own.append(packed)
-            else:
-                yield Row(**packed._asdict())
-        if own:
-            for packed in self._run(own, own[0].bucket):
-                yield Row(**packed._asdict())
-
-    def _run(self, runs: list[Packed], bucket: int) -> Iterator[Packed]:
-        program = self._program
-        self._check_buckets()
-        chunks = {name: [bytes(row[0]) for row in state.get()] for name, state in self._states.items()}
-
-        def new_task() -> Task:
-            return program.task({spec.name: load(spec, chunks[spec.name]) for spec in program.stores})
-
-        outcome = program.run(new_task, runs, bucket)
-        for name, write in writes(outcome.task.stores, chunks, outcome.result).items():
-            values = [(chunk,) for chunk in write.chunks]
-            if write.replace:
-                self._states[name].put(values)
-            else:
-                self._states[name].appendList(values)
-        yield from program.packed(outcome, bucket)
-        dropped = sum(run.dropped for run in runs) + total_dropped(outcome.result)
-        yield Packed(OUT, bucket, records=sum(run.records for run in runs), dropped=dropped)
-
-    def _check_buckets(self) -> None:
-        """Refuse state whose keys lie in other buckets now: a topic got partitions since the checkpoint began."""
-        found = self._buckets.get()
-        now = self._program.buckets
-        if found is None:
-            self._buckets.update((now,))
-        elif found[0] != now:
-            raise IncompatibleStateError(
-                f"stage {self._program.stage.number}: its state lies in {found[0]} buckets, and there are {now} now, "
-                "as many as the topic of the most partitions has: begin with a new checkpoint"
-            )
-
-    def close(self) -> None:
-        """Nothing is held open."""
-
-
-def state_name(store: str) -> str:
-    """The name of a store in Spark's state store, as the state reader takes it."""
-    return re.sub(r"\W", "_", store)
 
 
 class _Writer:

@@ -122,6 +122,14 @@ class FoldStep:
         found: Stored | None = store.get(key)
         return found
 
+    def want(self, store: Any, groups: Groups) -> None:
+        """Announce the groups that will be asked for."""
+        store.want_entries(groups.keys)
+
+    def want_records(self, work: Folding) -> None:
+        """Announce what the records of a batch will be asked for."""
+        work.store.want({work.keys[turn] for turn in work.turns})
+
     def put(self, store: Any, key: Any, start: int, value: Any, time_ms: int) -> None:
         """Store what a group came to."""
         store.put(key, value, time_ms)
@@ -149,6 +157,7 @@ class FoldStep:
             stream_times = _stream_times(store, inputs.sides, times, turns)
         work = Folding(self.node, store, keys, values, times, inputs.sides, turns, stream_times, place)
         work.out.dropped = len(keys) - len(turns)
+        self.want_records(work)
         for turn, stream_time_ms in zip(turns, stream_times.tolist(), strict=True):
             self.fold_record(work, turn, stream_time_ms)
         self.end_records(work)
@@ -159,6 +168,7 @@ class FoldStep:
         out = Emitted(dropped=batch.height - len(counted))
         placed = self.place(batch, counted, store, out)
         groups = group(batch, placed.rows, placed.starts)
+        self.want(store, groups)
         taken = batch.take(groups.rows)
         [fold], values = self.node.folds, taken.values
         folded = fold_groups(

@@ -60,7 +60,9 @@ class SessionWindowsStep(FoldStep):
         turns, values, times = groups.rows.tolist(), taken.values, taken.times
         first = 0
         # All before any is put back: what one key stores moves the time on up to which another's can be read.
-        kept = [store.find(key, 0, FOREVER_MS) for key in groups.keys]
+        earliest_ms = min(taken.times, default=0) - self.window.gap_ms
+        store.want_between(groups.keys, earliest_ms, FOREVER_MS)
+        kept = [store.find(key, earliest_ms, FOREVER_MS) for key in groups.keys]
         for key, found, end in zip(groups.keys, kept, groups.ends, strict=True):
             sessions = _KeySessions(self, key, [_Session(each.end, each.start, value) for each, value in found], out)
             for row in range(first, end):
@@ -85,6 +87,13 @@ class SessionWindowsStep(FoldStep):
         moments[0, counted] = stream_times[1:] - self.window.grace_ms - self.window.gap_ms
         moments[1, counted] = newest_ends - store.spec.retention_ms + 1
         return moments[0].tolist(), moments[1].tolist()
+
+    def want_records(self, work: Folding) -> None:
+        """Announce the sessions that the records may join."""
+        times = [work.times[turn] for turn in work.turns]
+        if times:
+            keys = {work.keys[turn] for turn in work.turns}
+            work.store.want_between(keys, min(times) - self.window.gap_ms, FOREVER_MS)
 
     def fold_record(self, work: Folding, turn: int, stream_time_ms: int) -> None:
         """Merge the sessions that a record joins."""

@@ -34,6 +34,13 @@ class SlidingWindowsStep(FoldStep):
         assert isinstance(window, SlidingWindows)
         return window
 
+    def want_records(self, work: Folding) -> None:
+        """Announce the windows that the records fall into, and those beside them."""
+        times = [work.times[turn] for turn in work.turns]
+        if times:
+            keys = {work.keys[turn] for turn in work.turns}
+            work.store.want_between(keys, min(times) - 2 * self.window.difference_ms, max(times) + 1)
+
     def fold_record(self, work: Folding, turn: int, stream_time_ms: int) -> None:
         """Update the windows that hold the record, and make those that it brings."""
         length_ms, closed_ms = self.window.difference_ms, stream_time_ms - self.window.grace_ms

@@ -11,6 +11,7 @@ import numpy as np
 from millrace_streams.steps.batch import TIMESTAMP, Batch, Rows
 from millrace_streams.steps.flow import Emitted
 from millrace_streams.steps.fold import Folding, FoldStep, Placed
+from millrace_streams.steps.groups import Groups
 from millrace_streams.stores import WindowStore
 from millrace_streams.stores.base import Stored, StoreKind
 from millrace_streams.windows import TimeWindows, UnlimitedWindows, Windowed
@@ -52,6 +53,15 @@ class TimeWindowsStep(FoldStep):
     def stored(self, store: WindowStore, key: Any, start: int) -> Stored | None:
         """What is stored of a window."""
         return store.fetch(key, start)
+
+    def want(self, store: WindowStore, groups: Groups) -> None:
+        """Announce the windows that will be asked for."""
+        store.want_entries(zip(groups.keys, groups.starts, strict=True))
+
+    def want_records(self, work: Folding) -> None:
+        """Announce the windows that the records fall into."""
+        windows = ((work.keys[turn], self.window.windows_for(work.times[turn])) for turn in work.turns)
+        work.store.want_entries((key, start) for key, each in windows for start, _ in each)
 
     def put(self, store: WindowStore, key: Any, start: int, value: Any, time_ms: int) -> None:
         """Store what a window came to."""

@@ -123,7 +123,9 @@ class AnswerStep:
         store = state.stores[self._node.store]
         assert reads is not None
         assert isinstance(store, KeyValueStore)
-        view = TableView.of(state, reads, keys_of_side(inputs, 0) | keys_of_side(inputs, 1))
+        keys = keys_of_side(inputs, 0) | keys_of_side(inputs, 1)
+        store.want(keys)
+        view = TableView.of(state, reads, keys)
         asked, right = inputs.batches
         versioned = self.operator.versioned[_RIGHT_TABLE]
         for turn, side, row in inputs.turns():

@@ -56,7 +56,9 @@ class VersionsView(TableView):
     @classmethod
     def of_store(cls, store: VersionedStore, keys: Iterable[Any]) -> VersionsView:
         """Fetch the versions of these keys at once."""
-        found = {key: store.before(key) for key in keys}
+        wanted = list(keys)
+        store.want(wanted)
+        found = {key: store.before(key) for key in wanted}
         versions = {key: each for key, each in found.items() if each is not None}
         return cls({}, versions, store.number_before("newest_time"), store.spec.retention_ms)
 

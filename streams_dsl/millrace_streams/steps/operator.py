@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -62,22 +62,29 @@ class State:
         store = self.stores[store_name]
         if isinstance(store, Store):
             return self.lookups[store_name](store, keys)
-        found = {key: _stored(store, key) for key in keys}
+        wanted = list(keys)
+        store.want_entries([_identity(store, key) for key in wanted])
+        found = {key: _stored(store, key) for key in wanted}
         return {key: stored for key, stored in found.items() if stored is not None}
 
 
-def _stored(store: ObjectStore, key: Any) -> Stored | None:
-    if isinstance(store, VersionedStore):
-        versions = store.before(key)
-        return None if versions is None else versions.newest()
+def _identity(store: ObjectStore, key: Any) -> Hashable:
+    """The identity of the entry that has a table's row."""
     if isinstance(store, WindowStore):
         assert isinstance(key, Windowed)
-        row: Stored | None = store.before((key.key, key.start))
-        return row
-    if isinstance(store, SessionStore):
-        value = store.before(key)
-        return None if value is None else Stored(value, key.end)
-    found: Stored | None = store.before(key)
+        return (key.key, key.start)
+    identity: Hashable = key
+    return identity
+
+
+def _stored(store: ObjectStore, key: Any) -> Stored | None:
+    entry: Any = store.before(_identity(store, key))
+    if entry is None:
+        return None
+    if isinstance(store, VersionedStore):
+        newest: Stored | None = entry.newest()
+        return newest
+    found: Stored = Stored(entry, key.end) if isinstance(store, SessionStore) else entry
     return found
 
 

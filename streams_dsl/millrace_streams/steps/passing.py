@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from millrace_streams.graph import ForEachNode, PeekNode, RepartitionNode
+from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import Batch, concatenate
 from millrace_streams.steps.flow import FIXED, HOP, LANE, ROOT, TURN, Inputs, Marks, Output
 from millrace_streams.steps.operator import State, StatelessStep
@@ -41,8 +42,20 @@ class MergeStep(StatelessStep):
         """The rows of all parents, in turn."""
         heights = np.cumsum([0, *(batch.height for batch in inputs.batches)])
         rows = heights[np.asarray(inputs.sides, dtype=np.int64)] + np.asarray(inputs.rows, dtype=np.int64)
-        whole: Batch = concatenate(self.operator.result, inputs.batches)
+        result = self.operator.result
+        whole: Batch = concatenate(result, [_named(batch, result) for batch in inputs.batches])
         return Output(whole.take(rows))
+
+
+def _named(batch: Batch, layout: Layout) -> Batch:
+    """The same rows with the layout's names for key and value: those of bare values may be called otherwise."""
+    given = batch.layout
+    if given.value is None or layout.value is None or (given.key, given.value) == (layout.key, layout.value):
+        return batch
+    if not batch.in_columns:
+        return Batch.of_lists(layout, batch.keys, batch.values, batch.times)
+    names = dict(zip((*given.key, given.value), (*layout.key, layout.value), strict=True))
+    return Batch.of_frame(layout, batch.frame.rename(names))
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from millrace_streams.graph import ProcessNode
 from millrace_streams.layout import KEY, VALUE, WINDOW_COLUMNS, WINDOW_TYPE, Layout
 from millrace_streams.processors import PunctuationType, Record, RecordMetadata, StoreBuilder
 from millrace_streams.serdes import STRING, RowSerde
+from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.flow import FIXED, LAST, Emitted, Inputs, Marks, Output
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.steps.process_stores import view_of
-from millrace_streams.stores import ObjectStore, StoreSpec
+from millrace_streams.stores import KeyValueStore, ObjectStore, StoreSpec, VersionedStore
 
 _KINDS: Final = ("stream_time", "wall_clock_time")
 _NEVER: Final = 2**63 - 1
@@ -157,6 +158,7 @@ class ProcessStep:
         context.out, context.wall_clock_ms = Emitted(), inputs.wall_clock_ms
         context.origin = inputs.origin_of
         ticks = inputs.ticks
+        self._announce(batch, context)
         tick_marks = ticks.marks if ticks is not None else inputs.marks[:0]
         after = _after(tick_marks)
         events = _events(inputs.marks, after)
@@ -175,6 +177,13 @@ class ProcessStep:
                     context.punctuate("stream_time", context.stream_time_ms)
         context.keep(self._numbers(state))
         return self._output(inputs, node, context.out, np.concatenate([inputs.marks, after, _wall_clock_marks(after)]))
+
+    def _announce(self, batch: Batch, context: Context) -> None:
+        """Most processors ask their stores for the keys of their records."""
+        layout = self.operator.given
+        for store in context.stores.values():
+            if isinstance(store, KeyValueStore | VersionedStore) and _key_type(store.spec.layout) == _key_type(layout):
+                store.want(key for key in batch.keys if key is not None)
 
     def _process(self, processor: Any, context: Context, record: Record) -> None:
         context.record = record
@@ -232,6 +241,14 @@ def _events(rows: Marks, ticks: Marks) -> list[int]:
 def _wall_clock_marks(after: Marks) -> Marks:
     """Marks of what the wall clock causes: before everything else."""
     return np.full((1, after.shape[1]), -1, dtype=np.int64)
+
+
+def _key_type(layout: Layout) -> Any:
+    """The type of keys, and what their cells stand for; None of keys that are no single value."""
+    if layout.windowed or len(layout.key) != 1:
+        return None
+    column = layout.schema.field(layout.key[0])
+    return column.type, column.metadata
 
 
 def _spec(builder: StoreBuilder) -> StoreSpec:

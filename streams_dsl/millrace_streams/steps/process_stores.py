@@ -17,7 +17,7 @@ from millrace_streams.stores import (
     WindowStore,
 )
 from millrace_streams.stores.base import Stored
-from millrace_streams.windows import Windowed
+from millrace_streams.windows import FOREVER_MS, Windowed
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -101,7 +101,8 @@ class SessionView:
 
     def fetch(self, key: Any) -> Iterator[tuple[Windowed, Any]]:
         """All sessions of a key."""
-        return iter([(session, value) for session, value in self._store.entries() if session.key == key])
+        found = self._store.find(key, 0, FOREVER_MS)
+        return iter(sorted(found, key=lambda item: (item[0].start, item[0].end)))
 
     def find_sessions(self, key: Any, earliest_end_ms: int, latest_start_ms: int) -> Iterator[tuple[Windowed, Any]]:
         """The sessions of a key that end no earlier and start no later than this."""

@@ -6,19 +6,26 @@ Invariants:
 * stream time never goes back;
 * rows are dropped only when their window is past its retention; so what a later batch may still change is there.
 
-Steps see a store through ``matching``, and give a ``StateDelta`` of whole new rows; they never change it. Packed, a
-store is a list of chunks (``millrace_streams.steps.chunks``): bases and the deltas after them.
+Steps see a store through ``matching``, and give a ``StateDelta`` of whole new rows; they never change it. In a stream
+the rows from before the batch are not in memory, but ``below``: those asked for are read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from millrace_streams.errors import IncompatibleStateError
 from millrace_streams.steps.batch import NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    from millrace_streams.state.rows import KeptRows
+
+STREAM_TIME: Final = "stream_time"
+"""The number under which stream time is kept."""
+_EARLIEST_MS: Final = -(2**63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,40 +60,41 @@ class StateDelta:
 
 @dataclass(slots=True)
 class Store:
-    """The state itself, held in memory while a batch is handled."""
+    """The state itself: what is ``below``, and over it what came since."""
 
     spec: StoreSpec
     stream_time_ms: int = NO_TIMESTAMP
+    below: KeptRows | None = None
     _parts: list[pl.DataFrame] = field(default_factory=list)
+
+    @property
+    def kept_from_ms(self) -> int:
+        """The first start of a window that is within its retention."""
+        newest_start_ms = self.stream_time_ms // self.spec.advance_ms * self.spec.advance_ms
+        return max(newest_start_ms - self.spec.retention_ms + 1, _EARLIEST_MS)
 
     def matching(self, keys: pl.DataFrame) -> pl.DataFrame:
         """The current rows of these keys (distinct rows of the key columns), in no particular order."""
-        found = [
+        parts = [
             part.join(keys, on=list(self.spec.key), how="semi", nulls_equal=True) for part in self._parts if part.height
         ]
-        return self._newest(found)
+        if self.below is not None:
+            slots = self.below.spec.slots_of(keys, self.below.facts.slot_ms)
+            kept = self.below.matching(keys, slots, on=self.spec.key, kept_from_ms=self.kept_from_ms)
+            parts.insert(0, kept)
+        return self._newest(parts)
 
     def rows(self) -> pl.DataFrame:
         """All current rows that are within their retention."""
-        return self._within_retention(self._newest(self._parts))
+        below = [] if self.below is None else [self.below.rows(kept_from_ms=self.kept_from_ms)]
+        return self._within_retention(self._newest([*below, *self._parts]))
 
     def apply(self, delta: StateDelta) -> None:
-        """Take over what a batch changed. Raises ``IncompatibleStateError`` when the columns are others."""
-        if delta.rows.schema != self.spec.schema:
-            raise IncompatibleStateError(
-                f"store {self.spec.name}: the state's columns are {dict(delta.rows.schema)}, those of the topology are "
-                f"{dict(self.spec.schema)}: the aggregates or the key changed; begin with a new checkpoint"
-            )
+        """Take over what a batch changed."""
         self.stream_time_ms = max(self.stream_time_ms, delta.stream_time_ms)
         if delta.rows.height:
             self._parts.append(delta.rows)
             self._merge_small_parts()
-
-    def compact(self) -> pl.DataFrame:
-        """Merge to one frame of current rows, leaving out what is past its retention; the store keeps just that."""
-        rows = self.rows()
-        self._parts = [rows]
-        return rows
 
     def _merge_small_parts(self) -> None:
         """Keep the parts few: each at least twice as large as the next, as a log-structured store does."""
@@ -101,7 +109,4 @@ class Store:
         return pl.concat(parts).unique(list(self.spec.key), keep="last")
 
     def _within_retention(self, rows: pl.DataFrame) -> pl.DataFrame:
-        if self.spec.window is None:
-            return rows
-        newest_start_ms = self.stream_time_ms // self.spec.advance_ms * self.spec.advance_ms
-        return rows.filter(pl.col(self.spec.window) + self.spec.retention_ms > newest_start_ms)
+        return rows if self.spec.window is None else rows.filter(pl.col(self.spec.window) >= self.kept_from_ms)

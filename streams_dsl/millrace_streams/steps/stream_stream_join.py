@@ -56,6 +56,10 @@ class StreamStreamJoinStep:
         assert isinstance(waiting, TimeBuffer)
         keys, values, times = inputs.by_turn()
         join = _Join(node, sides, waiting, out, node.window.retention_ms)
+        wanted = {key for key in keys if key is not None}
+        for store in sides:
+            assert isinstance(store, KeyValueStore)
+            store.want(wanted)
         for turn, side in enumerate(inputs.sides):
             join.turn, join.side = turn, side
             join.handle(keys[turn], values[turn], times[turn])

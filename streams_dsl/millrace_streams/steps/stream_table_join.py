@@ -138,9 +138,10 @@ class StreamTableJoinStep:
         store_name = self.operator.reads[1]
         assert store_name is not None
         store, table = state.stores[store_name], inputs.batches[1]
-        if isinstance(store, KeyValueStore) and not table.height:
-            return TableView(store.rows)
         wanted = {*keys, *keys_of_side(inputs, 1)} - {None}
+        if isinstance(store, KeyValueStore) and not table.height:
+            store.want(wanted)
+            return TableView(store.rows)
         if isinstance(store, VersionedStore):
             return VersionsView.of_store(store, wanted)
         return TableView.of(state, store_name, wanted)

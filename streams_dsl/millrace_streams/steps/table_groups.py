@@ -85,6 +85,7 @@ class TableFoldStep:
         store = state.stores[node.store]
         assert isinstance(store, KeyValueStore)
         groups = group(batch, np.arange(batch.height))
+        store.want(groups.keys)
         taken = batch.take(groups.rows)
         news, olds = taken.values, taken.olds
 

@@ -55,6 +55,7 @@ class TableSourceStep:
         rows: list[int] = []
         replaced: list[Any] = []
         latest: list[bool] = []
+        store.want(batch.keys)
         for row, (key, value, time_ms) in enumerate(zip(batch.keys, batch.values, batch.times, strict=True)):
             before = store.get(key)
             newest = store.put(key, value, time_ms)

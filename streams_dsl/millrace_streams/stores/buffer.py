@@ -1,7 +1,7 @@
 """The buffer: entries held back until their time, in order of a time and then of the key.
 
 What is taken out leaves its place in the order empty until enough places are, since closing the gap each time would
-cost as much as there are entries.
+cost as much as there are entries. Which entry is the first one, only all of them say: a buffer is brought whole.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ class TimeBuffer(ObjectStore):
 
     def __len__(self) -> int:
         """How many entries are held back."""
+        self.want_all()
         return len(self._entries)
 
     def put(self, identity: Hashable, entry: Entry) -> None:
         """Hold an entry back; one that is there already keeps its place."""
+        self.want_all()
         self._remember(identity, self._entries.get(identity))
         if identity in self._entries:
             self._entries[identity] = entry
@@ -60,15 +62,18 @@ class TimeBuffer(ObjectStore):
 
     def oldest_ms(self) -> int | None:
         """The time of the first entry."""
+        self.want_all()
         return self._order[self._first][0][0] if self._entries else None
 
     def pop_oldest(self) -> tuple[Any, Any]:
         """Take out the first entry, with its identity."""
+        self.want_all()
         _, identity = self._order[self._first]
         return identity, self.remove(identity)
 
     def remove(self, identity: Hashable) -> Any:
         """Take an entry out, wherever it stands; None if it is not there."""
+        self.want_all()
         if identity not in self._entries:
             return None
         self._remember(identity, self._entries[identity])
@@ -92,10 +97,12 @@ class TimeBuffer(ObjectStore):
 
     def entry(self, identity: Hashable) -> Any:
         """The entry of an identity."""
+        self.want_all()
         return self._entries.get(identity)
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
         """All entries in their order; nothing may be changed meanwhile."""
+        self.want_all()
         for at in range(self._first, len(self._order)):
             item = self._order[at]
             if self._holds(item):

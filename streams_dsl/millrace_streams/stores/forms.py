@@ -14,13 +14,14 @@ import polars as pl
 import pyarrow as pa
 
 from millrace_streams.layout import ASKING, WINDOW_COLUMNS, Layout
+from millrace_streams.state.rows import DELETED
 from millrace_streams.steps.codec import columns_of, keys_of, values_of
 from millrace_streams.stores.base import Stored, StoreSpec
 from millrace_streams.stores.entries import Held, WaitingForPartner, WaitingForTable
 from millrace_streams.stores.versioned import Versions
 from millrace_streams.windows import Windowed
 
-DELETED: Final = "__deleted"
+START: Final = "__start"
 _TIME: Final = "__time"
 _NOTHING: Final = "__nothing"
 
@@ -109,7 +110,7 @@ def _window(layout: Layout) -> Form:
     kept = [column for column in layout.schema if column.name not in WINDOW_COLUMNS]
     inner = replace(layout, schema=pa.schema(kept), windowed=False)
     return Form(
-        parts=(Part("", None, "__start"), Part("", inner), Part("", None, _TIME)),
+        parts=(Part("", None, START), Part("", inner), Part("", None, _TIME)),
         rows=lambda identity, stored: iter([(identity[1], (identity[0], stored.value), stored.timestamp)]),
         entry=lambda rows: ((rows[0][1][0], rows[0][0]), Stored(rows[0][1][1], rows[0][2])),
         identity=lambda identity: (None, (None, None)) if identity is None else (identity[1], (identity[0], None)),

@@ -18,12 +18,14 @@ class KeyValueStore(ObjectStore):
 
     def get(self, key: Any) -> Stored | None:
         """The entry of a key."""
+        if self._below is not None:
+            self._want_one(key)
         return self._rows.get(key)
 
     def put(self, key: Any, value: Any, timestamp_ms: int) -> None:
         """Set a key's value; None deletes it."""
         if key not in self._undo:
-            self._undo[key] = self._rows.get(key)
+            self._undo[key] = self.get(key)
         if value is None:
             self._rows.pop(key, None)
         else:
@@ -31,11 +33,12 @@ class KeyValueStore(ObjectStore):
 
     @property
     def rows(self) -> dict[Any, Stored]:
-        """All entries by key, as they are now; not to be changed."""
+        """The entries in memory by key, as they are now, those of wanted keys among them; not to be changed."""
         return self._rows
 
     def put_all(self, keys: Sequence[Any], values: Sequence[Any], timestamps_ms: Sequence[int]) -> list[Any]:
         """Set values one after the other; gives the value that each replaces."""
+        self.want(keys)
         current: dict[Any, Any] = {}
         replaced = []
         for key, value in zip(keys, values, strict=True):
@@ -59,10 +62,11 @@ class KeyValueStore(ObjectStore):
 
     def entry(self, identity: Hashable) -> Stored | None:
         """As ``get``."""
-        return self._rows.get(identity)
+        return self.get(identity)
 
     def entries(self) -> Iterator[tuple[Any, Stored]]:
         """All entries."""
+        self.want_all()
         return iter(sorted(self._rows.items(), key=lambda row: sort_key(row[0])))
 
     def range(self, low: Any, high: Any) -> Iterator[tuple[Any, Stored]]:

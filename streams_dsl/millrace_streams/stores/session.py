@@ -13,8 +13,8 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final, cast
 
 from millrace_streams.serdes import sort_key
-from millrace_streams.stores.base import ObjectStore
-from millrace_streams.windows import Windowed
+from millrace_streams.stores.base import ObjectStore, Place
+from millrace_streams.windows import FOREVER_MS, Windowed
 
 _NOTHING: Final = object()
 _DELETED_MIN: Final = 1024
@@ -38,10 +38,11 @@ class SessionStore(ObjectStore):
 
     def find(self, key: Any, earliest_end_ms: int, latest_start_ms: int) -> list[tuple[Windowed, Any]]:
         """A key's sessions that end no earlier and start no later than this, by their end."""
+        earliest_end_ms = max(earliest_end_ms, self.oldest_ms)
+        self._want_between_one(key, earliest_end_ms, FOREVER_MS)
         sessions = self._sessions.get(key)
         if sessions is None:
             return []
-        earliest_end_ms = max(earliest_end_ms, self.oldest_ms)
         found = [
             (Windowed(key, start, end), value)
             for (start, end), value in sessions.items()
@@ -56,6 +57,7 @@ class SessionStore(ObjectStore):
 
         What ends by ``last_ms`` is not asked for again.
         """
+        self._want_slots(first_ms, last_ms)
         found: dict[Windowed, Any] = {}
         while self._to_end and self._to_end[0][0] <= last_ms:
             end, _, key, start = heappop(self._to_end)
@@ -86,6 +88,7 @@ class SessionStore(ObjectStore):
     def expire(self, *, until_ms: int | None = None) -> None:
         """Forget the sessions that can no longer be read, at most those that end before ``until_ms``."""
         limit = self.oldest_ms if until_ms is None else min(until_ms, self.oldest_ms)
+        self.kept_from_ms = max(self.kept_from_ms, limit)
         while self._to_expire and self._to_expire[0][0] < limit:
             end, _, key, start = heappop(self._to_expire)
             self._delete(key, start, end)
@@ -95,16 +98,26 @@ class SessionStore(ObjectStore):
     def entry(self, identity: Hashable) -> Any:
         """The value of a session, also when its retention is over."""
         key, start, end = cast("Windowed", identity)
+        if self._below is not None:
+            self._want_one((key, self._below.slot_of(end)))
         return self._sessions.get(key, {}).get((start, end))
+
+    def place_of(self, identity: Hashable) -> Place:
+        """Key and slot of the end."""
+        key, _, end = cast("Windowed", identity)
+        assert self._below is not None
+        return (key, self._below.slot_of(end))
 
     def packed_entries(self) -> Iterator[tuple[Hashable, Any]]:
         """All sessions that were not forgotten: some wait for their final."""
+        self.want_all()
         return iter(
             [(Windowed(key, *place), value) for key, each in self._sessions.items() for place, value in each.items()]
         )
 
     def entries(self) -> Iterator[tuple[Windowed, Any]]:
         """All sessions within their retention."""
+        self.want_all()
         for key in sorted(self._sessions, key=sort_key):
             for (start, end), value in sorted(self._sessions[key].items(), key=lambda item: item[0]):
                 if end >= self.oldest_ms:

@@ -92,7 +92,7 @@ class VersionedStore(ObjectStore):
 
     def get(self, key: Any, as_of_ms: int | None = None) -> Stored | None:
         """The version of a key that is valid now, or was at a time."""
-        versions = self._versions.get(key)
+        versions = self.entry(key)
         return None if versions is None else versions.get(as_of_ms, self.oldest_ms)
 
     def put(self, key: Any, value: Any, timestamp_ms: int) -> bool | None:
@@ -100,7 +100,7 @@ class VersionedStore(ObjectStore):
         if timestamp_ms < self.oldest_ms:
             return None
         self.numbers["newest_time"] = max(self.number("newest_time"), timestamp_ms)
-        versions = self._versions.get(key)
+        versions = self.entry(key)
         self._remember(key, None if versions is None else versions.copy())
         if versions is None:
             versions = self._versions[key] = Versions()
@@ -120,19 +120,23 @@ class VersionedStore(ObjectStore):
         if identity in self._undo:
             found: Versions | None = self._undo[identity]
             return found
-        versions = self._versions.get(identity)
+        versions = self.entry(identity)
         return None if versions is None else versions.copy()
 
     def entry(self, identity: Hashable) -> Versions | None:
         """A key's versions."""
+        if self._below is not None:
+            self._want_one(identity)
         return self._versions.get(identity)
 
     def packed_entries(self) -> Iterator[tuple[Hashable, Any]]:
         """The versions of each key."""
+        self.want_all()
         return iter(self._versions.items())
 
     def entries(self) -> Iterator[tuple[Any, Stored]]:
         """The newest version of each key that has one."""
+        self.want_all()
         for key in sorted(self._versions, key=sort_key):
             newest = self._versions[key].newest()
             if newest is not None:

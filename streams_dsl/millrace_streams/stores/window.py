@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from millrace_streams.serdes import sort_key
-from millrace_streams.stores.base import ObjectStore, Stored
+from millrace_streams.stores.base import ObjectStore, Place, Stored
 
 
 @dataclass(slots=True)
@@ -32,16 +32,18 @@ class WindowStore(ObjectStore):
         """The entry of a key's window."""
         if start_ms < self.oldest_ms:
             return None
-        return self._windows.get(key, {}).get(start_ms)
+        return self.entry((key, start_ms))
 
     def fetch_range(self, key: Any, first_ms: int, last_ms: int) -> list[tuple[int, Stored]]:
         """A key's windows that start from ``first_ms`` to ``last_ms``, ascending."""
         first_ms = max(first_ms, self.oldest_ms)
+        self._want_between_one(key, first_ms, last_ms)
         windows = self._windows.get(key, {})
         return sorted((start, stored) for start, stored in windows.items() if first_ms <= start <= last_ms)
 
     def started(self, first_ms: int, last_ms: int) -> Iterator[tuple[Any, int, Stored]]:
         """All keys' windows that start from ``first_ms`` to ``last_ms``, by start and then key."""
+        self._want_slots(first_ms, last_ms)
         low, high = bisect_left(self._starts, first_ms), bisect_right(self._starts, last_ms)
         for start in self._starts[low:high]:
             for key in sorted(self._keys_of[start], key=sort_key):
@@ -49,8 +51,7 @@ class WindowStore(ObjectStore):
 
     def put(self, key: Any, start_ms: int, value: Any, timestamp_ms: int) -> None:
         """Set the value of a key's window; None deletes it."""
-        windows = self._windows.get(key, {})
-        self._remember((key, start_ms), windows.get(start_ms))
+        self._remember((key, start_ms), self.entry((key, start_ms)))
         if start_ms > self.number("newest_start"):
             self.numbers["newest_start"] = start_ms
         self.restore((key, start_ms), None if value is None else Stored(value, timestamp_ms))
@@ -69,6 +70,7 @@ class WindowStore(ObjectStore):
     def expire(self, *, until_ms: int | None = None) -> None:
         """Forget the windows that can no longer be read, at most those that start before ``until_ms``."""
         limit = self.oldest_ms if until_ms is None else min(until_ms, self.oldest_ms)
+        self.kept_from_ms = max(self.kept_from_ms, limit)
         for start in self._starts[: bisect_left(self._starts, limit)]:
             for key in list(self._keys_of[start]):
                 self._delete(key, start)
@@ -76,14 +78,24 @@ class WindowStore(ObjectStore):
     def entry(self, identity: Hashable) -> Stored | None:
         """The entry of a pair of key and start, also when its retention is over."""
         key, start_ms = cast("tuple[Any, int]", identity)
+        if self._below is not None:
+            self._want_one((key, self._below.slot_of(start_ms)))
         return self._windows.get(key, {}).get(start_ms)
+
+    def place_of(self, identity: Hashable) -> Place:
+        """Key and slot of the start."""
+        key, start_ms = cast("tuple[Any, int]", identity)
+        assert self._below is not None
+        return (key, self._below.slot_of(start_ms))
 
     def packed_entries(self) -> Iterator[tuple[Hashable, Any]]:
         """All entries that were not forgotten: some wait for their final."""
+        self.want_all()
         return iter([((key, start), stored) for key, each in self._windows.items() for start, stored in each.items()])
 
     def entries(self) -> Iterator[tuple[Any, Stored]]:
         """All entries within their retention, under pairs of key and start."""
+        self.want_all()
         for key in sorted(self._windows, key=sort_key):
             for start, stored in sorted(self._windows[key].items()):
                 if start >= self.oldest_ms:

@@ -178,9 +178,9 @@ def test_manifests_of_others_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "_millrace" / "topology.json"
     told = json.loads(path.read_text())
     path.write_text(json.dumps(told | {"version": 9}))
-    with pytest.raises(IncompatibleStateError, match="has version 9, this millrace reads version 1"):
+    with pytest.raises(IncompatibleStateError, match="has version 9, this millrace reads version 2"):
         read_manifest(tmp_path)
-    for damaged in ("", "[]", json.dumps({"version": 1}), path.read_text()[:-9]):
+    for damaged in ("", "[]", json.dumps({"version": 2}), path.read_text()[:-9]):
         path.write_text(damaged)
         with pytest.raises(IncompatibleStateError, match="cannot be read"):
             read_manifest(tmp_path)

@@ -35,11 +35,11 @@ from millrace_streams.checkpoints.stored_state import committed_batch, manifest_
 from millrace_streams.compiler import stages_of
 from millrace_streams.layout import OPAQUE_SHAPE
 from millrace_streams.queries import QueryableStore, StoredState
-from millrace_streams.runners.state import load
-from millrace_streams.steps.chunks import save_delta
+from millrace_streams.runners.state import kept_rows, store_over
+from millrace_streams.state.variables import MemoryVariables
 from millrace_streams.steps.operator import AnyStore
-from millrace_streams.steps.store import StateDelta, Store
-from millrace_streams.stores.packing import pack_store
+from millrace_streams.steps.store import STREAM_TIME, Store
+from millrace_streams.stores.below import packed
 
 TYPES = {"key": "string", "value": "long"}
 DAY_MS = 86_400_000
@@ -87,10 +87,13 @@ RECORDS = [
 
 def packed_again(described: Any, store: AnyStore) -> AnyStore:
     """A store as a checkpoint gives it back."""
+    spec, variables = described.spec, MemoryVariables()
     if isinstance(store, Store):
-        delta = StateDelta(rows=store.rows(), stream_time_ms=store.stream_time_ms)
-        return load(described.spec, save_delta(store, [], delta).chunks)
-    return load(described.spec, pack_store(store))
+        kept_rows(spec, variables).save(store.rows(), {STREAM_TIME: store.stream_time_ms}, store.kept_from_ms)
+    else:
+        entries = packed(store.spec, store.packed_entries())
+        kept_rows(spec, variables).save(entries, store.numbers, store.kept_from_ms)
+    return store_over(spec, kept_rows(spec, variables))
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +163,8 @@ def test_what_cannot_be_asked_is_said(state: StoredState) -> None:
 
 def test_a_key_is_found_in_whichever_bucket_it_is(state: StoredState) -> None:
     [part] = state.store("counts").buckets.values()
-    empty = load(state.stores["counts"].spec, [])
+    spec = state.stores["counts"].spec
+    empty = store_over(spec, kept_rows(spec, MemoryVariables()))
     both = QueryableStore(state.stores["counts"], {0: empty, 3: part})
     assert both.get("a") == 3
 

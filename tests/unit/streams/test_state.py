@@ -1,13 +1,22 @@
-"""Stores and their packed chunks."""
+"""Rows as they are kept between micro-batches, in a log and in pages, and the columns of stores over them."""
 
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_streams import IncompatibleStateError
-from millrace_streams.steps.chunks import load_store, save_delta
-from millrace_streams.steps.store import StateDelta, Store, StoreSpec
+from millrace_streams.runners.state import kept_rows, rows_spec, store_over
+from millrace_streams.state.hashing import hashes_of
+from millrace_streams.state.pages import Slot
+from millrace_streams.state.rows import Limits
+from millrace_streams.state.variables import MemoryVariables
+from millrace_streams.steps.store import STREAM_TIME, StateDelta, Store, StoreSpec
 
 SPEC = StoreSpec(
     name="s",
@@ -17,73 +26,154 @@ SPEC = StoreSpec(
     advance_ms=10,
     retention_ms=30,
 )
+COUNTS = StoreSpec(name="counts", schema=pl.Schema({"key": pl.Int64(), "n": pl.Int64()}), key=("key",))
+HASHES = [458175434, 1311028186, 1779094710]
+TINY = Limits(log_bytes=1, page_bytes=700, slot_ms=7)
+LARGE = Limits(log_bytes=1 << 20, page_bytes=1 << 20, slot_ms=7)
 
 
-def delta(rows: list, stream_time_ms: int) -> StateDelta:
-    return StateDelta(rows=pl.DataFrame(rows, schema=SPEC.schema, orient="row"), stream_time_ms=stream_time_ms)
+def frame(spec: StoreSpec, rows: list[Any]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=spec.schema, orient="row")
 
 
-deltas = st.lists(
+def change(spec: StoreSpec, variables: MemoryVariables, rows: list[Any], time_ms: int, limits: Limits) -> None:
+    """What a batch does with a store."""
+    kept = kept_rows(spec, variables, limits)
+    store = store_over(spec, kept)
+    assert isinstance(store, Store)
+    store.apply(StateDelta(rows=frame(spec, rows), stream_time_ms=time_ms))
+    kept.save(frame(spec, rows), {STREAM_TIME: store.stream_time_ms}, store.kept_from_ms)
+
+
+def opened(spec: StoreSpec, variables: MemoryVariables, limits: Limits = TINY) -> Store:
+    store = store_over(spec, kept_rows(spec, variables, limits))
+    assert isinstance(store, Store)
+    return store
+
+
+batches = st.lists(
     st.lists(
-        st.tuples(st.none() | st.sampled_from("abc"), st.sampled_from([0, 10, 20, 30]), st.integers(0, 9)),
+        st.tuples(st.none() | st.sampled_from("abcdef"), st.sampled_from([0, 10, 20, 30]), st.integers(0, 9)),
         unique_by=lambda row: row[:2],
     ),
     max_size=12,
 )
 
 
-@given(deltas)
-def test_chunks_hold_the_newest_rows_that_are_within_retention(batches):
-    model: dict = {}
-    chunks: list = []
-    for time_ms, rows in enumerate(batches):
-        store = load_store(SPEC, chunks)
-        change = delta(rows, time_ms * 5)
-        store.apply(change)
-        write = save_delta(store, chunks, change)
-        chunks = list(write.chunks) if write.replace else chunks + list(write.chunks)
+@pytest.mark.parametrize("limits", [TINY, LARGE], ids=["in pages", "in the log"])
+@given(batches)
+def test_kept_rows_are_the_newest_that_are_within_retention(limits: Limits, script: list[Any]) -> None:
+    model: dict[Any, int] = {}
+    variables = MemoryVariables()
+    for number, rows in enumerate(script):
+        change(SPEC, variables, rows, number * 5, limits)
         model.update({(key, window): n for key, window, n in rows})
-        alive = {(*group, n) for group, n in model.items() if group[1] + 30 > time_ms * 5 // 10 * 10}
-        assert set(load_store(SPEC, chunks).rows().rows()) == alive
-        assert load_store(SPEC, chunks).stream_time_ms == time_ms * 5
+        alive = {(*group, n) for group, n in model.items() if group[1] + 30 > number * 5 // 10 * 10}
+        store = opened(SPEC, variables, limits)
+        assert set(store.rows().rows()) == alive
+        assert store.stream_time_ms == number * 5
+        asked = frame(SPEC, [("a", 0, 0), ("b", 10, 0), (None, 20, 0), ("x", 0, 0)]).select(SPEC.key)
+        assert set(store.matching(asked).rows()) == {row for row in alive if row[:2] in asked.rows()}
 
 
-def test_small_deltas_are_appended_and_many_are_compacted():
-    chunks: list = []
-    replaced = []
-    for number in range(50):
-        store = load_store(SPEC, chunks)
-        rows = [(f"k{key}", 0, key) for key in range(1000)] if number == 0 else [("k1", 0, number)]
-        change = delta(rows, 0)
-        store.apply(change)
-        write = save_delta(store, chunks, change)
-        replaced.append(write.replace)
-        chunks = list(write.chunks) if write.replace else chunks + list(write.chunks)
-    assert replaced[0]
-    assert 1 <= sum(replaced[1:]) <= 10
-    assert load_store(SPEC, chunks).matching(pl.DataFrame({"key": ["k1"], "__window": [0]}))["n"].to_list() == [49]
+def test_state_that_is_small_has_no_pages_and_few_chunks() -> None:
+    variables = MemoryVariables()
+    most = 0
+    for number in range(100):
+        rows = [(key, key) for key in range(1000)] if number == 0 else [(1, number)]
+        change(COUNTS, variables, rows, 0, LARGE)
+        most = max(most, len(variables.log))
+    assert not variables.pages
+    assert 2 <= most <= 20
+    assert opened(COUNTS, variables).matching(pl.DataFrame({"key": [1]}))["n"].to_list() == [99]
 
 
-def test_matching_gives_the_rows_of_these_keys_null_keys_among_them():
+def filled(keys: int, limits: Limits) -> MemoryVariables:
+    variables = MemoryVariables()
+    change(COUNTS, variables, [(key, key) for key in range(keys)], 0, limits)
+    return variables
+
+
+def test_a_batch_reads_as_many_pages_as_its_keys_fall_into() -> None:
+    limits = Limits(log_bytes=1 << 10, page_bytes=16 << 10)
+    variables = filled(50_000, limits)
+    assert len(variables.pages) >= 50
+    assert max(map(len, variables.pages.values())) <= 2 * limits.page_bytes
+    kept = kept_rows(COUNTS, variables, limits)
+    store = store_over(COUNTS, kept)
+    assert isinstance(store, Store)
+    assert store.matching(pl.DataFrame({"key": [7, 49_999, 50_000]}))["n"].sort().to_list() == [7, 49_999]
+    assert kept.reads <= 3
+
+
+def test_pages_become_more_as_rows_do_and_small_batches_write_the_log_alone() -> None:
+    limits = Limits(log_bytes=4 << 10, page_bytes=4 << 10)
+    variables = MemoryVariables()
+    for start in range(0, 20_000, 2_000):
+        change(COUNTS, variables, [(key, key) for key in range(start, start + 2_000)], 0, limits)
+    assert len(variables.pages) >= 50
+    # The first small batch ends with what the large ones left in the log.
+    change(COUNTS, variables, [(5, 5)], 0, limits)
+    before = dict(variables.pages)
+    change(COUNTS, variables, [(5, -5)], 0, limits)
+    assert variables.pages == before
+    assert sorted(opened(COUNTS, variables).rows()["n"].to_list())[:3] == [-5, 0, 1]
+    assert opened(COUNTS, variables).rows().height == 20_000
+
+
+def test_windows_that_are_over_leave_with_their_slot_unread() -> None:
+    class Counted(MemoryVariables):
+        def read_page(self, page: Any) -> bytes | None:
+            assert page.slot >= oldest, "a page was read that is over"
+            return MemoryVariables.read_page(self, page)
+
+    oldest = -1
+    variables = Counted()
+    for start in range(0, 400, 10):
+        oldest = (start - SPEC.retention_ms) // TINY.slot_ms
+        change(SPEC, variables, [(key, start, 1) for key in "abcdef"], start, TINY)
+        rows = opened(SPEC, variables).rows()
+        assert rows["__window"].min() > start - SPEC.retention_ms
+    assert len({page.slot for page in variables.pages}) <= SPEC.retention_ms // TINY.slot_ms + 2
+
+
+def test_matching_gives_the_rows_of_these_keys_null_keys_among_them() -> None:
     store = Store(SPEC)
-    store.apply(delta([("a", 0, 1), (None, 0, 2), ("b", 0, 3)], 0))
-    store.apply(delta([("a", 0, 4)], 0))
+    store.apply(StateDelta(rows=frame(SPEC, [("a", 0, 1), (None, 0, 2), ("b", 0, 3)]), stream_time_ms=0))
+    store.apply(StateDelta(rows=frame(SPEC, [("a", 0, 4)]), stream_time_ms=0))
     keys = pl.DataFrame({"key": ["a", None, "c"], "__window": [0, 0, 0]}, schema=dict(list(SPEC.schema.items())[:2]))
     assert sorted(store.matching(keys)["n"].to_list()) == [2, 4]
 
 
-def test_state_of_other_columns_is_refused():
-    other = StoreSpec(name="s", schema=pl.Schema({"key": pl.String(), "sum": pl.Float64()}), key=("key",))
-    store = Store(SPEC)
-    change = delta([("a", 0, 1)], 0)
-    store.apply(change)
-    chunks = list(save_delta(store, [], change).chunks)
+def test_state_of_other_columns_is_refused() -> None:
+    other = StoreSpec(name="counts", schema=pl.Schema({"key": pl.String(), "sum": pl.Float64()}), key=("key",))
     with pytest.raises(
-        IncompatibleStateError, match=r"store s: the state's columns are .* begin with a new checkpoint"
+        IncompatibleStateError, match=r"store counts: the state's columns are .* begin with a new checkpoint"
     ):
-        load_store(other, chunks)
+        kept_rows(other, filled(3, LARGE))
 
 
-def test_state_of_another_version_is_refused():
-    with pytest.raises(IncompatibleStateError, match="store s: its state has version 9, this millrace reads version 1"):
-        load_store(SPEC, [bytes([9]) + bytes(15)])
+def test_state_of_another_version_is_refused() -> None:
+    with pytest.raises(IncompatibleStateError, match="store s: its state has version 1, this millrace reads version 2"):
+        kept_rows(SPEC, MemoryVariables([bytes([1]) + bytes(15)]))
+
+
+def test_the_hash_of_keys_stays_what_it_is_for_checkpoints_depend_on_it() -> None:
+    keys = pl.DataFrame({"key": ["a", "b", None], "n": [1, -1, 0]})
+    assert hashes_of(keys).tolist() == HASHES
+    assert hashes_of(pl.DataFrame({"x": [0.0, -0.0]})).tolist()[0] == hashes_of(pl.DataFrame({"x": [-0.0]})).tolist()[0]
+
+
+def test_keys_of_one_bucket_are_spread_over_all_parts() -> None:
+    from millrace.clients.producing.partitioner import murmur2
+
+    keys = [f"{number}" for number in range(20_000)]
+    one = pl.DataFrame({"key": [key for key in keys if murmur2(key.encode()) % 8 == 3]})
+    sizes = np.bincount(rows_spec(StoreSpec(name="s", schema=one.schema, key=("key",))).parts_of(one, 16), minlength=16)
+    assert sizes.min() > one.height / 16 * 0.7
+
+
+def test_a_slot_grows_by_fours() -> None:
+    assert Slot().grown(100, 100) == 1
+    assert Slot().grown(101, 100) == 4
+    assert Slot(4, 400).grown(1300, 100) == 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace_streams import (
-    IncompatibleStateError,
     Record,
     StreamsBuilder,
     Suppressed,
@@ -31,11 +30,13 @@ from millrace_streams import (
 )
 from millrace_streams import max as max_
 from millrace_streams.layout import Layout
-from millrace_streams.steps.chunks import load_store, save_delta
-from millrace_streams.steps.store import Store
+from millrace_streams.runners.state import kept_rows, save, store_over
+from millrace_streams.state.rows import LIMITS, KeptRows, Limits
+from millrace_streams.state.variables import MemoryVariables
 from millrace_streams.steps.task import Task, TaskResult
-from millrace_streams.stores import KeyValueStore, ObjectStore, StoreSpec, new_store
-from millrace_streams.stores.packing import pack_change, pack_store, restore
+from millrace_streams.stores import KeyValueStore, StoreSpec
+from millrace_streams.stores.base import Change, Stored
+from millrace_streams.stores.below import packed
 from millrace_streams.windows import Windowed
 
 TYPES = {"key": "string", "value": "long"}
@@ -43,31 +44,30 @@ ROWS = row(pa.schema([("n", pa.int64()), ("tag", pa.string())]))
 
 
 class Restarting(TopologyTestDriver):
-    """Packs what each batch changed, and goes on with a task that is made of the packed state alone."""
+    """Keeps what each batch changed, and goes on with a task that knows nothing but what was kept."""
+
+    limits: ClassVar[Limits]
+    variables: dict[str, MemoryVariables]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.chunks: dict[str, list[bytes]] = {}
+        self.kept: dict[str, KeptRows] = {}
         super().__init__(*arguments, **options)
 
     def _collect(self, result: TaskResult) -> None:
         super()._collect(result)
         [task] = self._tasks
-        for name, store in task.stores.items():
-            if isinstance(store, ObjectStore):
-                chunks = [*self.chunks.get(name, []), pack_change(store.spec, result.changes[name])]
-                self.chunks[name] = chunks if len(chunks) % 3 else pack_store(store)
-            elif name in result.deltas:
-                write = save_delta(store, self.chunks.get(name, []), result.deltas[name])
-                kept = [] if write.replace else self.chunks[name]
-                self.chunks[name] = [*kept, *write.chunks]
-        stores: dict[str, Any] = {}
-        for name, store in task.stores.items():
-            if isinstance(store, Store):
-                stores[name] = load_store(store.spec, self.chunks.get(name, []))
-            else:
-                stores[name] = new_store(store.spec)
-                restore(stores[name], self.chunks[name])
+        if self.kept:
+            save(task.stores, self.kept, result)
+        else:
+            # The first batch ran in memory.
+            self.variables = {name: MemoryVariables() for name in task.stores}
+            save(task.stores, self._kept(task), result)
+        self.kept = self._kept(task)
+        stores = {name: store_over(task.stores[name].spec, kept) for name, kept in self.kept.items()}
         self._tasks = [Task(self._steps, stores)]
+
+    def _kept(self, task: Task) -> dict[str, KeptRows]:
+        return {name: kept_rows(store.spec, self.variables[name], self.limits) for name, store in task.stores.items()}
 
 
 class Everything:
@@ -125,7 +125,7 @@ class KeepsRows:
         self.versions.put(record.key, value, record.timestamp)
 
 
-def kept_rows(x: Any, y: Any) -> None:
+def keeping_rows(x: Any, y: Any) -> None:
     types: dict[str, Any] = {"key": "string", "value": ROWS}
     stores = [
         key_value_store("rows", **types),
@@ -198,8 +198,20 @@ records = st.builds(
 )
 
 
+class InPages(Restarting):
+    """All but the newest changes lie in pages, as those of large stores do."""
+
+    limits = Limits(log_bytes=1, page_bytes=1500, slot_ms=5)
+
+
+class InTheLog(Restarting):
+    """Everything is in the log."""
+
+    limits = LIMITS
+
+
 @pytest.mark.parametrize(
-    "build", [processors, kept_rows, shared_store, joins, windows, rows], ids=lambda build: build.__name__
+    "build", [processors, keeping_rows, shared_store, joins, windows, rows], ids=lambda build: build.__name__
 )
 @settings(max_examples=6)
 @given(script=st.lists(st.lists(records, min_size=1, max_size=6), min_size=2, max_size=6))
@@ -207,7 +219,7 @@ def test_a_restored_task_goes_on_where_it_was(
     build: Callable[[Any, Any], None], script: list[list[TestRecord]]
 ) -> None:
     results = []
-    for kind in (TopologyTestDriver, Restarting):
+    for kind in (TopologyTestDriver, InPages, InTheLog):
         builder = StreamsBuilder()
         build(builder.stream("x", **TYPES), builder.stream("y", **TYPES))
         driver = kind(builder.build())
@@ -215,6 +227,7 @@ def test_a_restored_task_goes_on_where_it_was(
             driver.pipe_records(batch)
         results.append({sink.topic: driver.read_records(sink.topic) for sink in driver.plan.sinks})  # type: ignore[union-attr]
     assert results[0] == results[1]
+    assert results[0] == results[2]
 
 
 def spec(layout_types: Mapping[str, pa.DataType]) -> StoreSpec:
@@ -222,30 +235,48 @@ def spec(layout_types: Mapping[str, pa.DataType]) -> StoreSpec:
     return StoreSpec(name="s", kind="key_value", layout=layout)
 
 
-def test_deleted_entries_and_numbers_are_packed() -> None:
+def test_deleted_entries_and_numbers_are_kept() -> None:
     longs = spec({"key": pa.string(), "value": pa.int64()})
-    store = new_store(longs)
-    assert isinstance(store, KeyValueStore)
-    store.put("a", 1, 10)
-    store.put("b", 2, 20)
-    store.numbers["stream_time"] = 20
-    first = pack_change(longs, store.commit())
-    store.put("a", None, 30)
-    assert store.before("a") == (1, 10)
-    second = pack_change(longs, store.commit())
-    again = new_store(longs)
-    restore(again, [first, second])
+    variables = MemoryVariables()
+    for entries in ({"a": Stored(1, 10), "b": Stored(2, 20)}, {"a": None}):
+        kept_rows(longs, variables).save(packed(longs, entries.items()), {"stream_time": 20}, 0)
+    again = store_over(longs, kept_rows(longs, variables))
+    assert isinstance(again, KeyValueStore)
+    assert again.get("a") is None
     assert list(again.entries()) == [("b", (2, 20))]
     assert again.numbers == {"stream_time": 20}
     assert again.number_before("stream_time") == 20
 
 
-def test_state_of_other_columns_or_versions_is_refused() -> None:
+def large(longs: StoreSpec) -> tuple[MemoryVariables, Limits]:
+    variables, limits = MemoryVariables(), Limits(log_bytes=1, page_bytes=8 << 10)
+    entries = {f"{key}": Stored(key, key) for key in range(5000)}
+    kept_rows(longs, variables, limits).save(packed(longs, entries.items()), {}, 0)
+    assert len(variables.pages) >= 16
+    return variables, limits
+
+
+def test_what_is_wanted_is_brought_at_once_and_read_from_few_pages() -> None:
     longs = spec({"key": pa.string(), "value": pa.int64()})
-    [chunk] = pack_store(new_store(longs))
-    with pytest.raises(
-        IncompatibleStateError, match=r"store s: the state's columns are .* begin with a new checkpoint"
-    ):
-        restore(new_store(spec({"key": pa.string(), "value": pa.string()})), [chunk])
-    with pytest.raises(IncompatibleStateError, match="store s: its state has version 7 and kind 2"):
-        restore(new_store(longs), [bytes([7]) + chunk[1:]])
+    kept = kept_rows(longs, *large(longs))
+    store = store_over(longs, kept)
+    assert isinstance(store, KeyValueStore)
+    store.want(["17", "4999", "none"])
+    assert kept.reads <= 3
+    assert [store.get("17"), store.get("4999"), store.get("none")] == [(17, 17), (4999, 4999), None]
+    store.put("18", 0, 0)
+    assert store.before("18") == (18, 18)
+    assert kept.reads <= 4
+    assert len(store.rows) == 3
+
+
+def test_after_many_that_were_not_announced_everything_is_brought() -> None:
+    longs = spec({"key": pa.string(), "value": pa.int64()})
+    store = store_over(longs, kept_rows(longs, *large(longs)))
+    assert isinstance(store, KeyValueStore)
+    store.put("0", None, 0)
+    for key in range(1, 40):
+        assert store.get(f"{key}") == (key, key)
+    assert len(store.rows) == 4999
+    assert store.get("0") is None
+    assert store.commit() == Change(entries={"0": None}, numbers={}, touched=True)

@@ -37,15 +37,17 @@ from millrace_streams.compiler import Plan, Stages, stages_of
 from millrace_streams.layout import OPAQUE_SHAPE
 from millrace_streams.runners.dead_letters import DEAD_LETTERS, IN_A_BATCH_MAX
 from millrace_streams.runners.output import newest_rows
+from millrace_streams.runners.packed_task import PackedTask
 from millrace_streams.runners.packing import OUT, Packed, from_batch, to_batches
-from millrace_streams.runners.stream import PackedTask
 from millrace_streams.runners.worker import BoundedRun, Program, SourceRun
 from millrace_streams.serdes import LONG, STRING
+from millrace_streams.state.rows import Limits
 from millrace_streams.steps.batch import TOMBSTONE, Batch
 from millrace_streams.steps.chunks import unpack_frame
 from millrace_streams.steps.reader import Reader
 
 TYPES = {"key": "string", "value": "long"}
+IN_PAGES = Limits(log_bytes=2_000, page_bytes=1_500, slot_ms=5)
 
 
 class Deduplicate:
@@ -164,11 +166,12 @@ def batch_of(placed: list[tuple[int, tuple[Any, ...]]], partition: int) -> pa.Re
     )
 
 
-class ListState:
-    """As Spark's: a list of rows of one column."""
+class Variable:
+    """As Spark's: a list of rows of one column, or a map of such."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[bytes]] = []
+        self.by_key: dict[tuple[Any, ...], tuple[bytes]] = {}
 
     def get(self) -> Iterator[tuple[bytes]]:
         return iter(self.rows)
@@ -176,21 +179,17 @@ class ListState:
     def put(self, rows: list[tuple[bytes]]) -> None:
         self.rows = list(rows)
 
-    def appendList(self, rows: list[tuple[bytes]]) -> None:  # noqa: N802 - Spark's name
-        self.rows += rows
+    def appendValue(self, row: tuple[bytes]) -> None:  # noqa: N802 - Spark's name
+        self.rows.append(row)
 
+    def getValue(self, key: tuple[Any, ...]) -> tuple[bytes] | None:  # noqa: N802 - Spark's name
+        return self.by_key.get(key)
 
-class ValueState:
-    """As Spark's: one row of one column."""
+    def updateValue(self, key: tuple[Any, ...], row: tuple[bytes]) -> None:  # noqa: N802 - Spark's name
+        self.by_key[key] = row
 
-    def __init__(self, kept: ListState) -> None:
-        self._kept = kept
-
-    def get(self) -> tuple[Any, ...] | None:
-        return next(self._kept.get(), None)
-
-    def update(self, row: tuple[Any, ...]) -> None:
-        self._kept.put([row])
+    def removeKey(self, key: tuple[Any, ...]) -> None:  # noqa: N802 - Spark's name
+        self.by_key.pop(key, None)
 
 
 def streamed(cut: Stages, batches: list[Script]) -> dict[str, pl.DataFrame]:
@@ -207,7 +206,7 @@ def batch_results(
     cut: Stages, batches: list[Script], *, buckets: int = 1, puts_aside: bool = False, states: Any = None
 ) -> Iterator[list[Packed]]:
     """What leaves a stream by micro-batch, each of which runs in workers that know but the state."""
-    states = defaultdict(ListState) if states is None else states
+    states = defaultdict(Variable) if states is None else states
     programs = [Program.of(cut, stage, buckets, puts_aside=puts_aside) for stage in cut.stages]
     first = 0
     for script in batches:
@@ -231,11 +230,11 @@ def tables_of(cut: Stages, rows: list[Packed]) -> dict[str, pl.DataFrame]:
 
 def called(program: Program, bucket: int, rows: list[Packed], states: Any) -> list[Packed]:
     """What a stage's processor gives for a bucket."""
-    processor = PackedTask(program)
+    processor = PackedTask(program, IN_PAGES)
     number = program.stage.number
     handle = SimpleNamespace(
         getListState=lambda name, schema: states[number, bucket, name],
-        getValueState=lambda name, schema: ValueState(states[number, bucket, name]),
+        getMapState=lambda name, key, schema: states[number, bucket, name],
     )
     processor.init(handle)
     own = iter([row._asdict() for row in rows if row.bucket == bucket])
@@ -385,10 +384,10 @@ def test_when_too_many_fail_it_is_not_the_records() -> None:
 
 
 def test_state_is_not_looked_for_in_other_buckets_than_it_was_put_in() -> None:
-    states: dict[tuple[int, int, str], ListState] = defaultdict(ListState)
+    states: dict[tuple[int, int, str], Variable] = defaultdict(Variable)
     script = [(0, ("a", number, number)) for number in range(4)]
     list(batch_results(stages(updates), [script], buckets=2, states=states))
-    with pytest.raises(IncompatibleStateError, match="stage 1: its state lies in 2 buckets, and there are 3 now"):
+    with pytest.raises(IncompatibleStateError, match="its state lies in 2 buckets, and there are 3 now"):
         list(batch_results(stages(updates), [script], buckets=3, states=states))
 
 
@@ -419,5 +418,5 @@ def test_a_global_table_goes_before_all_other_records() -> None:
         rows += [row for packed_rows in run(iter([batch])) for row in from_batch(packed_rows)]
     [stage] = cut.stages
     program = Program.of(cut, stage, 1)
-    results = list(called(program, 0, rows, defaultdict(ListState)))
+    results = list(called(program, 0, rows, defaultdict(Variable)))
     assert tables_of(cut, results)["joined"].select("key", "value").rows() == [("a", 13), ("b", 24)]

@@ -1,0 +1,113 @@
+"""The stateful processor of a stage: a bucket's packed rows in and out, its stores in Spark's state store.
+
+Each store has a list, its log. The pages of all stores lie in one map, for opening a variable costs some milliseconds
+of every micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+
+from millrace_streams.graph.store_names import PAGES, state_name
+from millrace_streams.runners.packing import OUT, Packed
+from millrace_streams.runners.state import kept_rows, save, store_over
+from millrace_streams.runners.worker import Program, total_dropped
+from millrace_streams.state.pages import Page
+from millrace_streams.state.rows import LIMITS, Limits
+from millrace_streams.steps.task import Task
+
+_CHUNK: Final = StructType([StructField("chunk", BinaryType())])
+_PAGE: Final = StructType(
+    [StructField("store", StringType()), StructField("slot", LongType()), StructField("part", IntegerType())]
+)
+
+
+class PackedTask(StatefulProcessor):  # type: ignore[misc]
+    """Runs a stage. A micro-batch makes one call of each bucket that has rows."""
+
+    def __init__(self, program: Program, limits: Limits = LIMITS) -> None:
+        """Carry ``program`` to the worker; ``limits`` are those of its stores' logs and pages."""
+        self._program = program
+        self._limits = limits
+        self._states: dict[str, SparkVariables] = {}
+
+    def init(self, handle: Any) -> None:
+        """Open the log of each store, and the pages."""
+        specs = self._program.stores
+        pages = handle.getMapState(PAGES, _PAGE, _CHUNK) if specs else None
+        for spec in specs:
+            self._states[spec.name] = SparkVariables(
+                spec.name, handle.getListState(state_name(spec.name), _CHUNK), pages
+            )
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        """Run a bucket's part of a micro-batch. Argument names are Spark's: it passes them by keyword."""
+        own: list[Packed] = []
+        for row in rows:
+            packed = Packed(*(row[name] for name in Packed._fields))
+            if packed.stage == self._program.stage.number:
+                own.append(packed)
+            else:
+                yield Row(**packed._asdict())
+        if own:
+            for packed in self._run(own, own[0].bucket):
+                yield Row(**packed._asdict())
+
+    def _run(self, runs: list[Packed], bucket: int) -> Iterator[Packed]:
+        program = self._program
+        kept = {
+            spec.name: kept_rows(spec, self._states[spec.name], self._limits, buckets=program.buckets)
+            for spec in program.stores
+        }
+
+        def new_task() -> Task:
+            return program.task({spec.name: store_over(spec, kept[spec.name]) for spec in program.stores})
+
+        outcome = program.run(new_task, runs, bucket)
+        save(outcome.task.stores, kept, outcome.result)
+        yield from program.packed(outcome, bucket)
+        dropped = sum(run.dropped for run in runs) + total_dropped(outcome.result)
+        yield Packed(OUT, bucket, records=sum(run.records for run in runs), dropped=dropped)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkVariables:
+    """The state of one store in Spark's state store, of the bucket in hand."""
+
+    store: str
+    log: Any
+    pages: Any
+
+    def read_log(self) -> list[bytes]:
+        """The log's chunks, in order."""
+        return [bytes(row[0]) for row in self.log.get()]
+
+    def append_to_log(self, chunk: bytes) -> None:
+        """Add a chunk to the log."""
+        self.log.appendValue((chunk,))
+
+    def replace_log(self, chunk: bytes) -> None:
+        """Put one chunk in the place of the whole log."""
+        self.log.put([(chunk,)])
+
+    def read_page(self, page: Page) -> bytes | None:
+        """A page; None if it holds nothing."""
+        row = self.pages.getValue((self.store, *page))
+        return None if row is None else bytes(row[0])
+
+    def write_page(self, page: Page, chunk: bytes) -> None:
+        """Put a page in its place."""
+        self.pages.updateValue((self.store, *page), (chunk,))
+
+    def remove_page(self, page: Page) -> None:
+        """Remove a page, if it is there."""
+        self.pages.removeKey((self.store, *page))

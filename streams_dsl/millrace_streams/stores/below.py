@@ -1,0 +1,102 @@
+"""Entries of a store that lie in rows from before the batch (``millrace_streams.state``), and are made when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from millrace_streams.layout import WINDOW_COLUMNS, WINDOW_END, Layout
+from millrace_streams.state.pages import NO_SLOT, RowsSpec
+from millrace_streams.state.rows import KeptRows
+from millrace_streams.steps.codec import key_columns_of
+from millrace_streams.stores.base import Place, StoreSpec
+from millrace_streams.stores.forms import START, Entries, Form, Part, form_of
+
+_TIMES = {"window": START, "session": WINDOW_END}
+
+
+@lru_cache(maxsize=256)
+def rows_of(spec: StoreSpec) -> RowsSpec:
+    """What the rows of a store's entries are. Those of buffers are never looked for by key, and are not in pages."""
+    form = form_of(spec)
+    identity = [name for part in form.parts[: len(form.identity(None))] for name in _key_columns(part)]
+    paged = spec.kind != "buffer"
+    return RowsSpec(
+        name=spec.name,
+        schema=form.frame([]).schema,
+        identity=tuple(identity),
+        key=_keys_of(spec, form).key_columns if paged else tuple(identity),
+        time=_TIMES.get(spec.kind),
+        retention_ms=spec.retention_ms,
+        paged=paged,
+    )
+
+
+@dataclass(frozen=True)
+class EntriesBelow:
+    """The entries of one store of one bucket."""
+
+    spec: StoreSpec
+    kept: KeptRows
+
+    @property
+    def size_bytes(self) -> int:
+        """How large they are."""
+        return self.kept.size_bytes
+
+    @cached_property
+    def slots(self) -> list[int]:
+        """The slots that entries lie in."""
+        return self.kept.slots
+
+    def slot_of(self, time_ms: int) -> int:
+        """The slot of a time."""
+        return time_ms // self.kept.facts.slot_ms
+
+    def entries(self, places: Collection[Place], kept_from_ms: int) -> Iterable[tuple[Any, Any]]:
+        """The entries of places, and maybe some of others, that are not over."""
+        keys: list[Any] = list(places)
+        slots = np.full(len(keys), NO_SLOT, dtype=np.int64)
+        if self.kept.spec.time is not None:
+            slots = np.asarray([slot for _, slot in keys], dtype=np.int64)
+            keys = [key for key, _ in keys]
+        wanted = pl.DataFrame(key_columns_of(self._keys, keys))
+        return self._form.entries(self.kept.matching(wanted, slots, on=self.kept.spec.key, kept_from_ms=kept_from_ms))
+
+    def entries_of_slots(self, slots: Collection[int] | None, kept_from_ms: int) -> Iterable[tuple[Any, Any]]:
+        """The entries of slots, and maybe some of others; None: of all."""
+        return self._form.entries(self.kept.rows(kept_from_ms=kept_from_ms, slots=slots))
+
+    @cached_property
+    def _form(self) -> Form:
+        return form_of(self.spec)
+
+    @cached_property
+    def _keys(self) -> Layout:
+        return _keys_of(self.spec, self._form)
+
+
+def packed(spec: StoreSpec, entries: Entries) -> pl.DataFrame:
+    """Entries as rows; one that is None as the mark that it is gone."""
+    return form_of(spec).frame(entries)
+
+
+def _keys_of(spec: StoreSpec, form: Form) -> Layout:
+    """The layout of the keys that entries are looked for by."""
+    layout = next(part.layout for part in form.parts if part.layout is not None)
+    if spec.kind != "session":
+        return layout
+    kept = [column for column in layout.schema if column.name not in WINDOW_COLUMNS]
+    return replace(layout, schema=pa.schema(kept), windowed=False)
+
+
+def _key_columns(part: Part) -> list[str]:
+    if part.layout is None:
+        return [part.prefix + part.name]
+    return [part.prefix + name for name in part.layout.key_columns]
