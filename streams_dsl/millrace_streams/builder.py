@@ -102,8 +102,17 @@ class StreamsBuilder:
         return self
 
     def build(self) -> Topology:
-        """Freeze what was built. Raises ``TopologyError`` when it is no topology."""
-        return Topology(tuple(self._nodes))
+        """Freeze what was built. Raises ``TopologyError`` when it is no topology.
+
+        Where all sources say what their topics hold, columns, types and keys are checked as well; else that is done
+        when the topics are known.
+        """
+        from millrace_streams.compiler import check
+
+        topology = Topology(tuple(self._nodes))
+        if all(source.is_declared for source in topology.sources):
+            check(topology, {})
+        return topology
 
     def _source(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass, replace
+from types import UnionType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from millrace_streams.errors import TopologyError
@@ -224,13 +225,21 @@ def within(difference: Duration, *, grace: Duration = 0) -> JoinWindows:
 
 
 def milliseconds(duration: Duration) -> int:
-    """A duration in whole milliseconds. Raises ``TopologyError`` when it is finer than that."""
+    """A duration in whole milliseconds. Raises ``TopologyError`` when it is finer than that, or none."""
     if isinstance(duration, dt.timedelta):
         whole, rest = divmod(duration, dt.timedelta(milliseconds=1))
         if rest:
             raise TopologyError(f"{duration} is not a whole number of milliseconds")
         return whole
+    if not isinstance(duration, int):
+        raise TopologyError(f"{duration!r} is no length of time: give a timedelta, or whole milliseconds")
     return duration
+
+
+def check_windows(window: object, kinds: UnionType | type, where: str, remedy: str) -> None:
+    """Refuse what are no windows of these kinds. Raises ``TopologyError`` naming ``where``."""
+    if not isinstance(window, kinds):
+        raise TopologyError(f"{where}: {window!r} are no such windows: {remedy}")
 
 
 def _check_grace(grace_ms: int) -> None:

@@ -114,6 +114,7 @@ def _(node: RepartitionNode, given: tuple[Layout, ...]) -> Layout:
 @layout_of.register
 def _(node: MergeNode, given: tuple[Layout, ...]) -> Layout:
     left, right = needs_streams(node, given, "merge")
+    right = named_alike(right, left)
     if columns(left) != columns(right) or left.key != right.key or left.windowed != right.windowed:
         raise TopologyError(
             f"{node.name}: {node.parents[0]} has {describe(left)}, {node.parents[1]} has {describe(right)}: only what "
@@ -147,6 +148,18 @@ def _(node: TopicSinkNode | DeltaSinkNode, given: tuple[Layout, ...]) -> Layout:
     if isinstance(node, TopicSinkNode):
         needs_streams(node, given, "to")
     return given[0]
+
+
+def named_alike(layout: Layout, other: Layout) -> Layout:
+    """The layout of bare values with the names that ``other`` gives its key and value, if they can be so called."""
+    if layout.value is None or other.value is None or len(layout.key) != len(other.key):
+        return layout
+    if layout.value in layout.key or other.value in other.key:
+        return layout
+    names = dict(zip((*layout.key, layout.value), (*other.key, other.value), strict=True))
+    fields = [field.with_name(names.get(field.name, field.name)) for field in layout.schema]
+    buckets = None if layout.bucket_columns is None else tuple(names.get(name, name) for name in layout.bucket_columns)
+    return replace(layout, schema=pa.schema(fields), key=other.key, value=other.value, bucket_columns=buckets)
 
 
 def needs_streams(node: Node, given: tuple[Layout, ...], what: str) -> tuple[Layout, ...]:

@@ -49,6 +49,11 @@ class SourceNode(Node):
     broadcast: bool = False
     unread: frozenset[str] = frozenset()
 
+    @property
+    def is_declared(self) -> bool:
+        """Whether the topology says itself what the topic holds."""
+        return self.serdes is not None or (self.schema is not None and self.key_columns is not None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FilterNode(Node):

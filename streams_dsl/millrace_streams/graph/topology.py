@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph.describe import describe_graph
@@ -22,6 +23,8 @@ from millrace_streams.graph.nodes import (
 from millrace_streams.graph.processing import ProcessNode
 from millrace_streams.graph.store_names import check_store_names
 from millrace_streams.graph.svg import svg
+
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 DescriptionFormat: TypeAlias = Literal["text", "svg", "mermaid"]
 
@@ -66,9 +69,11 @@ class Topology:
                 raise TopologyError(f"{node.name}: the store {store} is used twice; name it with store=...")
 
     def _check_topics(self) -> None:
-        """Refuse to write a topic that is read: whatever comes round again would go round for ever."""
+        """Refuse what is no topic, and to write one that is read: what comes round again would go round for ever."""
         read = {source.topic for source in self.sources}
         for node in self.nodes:
+            if isinstance(node, SourceNode | TopicSinkNode):
+                _check_topic(node.name, node.topic)
             if isinstance(node, TopicSinkNode | RepartitionNode) and node.topic in read:
                 raise TopologyError(
                     f"{node.name}: the topology reads the topic {node.topic} that it writes, in a circle: write "
@@ -125,3 +130,8 @@ class Topology:
     def _repr_svg_(self) -> str:
         """The picture, for notebooks."""
         return self.describe("svg")
+
+
+def _check_topic(node: str, topic: object) -> None:
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise TopologyError(f"{node}: {topic!r} cannot be a topic's name: letters, digits, '.', '_' and '-', up to 249")

@@ -9,7 +9,14 @@ from millrace_streams.functions import exact_function
 from millrace_streams.graph import Fold, FoldNode
 from millrace_streams.language.grouped import KGroupedStream
 from millrace_streams.language.handle import Function
-from millrace_streams.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
+from millrace_streams.windows import (
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    UnlimitedWindows,
+    Windows,
+    check_windows,
+)
 
 if TYPE_CHECKING:
     from millrace_streams.builder import StreamsBuilder
@@ -59,6 +66,8 @@ class CogroupedKStream(_Cogrouped):
 
     def windowed_by(self, window: Windows) -> TimeWindowedCogroupedKStream | SessionWindowedCogroupedKStream:
         """Aggregate per window of time."""
+        where = self._grouped[0][0]._where("windowed_by", None)
+        check_windows(window, Windows, where, "give tumbling(...), sessions(...) or others")
         if isinstance(window, SessionWindows):
             return SessionWindowedCogroupedKStream(self._builder, self._grouped, window)
         return TimeWindowedCogroupedKStream(self._builder, self._grouped, window)

@@ -10,7 +10,14 @@ from millrace_streams.functions import exact_function
 from millrace_streams.graph import AggregateNode, Emit, Fold, FoldNode
 from millrace_streams.language.folds import count_fold, fold_of, reduction
 from millrace_streams.language.handle import Function, Handle
-from millrace_streams.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
+from millrace_streams.windows import (
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    UnlimitedWindows,
+    Windows,
+    check_windows,
+)
 
 if TYPE_CHECKING:
     from millrace_streams.graph import Node
@@ -90,6 +97,10 @@ class Aggregating(Handle):
             raise TopologyError(f"{where}: emit={emit!r}: must be 'every' or 'last'")
         named = tuple(aggregates.items())
         if self._on_close or not isinstance(self._window, TimeWindows | None):
+            if emit is not None:
+                raise TopologyError(
+                    f"{where}: emit={emit!r} goes with tumbling and hopping windows, and with none: leave it out"
+                )
             fold = count_fold() if bare else fold_of(where, named)
             return self._fold(fold, None, store, name, aggregates=named, bare=bare)
         fields = {
@@ -124,6 +135,7 @@ class KGroupedStream(Aggregating):
 
     def windowed_by(self, window: Windows) -> TimeWindowedKStream | SessionWindowedKStream:
         """Aggregate per window of time."""
+        check_windows(window, Windows, self._where("windowed_by", None), "give tumbling(...), sessions(...) or others")
         if isinstance(window, SessionWindows):
             return SessionWindowedKStream(self._builder, self._node, window)
         return TimeWindowedKStream(self._builder, self._node, window)

@@ -31,7 +31,7 @@ from millrace_streams.graph import (
 )
 from millrace_streams.language.handle import Function, Handle, JoinedBy, KeyOf, Predicate
 from millrace_streams.processors import StoreBuilder
-from millrace_streams.windows import Duration, JoinWindows, milliseconds
+from millrace_streams.windows import Duration, JoinWindows, check_windows, milliseconds
 
 if TYPE_CHECKING:
     from millrace_streams.language.grouped import KGroupedStream
@@ -273,6 +273,7 @@ class KStream(Handle):
     ) -> KStream:
         if window is None:
             raise TopologyError(f"{where}: two streams are joined within a window: give window=within(...)")
+        check_windows(window, JoinWindows, where, "give window=within(...)")
         number = self._builder._new_name("KSTREAM-JOIN")
         stores = {f"{side}_store": f"{number}-{side}-store" for side in ("left", "right", "waiting")}
         return KStream(self._builder, self._then(StreamStreamJoinNode, name, other, window=window, **stores, **fields))
@@ -318,6 +319,8 @@ class KStream(Handle):
         where = self._where(what, name)
         if not callable(supplier):
             raise TopologyError(f"{where}: give a class, or a function that makes processors, not {supplier!r}")
+        if isinstance(stores, str | StoreBuilder):
+            raise TopologyError(f"{where}: stores={stores!r}: give a list of stores")
         fields = {
             "supplier": supplier,
             "connected": tuple(self._builder._store(store, where) for store in stores),

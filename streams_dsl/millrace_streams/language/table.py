@@ -201,6 +201,11 @@ class KTable(Handle):
 
     def suppress(self, suppressed: Suppressed, *, name: str | None = None) -> KTable:
         """Hold changes back: until their window closes, or for a time."""
+        where = self._where("suppress", name)
+        if not isinstance(suppressed, Suppressed):
+            raise TopologyError(
+                f"{where}: {suppressed!r}: give Suppressed.until_window_closes(), or until_time_limit(...)"
+            )
         fields = {
             "final": suppressed.final,
             "wait_ms": suppressed.wait_ms,
@@ -237,19 +242,25 @@ class KGroupedTable(Handle):
 
     def aggregate(
         self,
-        initializer: Function,
-        adder: Function,
-        subtractor: Function,
+        initializer: Function | None = None,
+        adder: Function | None = None,
+        subtractor: Function | None = None,
         *,
         value: Any = None,
         store: str | None = None,
         name: str | None = None,
+        **aggregates: Aggregate,
     ) -> KTable:
-        """A table of Python functions: ``adder(key, value, aggregate)`` and ``subtractor(key, value, aggregate)``."""
+        """A table of Python functions: ``adder(key, value, aggregate)`` and ``subtractor(key, value, aggregate)``.
+
+        Raises ``TopologyError`` for named aggregates: they can add, but not take away again.
+        """
         where = self._where("aggregate", name)
         takes = ("key", "value", "aggregate")
-        if isinstance(adder, Aggregate):
-            raise TopologyError(f"{where}: give functions: initializer, adder and subtractor")
+        if initializer is None or adder is None or subtractor is None or aggregates:
+            raise TopologyError(
+                f"{where}: rows of a table come and go: give initializer, adder and subtractor, or count()"
+            )
         return self._fold(
             exact_function(initializer, where),
             exact_function(adder, where, *takes),

@@ -117,7 +117,7 @@ def windowed_tables(x: Any, y: Any) -> None:
     counts = x.group_by_key().windowed_by(window).count(store="n")
     sums = y.group_by_key().windowed_by(window).reduce(add, store="s")
     counts.outer_join(sums, joined, store="both").to_stream().to("both")
-    sums.to_stream().left_join(counts, joined).to("looked up")
+    sums.to_stream().left_join(counts, joined).to("looked-up")
     slow = counts.suppress(Suppressed.until_time_limit(15))
     slow.join(sums.map_values(lambda value: None if value is None else value + 1), joined).to_stream().to("slow")
     late = x.group_by_key().windowed_by(sessions(4, grace=30)).count(store="sessions")

@@ -18,6 +18,7 @@ from millrace_streams import (
     TestRecord,
     TopologyError,
     TopologyTestDriver,
+    UnknownColumnError,
     UserFunctionError,
     batchwise,
     col,
@@ -98,11 +99,46 @@ def stream(b: StreamsBuilder, topic: str = "s", **types: Any) -> Any:
             lambda b: [b.add_state_store(key_value_store("st", **TYPES)) for _ in range(2)],
             "the store st was added already",
         ),
+        (lambda b: tumbling("1 hour"), "'1 hour' is no length of time: give a timedelta, or whole milliseconds"),
+        (
+            lambda b: stream(b).group_by_key().windowed_by(60_000),
+            "windowed_by after KSTREAM-SOURCE-0000000000: 60000 are no such windows: give tumbling",
+        ),
+        (
+            lambda b: stream(b).group_by_key().cogroup(lambda k, v, a: a).windowed_by("hour"),
+            "'hour' are no such windows: give tumbling",
+        ),
+        (
+            lambda b: stream(b).join(stream(b, "r"), both, window=60_000),
+            r"inner join after KSTREAM-SOURCE-0000000000: 60000 are no such windows: give window=within",
+        ),
+        (
+            lambda b: stream(b).group_by_key().windowed_by(sessions(5)).count(emit="last"),
+            "emit='last' goes with tumbling and hopping windows, and with none: leave it out",
+        ),
+        (lambda b: table(b).suppress("hour"), "'hour': give Suppressed.until_window_closes"),
+        (
+            lambda b: table(b).group_by("value").aggregate(n=count()),
+            "rows of a table come and go: give initializer, adder and subtractor, or count",
+        ),
+        (lambda b: stream(b).process(object, stores="st"), "stores='st': give a list of stores"),
+        (
+            lambda b: table(b).join(table(b, "r"), both, foreign_key=col("value"), foreign_key_type="long"),
+            "foreign_key_type= is of a function's foreign key: cast",
+        ),
     ],
 )
 def test_misuse_is_refused_where_it_is_written(build: Callable[[StreamsBuilder], Any], message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         build(StreamsBuilder())
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "a/b", "..", None, "x" * 250])
+def test_what_cannot_be_a_topic_is_refused(topic: Any) -> None:
+    builder = StreamsBuilder()
+    stream(builder).to(topic)
+    with pytest.raises(TopologyError, match=r"KSTREAM-SINK-0000000001: .* cannot be a topic's name: letters, digits"):
+        builder.build()
 
 
 @pytest.mark.parametrize(
@@ -197,6 +233,16 @@ def test_what_does_not_fit_together_is_refused_by_the_compiler(
     build(builder)
     with pytest.raises(TopologyError, match=message):
         compile_topology(builder.build(), {})
+
+
+def test_what_can_be_known_without_the_topics_is_refused_when_it_is_built() -> None:
+    declared, found = StreamsBuilder(), StreamsBuilder()
+    stream(declared).filter(col("amount") > 1).to("o")
+    with pytest.raises(UnknownColumnError, match="KSTREAM-FILTER-0000000001: no column amount in its input"):
+        declared.build()
+    # Of a typed topic nobody knows the columns yet.
+    found.stream("typed").filter(col("amount") > 1).to("o")
+    assert found.build().sources[0].topic == "typed"
 
 
 def failing(*arguments: Any) -> Any:

@@ -1,0 +1,51 @@
+"""Streams of single values are merged by what they hold, whatever their columns are called."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from millrace_streams import StreamsBuilder, TestRecord, TopologyTestDriver, col, tumbling
+
+LONGS = {"key": "string", "value": "long"}
+
+
+def merged(builder: StreamsBuilder) -> Any:
+    numbers = builder.stream("numbers", **LONGS)
+    counts = numbers.group_by_key().count().to_stream()
+    letters = builder.stream("words", key="string", value="string").select_key(word=col("value"))
+    lengths = letters.map_values(length=col("value").length().cast("bigint"))
+    return numbers, counts, lengths
+
+
+@pytest.mark.parametrize("counts_first", [False, True])
+@pytest.mark.parametrize("edges", [(0, 1, 2, 3, 4), (0, 3, 4), (0, 4)])
+def test_columns_of_other_names_are_merged(edges: tuple[int, ...], counts_first: bool) -> None:
+    builder = StreamsBuilder()
+    numbers, counts, lengths = merged(builder)
+    both = counts.merge(numbers) if counts_first else numbers.merge(counts)
+    both.merge(lengths).filter(col("count" if counts_first else "value") > 0).to("out")
+    driver = TopologyTestDriver(builder.build())
+    script = [
+        TestRecord("numbers", "a", 7, 0),
+        TestRecord("words", "k", "word", 1),
+        TestRecord("numbers", "a", 0, 2),
+        TestRecord("numbers", "b", 9, 3),
+    ]
+    for start, end in pairwise(edges):
+        driver.pipe_records(script[start:end])
+    found = [(record.key, record.value) for record in driver.read_records("out")]
+    assert sorted(found) == [("a", 1), ("a", 2), ("a", 7), ("b", 1), ("b", 9), ("word", 4)]
+
+
+def test_windows_are_merged_too() -> None:
+    builder = StreamsBuilder()
+    grouped = builder.stream("numbers", **LONGS).group_by_key().windowed_by(tumbling(10))
+    counts, sums = grouped.count(column="n"), grouped.reduce(lambda one, other: one + other)
+    counts.to_stream().merge(sums.to_stream()).to("out")
+    driver = TopologyTestDriver(builder.build())
+    driver.pipe_records([TestRecord("numbers", "a", 7, 0), TestRecord("numbers", "a", 5, 12)])
+    found = [(record.key.key, record.key.start, record.value) for record in driver.read_records("out")]
+    assert found == [("a", 0, 1), ("a", 0, 7), ("a", 10, 1), ("a", 10, 5)]
