@@ -61,6 +61,7 @@ from millrace_broker.tiering import check_tiered_topics, tiering_settings
 from millrace_broker.transactions import TransactionCoordinator, TransactionStatistics
 
 if TYPE_CHECKING:
+    from millrace_broker.cluster.controlling import ControllingStatistics
     from millrace_broker.cluster.member import Member
 
 _logger = logging.getLogger(__name__)
@@ -89,6 +90,8 @@ class BrokerStatistics:
     groups: GroupStatistics
     share_groups: ShareStatistics
     transactions: TransactionStatistics
+    controlling: ControllingStatistics | None = None
+    """None for a broker by itself."""
 
 
 class ServedPartition(NamedTuple):
@@ -457,6 +460,7 @@ class Broker:
             groups=self.groups.statistics(),
             share_groups=self.share_groups.statistics(),
             transactions=self.transactions.statistics(),
+            controlling=self.member.controlling.statistics() if self.is_clustered else None,
         )
 
 

@@ -15,6 +15,8 @@ from prometheus_client.registry import Collector
 
 from millrace.errors import EnvironmentProblemError
 from millrace_broker.broker import BrokerStatistics
+from millrace_broker.cluster.controlling import ControllingStatistics
+from millrace_broker.controller.statistics import ControllerStatistics
 from millrace_broker.log.tiered.manager import TieringStatistics
 from millrace_broker.purgatory import PurgatoryStatistics
 from millrace_broker.replicas import ReplicationStatistics
@@ -115,6 +117,8 @@ def metrics_of(found: BrokerStatistics) -> Iterator[Metric]:
     yield CounterMetricFamily("millrace_remote_reads_refused", "Reads refused: too many waited.", reads.refused)
     if found.tiering is not None:
         yield from _tiering(found.tiering)
+    if found.controlling is not None:
+        yield from _controlling(found.controlling)
 
 
 def _purgatories(found: Mapping[str, PurgatoryStatistics]) -> Iterator[Metric]:
@@ -139,6 +143,43 @@ def _replication(found: ReplicationStatistics) -> Iterator[Metric]:
     yield GaugeMetricFamily("millrace_under_min_isr", "Of these, with fewer than asked for.", found.under_min_isr)
     yield CounterMetricFamily("millrace_isr_shrinks", "Replicas dropped from an ISR.", found.isr_shrinks)
     yield CounterMetricFamily("millrace_isr_expands", "Replicas added to an ISR.", found.isr_expands)
+
+
+def _controlling(found: ControllingStatistics) -> Iterator[Metric]:
+    cluster, events = found.cluster, found.events
+    yield GaugeMetricFamily("millrace_active_controllers", "1 where the controller is.", int(cluster is not None))
+    yield GaugeMetricFamily("millrace_controller_queue", "Events that it has to handle.", found.events_waiting)
+    yield GaugeMetricFamily("millrace_controller_requests", "Requests to brokers, unsent.", found.requests_waiting)
+    yield _by("millrace_controller_state", "What it does.", "event", {events.current: 1} if events.current else {})
+    yield CounterMetricFamily("millrace_controller_queue_seconds", "How long events waited.", events.waited_s)
+    for name, text, numbers in (
+        ("millrace_controller_events", "Events that were handled.", events.handled),
+        ("millrace_controller_event_seconds", "How long that took.", events.seconds),
+    ):
+        counted = CounterMetricFamily(name, text, labels=["event"])
+        for event, number in numbers.items():
+            counted.add_metric([event], number)
+        yield counted
+    if cluster is not None:
+        yield from _cluster(cluster)
+
+
+def _cluster(found: ControllerStatistics) -> Iterator[Metric]:
+    """What only the controller knows."""
+    yield GaugeMetricFamily("millrace_cluster_brokers", "Brokers that are alive.", found.brokers)
+    yield GaugeMetricFamily("millrace_cluster_topics", "Topics.", found.topics)
+    yield GaugeMetricFamily("millrace_cluster_partitions", "Partitions.", found.partitions)
+    yield GaugeMetricFamily("millrace_offline_partitions", "Partitions without a leader.", found.offline_partitions)
+    yield GaugeMetricFamily(
+        "millrace_preferred_replica_imbalance", "Partitions not led by the preferred.", found.not_led_by_preferred
+    )
+    yield GaugeMetricFamily("millrace_reassigned_partitions", "Partitions on the move.", found.reassigned_partitions)
+    yield GaugeMetricFamily("millrace_topics_to_delete", "Topics that are being deleted.", found.topics_to_delete)
+    yield GaugeMetricFamily(
+        "millrace_topics_ineligible_to_delete", "Of these, that wait.", found.topics_ineligible_for_deletion
+    )
+    yield CounterMetricFamily("millrace_leader_elections", "Leaders elected.", found.elections)
+    yield CounterMetricFamily("millrace_unclean_elections", "Of these, not in sync.", found.unclean_elections)
 
 
 def _tiering(found: TieringStatistics) -> Iterator[Metric]:

@@ -17,13 +17,14 @@ from millrace_broker.embedded import EmbeddedBroker
 from .broker_cluster import Cluster
 from .frame_calls import eventually
 from .test_broker_directories import BreakingFiles
+from .test_broker_metrics import samples
 from .zookeeper_server import ZooKeeperServer
 
 
 @pytest.fixture(scope="module")
 def cluster(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Brokers 1, 2 and 3, which tests leave as they were."""
-    with Cluster(zookeeper_server, tmp_path_factory.mktemp("cluster")) as cluster:
+    with Cluster(zookeeper_server, tmp_path_factory.mktemp("cluster"), metrics_port="0") as cluster:
         cluster.start(1, 2, 3)
         yield cluster
 
@@ -155,6 +156,19 @@ def test_a_broker_that_stops_has_others_lead_first_and_comes_back(cluster: Clust
     cluster.admin.elect_leaders()
     eventually(lambda: cluster.leader(topic) == 2)
     assert cluster.end_offset(topic) == 20
+
+
+def test_metrics_say_where_the_controller_is_and_what_it_knows(cluster: Cluster, topic: str) -> None:
+    cluster.admin.create_topic(topic, assignment={0: [1, 2]})
+    found = {broker_id: samples(broker) for broker_id, broker in cluster.brokers.items()}
+    active = [each for each, numbers in found.items() if numbers[("millrace_active_controllers",)]]
+    assert active == [cluster.controller]
+    assert [each for each, numbers in found.items() if ("millrace_offline_partitions",) in numbers] == active
+    numbers = found[active[0]]
+    assert numbers[("millrace_offline_partitions",)] == 0
+    assert numbers[("millrace_cluster_brokers",)] == 3
+    assert numbers[("millrace_controller_events_total", "topics")] > 0
+    assert numbers[("millrace_controller_event_seconds_total", "topics")] > 0
 
 
 @pytest.mark.parametrize("how", ["by request", "as configured"])

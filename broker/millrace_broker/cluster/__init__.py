@@ -6,6 +6,7 @@
 * ``controlling`` this broker's controller, run: ``controller`` decides, what it wants is done here
 * ``controller_store`` ... of ZooKeeper
 * ``request_queues``, ``deliveries`` ... of the brokers, each told in order
+* ``event_times`` how long that takes
 * ``administration`` what people ask the controller for
 * ``tool_requests`` what tools ask it for, by nodes
 * ``deployment``  topics made, grown and deleted by way of the controller

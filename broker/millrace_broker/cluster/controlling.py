@@ -33,12 +33,14 @@ from millrace.coordination import (
 from millrace.coordination.nodes import BrokerNode
 from millrace.errors import MillraceError, NotControllerError, StorageError
 from millrace_broker.cluster.controller_store import ControllerStore, StoreCall
+from millrace_broker.cluster.event_times import EventStatistics, EventTimes
 from millrace_broker.cluster.request_queues import Deliver, RequestQueues
 from millrace_broker.cluster.tool_requests import ToolRequests
 from millrace_broker.cluster.wire import Answers
 from millrace_broker.controller import Controller, ControllerMovedError, LiveBroker, Steps
 from millrace_broker.controller.effects import ReadBrokers, SendRequests
 from millrace_broker.controller.requests import BrokerRequest, LeaderAndIsrRequest, StopReplicaRequest
+from millrace_broker.controller.statistics import ControllerStatistics, statistics_of
 
 _logger = logging.getLogger(__name__)
 
@@ -63,8 +65,19 @@ class Administer(Protocol):
 class _Event:
     name: str
     steps: Callable[[Controller], _Steps[Any]]
+    put_s: float
     result: asyncio.Future[Any] | None = None
     store: ControllerStore | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllingStatistics:
+    """What this broker does as the controller. ``cluster`` is None where another one is it."""
+
+    cluster: ControllerStatistics | None
+    events: EventStatistics
+    events_waiting: int
+    requests_waiting: int
 
 
 class Controlling:
@@ -94,6 +107,7 @@ class Controlling:
         self._waiting: Final[set[str]] = set()
         self._tools: Final = ToolRequests()
         self._store: ControllerStore | None = None
+        self._times: Final = EventTimes()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -105,6 +119,15 @@ class Controlling:
     def epoch(self) -> int:
         """The controller epoch, if it is."""
         return self._controller.context.epoch
+
+    def statistics(self) -> ControllingStatistics:
+        """The present numbers."""
+        return ControllingStatistics(
+            cluster=statistics_of(self._controller.context) if self.is_active else None,
+            events=self._times.statistics(),
+            events_waiting=self._events.qsize(),
+            requests_waiting=self._queues.waiting,
+        )
 
     # --- life ------------------------------------------------------------------------------------------------
 
@@ -165,14 +188,14 @@ class Controlling:
         if not self.is_active:
             raise NotControllerError(f"broker {self._config.broker_id} is not the controller: fetch the metadata anew")
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._events.put_nowait(_Event(name, steps, result, self._store))
+        self._events.put_nowait(_Event(name, steps, _now_s(), result, self._store))
         return await result
 
     def _put(self, name: str, steps: Callable[[Controller], _Steps[Any]]) -> None:
         """Put an event in the queue; one that only says that something changed, once."""
         if name not in self._waiting:
             self._waiting.add(name)
-            self._events.put_nowait(_Event(name, steps, None, self._store))
+            self._events.put_nowait(_Event(name, steps, _now_s(), None, self._store))
 
     def _told(self, session: Coordination, change: Callable[[WatchEvent], None], event: WatchEvent) -> None:
         if self._store is not None and self._store.session is session:
@@ -216,7 +239,7 @@ class Controlling:
                 self._put_answer("failed", lambda each: each.replicas_failed(broker_id, failed))
 
     def _put_answer(self, name: str, steps: Callable[[Controller], Steps[Any]]) -> None:
-        self._events.put_nowait(_Event(f"{name}-answer", steps, None, self._store))
+        self._events.put_nowait(_Event(f"{name}-answer", steps, _now_s(), None, self._store))
 
     async def _balance(self) -> None:
         await asyncio.sleep(_FIRST_BALANCE_S)
@@ -236,11 +259,15 @@ class Controlling:
             if store is None or event.store is not store:
                 self._refuse(event)
                 continue
+            began_s = _now_s()
+            self._times.begins(event.name, began_s - event.put_s)
             try:
                 await self._handle(event, store)
             except asyncio.CancelledError:
                 self._refuse(event)
                 raise
+            finally:
+                self._times.ends(_now_s() - began_s)
 
     async def _handle(self, event: _Event, store: ControllerStore) -> None:
         was_active = self.is_active
@@ -334,6 +361,10 @@ class Controlling:
     def _refuse_waiting(self) -> None:
         while not self._events.empty():
             self._refuse(self._events.get_nowait())
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _answer(future: asyncio.Future[Any], value: Any) -> None:

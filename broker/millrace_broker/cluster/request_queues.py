@@ -72,6 +72,11 @@ class RequestQueues:
                 if queue is not None and request.broker_epoch == queue.epoch:
                     queue.requests.put_nowait(request)
 
+    @property
+    def waiting(self) -> int:
+        """How many requests no broker has been sent yet."""
+        return sum(queue.requests.qsize() for queue in self._queues.values())
+
     def clear(self) -> None:
         """Drop everything: this is the controller no more."""
         self.keep({})

@@ -6,6 +6,7 @@
 * ``context``, ``model``         what the controller believes
 * ``partition_states``, ``replica_states``, ``elections``
 * ``deletion``, ``reassignment``, ``isr_changes``, ``balancing``
+* ``statistics``                 the numbers
 * ``assignment``                 which brokers get the replicas of new partitions
 """
 

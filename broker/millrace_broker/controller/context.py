@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from millrace_broker.controller.model import (
     Leadership,
@@ -20,11 +21,20 @@ from millrace_broker.controller.model import (
 )
 
 
-class ControllerContext:
-    """The cluster as one controller knows it, in its controller epoch."""
+@dataclass(slots=True)
+class ElectionCounts:
+    """How many leaders a broker has elected as the controller; of these, those that were not in sync."""
 
-    def __init__(self, broker_id: int) -> None:
+    held: int = 0
+    unclean: int = 0
+
+
+class ControllerContext:
+    """The cluster as one controller knows it, in its controller epoch. ``elections`` are counted beyond that."""
+
+    def __init__(self, broker_id: int, elections: ElectionCounts | None = None) -> None:
         self.broker_id = broker_id
+        self.elections = elections or ElectionCounts()
         self.epoch = 0
         self.brokers: dict[int, LiveBroker] = {}
         self.shutting_down: set[int] = set()

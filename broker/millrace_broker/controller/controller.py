@@ -17,7 +17,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace_broker.controller.balancing import to_be_balanced
-from millrace_broker.controller.context import ControllerContext
+from millrace_broker.controller.context import ControllerContext, ElectionCounts
 from millrace_broker.controller.deletion import (
     delete_topics,
     make_eligible,
@@ -58,12 +58,13 @@ class Controller:
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
-        self.context = ControllerContext(broker_id)
+        self._elections = ElectionCounts()
+        self.context = ControllerContext(broker_id, self._elections)
         self.is_active = False
 
     def resign(self) -> None:
         """Another one is the controller, or the session with ZooKeeper is over: forget everything."""
-        self.context = ControllerContext(self.broker_id)
+        self.context = ControllerContext(self.broker_id, self._elections)
         self.is_active = False
 
     def elect(self) -> Steps[bool]:

@@ -136,6 +136,8 @@ def _elect(
         for partition, version in written.items():
             elected, leadership = chosen[partition]
             context.leadership[partition] = replace(leadership, partition_epoch=version)
+            context.elections.held += 1
+            context.elections.unclean += elected.leader not in known[partition].isr
             batch.tell_replicas(elected.receivers, partition, is_new=False)
         remaining = [each for each in chosen if each not in written]
     return failures

@@ -26,6 +26,7 @@ from millrace_broker.controller.model import (
 )
 from millrace_broker.controller.partition_states import change_partitions
 from millrace_broker.controller.replica_states import change_replicas
+from millrace_broker.controller.statistics import statistics_of
 
 from .world import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest, World, tp
 
@@ -348,3 +349,25 @@ def test_a_partition_whose_disk_has_failed_is_led_elsewhere_until_its_broker_is_
     world.settle()
     world.catch_up("t-0")
     assert sorted(world.led("t-0")[2]) == [1, 2]
+
+
+def test_what_the_controller_counts() -> None:
+    world = started(1, 2, 3)
+    world.create("t", (1, 2), (2, 3), (3, 1))
+    counted = statistics_of(controller_of(world).context)
+    assert (counted.brokers, counted.topics, counted.partitions) == (3, 1, 3)
+    assert (counted.offline_partitions, counted.not_led_by_preferred, counted.elections) == (0, 0, 0)
+    world.stop(2)  # t-1 is led by 3
+    world.stop(3)  # and now by nobody, t-2 by 1
+    counted = statistics_of(controller_of(world).context)
+    assert (counted.offline_partitions, counted.not_led_by_preferred) == (1, 2)
+    assert (counted.elections, counted.unclean_elections) == (2, 0)
+    world.unclean = {"t"}
+    world.start(2)
+    counted = statistics_of(controller_of(world).context)
+    assert (counted.offline_partitions, counted.elections, counted.unclean_elections) == (0, 3, 1)
+    world.delete("t")
+    counted = statistics_of(controller_of(world).context)
+    assert (counted.topics_to_delete, counted.topics_ineligible_for_deletion) == (1, 1)
+    world.elect(2)
+    assert statistics_of(controller_of(world).context).elections == 0, "they are the other broker's"
