@@ -16,6 +16,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -186,7 +187,7 @@ def _is_sorted(numbers: Rows) -> bool:
 def _never_back(order: Rows, begins: Rows) -> Rows:
     """The largest order so far, in each partition by itself."""
     result = order.copy()
-    for start, end in zip(begins, [*begins[1:], len(order)], strict=True):
+    for start, end in pairwise([*begins, len(order)]):
         np.maximum.accumulate(order[start:end], out=result[start:end])
     return result
 

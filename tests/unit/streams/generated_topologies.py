@@ -97,6 +97,7 @@ class Pool:
     streams: list[Any]
     tables: list[Any] = field(default_factory=list)
     keeps_last: bool = False
+    timeless: bool = False
 
 
 def windowed(windows: Any) -> Callable[[Any], Any]:
@@ -140,11 +141,18 @@ TABLES: dict[str, Callable[[Any], Any]] = {
 KINDS = ("join", "left_join", "outer_join")
 
 
-def topology_at_random(builder: StreamsBuilder, choose: Choose, prefix: str = "") -> None:
-    """Add a topology of some operators to ``builder``; ``prefix`` begins the names of its topics and stores."""
+OF_TIME = ("tumbling", "sliding", "sessions", "finals")
+"""What depends on stream time, which is that of a task: with several partitions another than with one."""
+
+
+def topology_at_random(builder: StreamsBuilder, choose: Choose, prefix: str = "", *, timeless: bool = False) -> None:
+    """Add a topology of some operators to ``builder``; ``prefix`` begins the names of its topics and stores.
+
+    With ``timeless`` nothing depends on stream time.
+    """
     streams = [builder.stream(f"{prefix}{topic}", **TYPES) for topic in TOPICS[:2]]
     everywhere = builder.global_table(f"{prefix}{TOPICS[2]}", **TYPES)
-    pool = Pool(streams)
+    pool = Pool(streams, timeless=timeless)
     for _ in range(choose(range(2, 7))):
         _grow(pool, everywhere, choose, prefix)
     ends = [*pool.streams[2:], *(table.to_stream() for table in pool.tables)]
@@ -159,14 +167,16 @@ def _grow(pool: Pool, everywhere: Any, choose: Choose, prefix: str) -> None:
         what = "to table"
     match what:
         case "stream":
-            pool.streams.append(STREAMS[choose(sorted(STREAMS))](stream))
+            pool.streams.append(STREAMS[choose(sorted(set(STREAMS) - set(OF_TIME if pool.timeless else ())))](stream))
         case "to table":
             pool.tables.append(TABLES_OF_STREAMS[choose(sorted(TABLES_OF_STREAMS))](stream))
         case "table":
             pool.tables.append(TABLES[choose(sorted(TABLES))](choose(pool.tables)))
         case "pairs":
             join = getattr(stream, choose(KINDS))
-            pool.streams.append(join(other, choose(JOINERS), window=within(choose([0, 3, 8]), grace=3)))
+            pool.streams.append(
+                join(other, choose(JOINERS), window=within(1000 if pool.timeless else choose([0, 3, 8]), grace=3))
+            )
         case "look up":
             pool.streams.append(getattr(stream, choose(KINDS[:2]))(choose(pool.tables), choose(JOINERS)))
         case "tables":

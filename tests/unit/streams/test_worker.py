@@ -115,6 +115,18 @@ def asked(stream: Any, other: Any) -> None:
     left.join(right, lambda one, two: one * 100 + two).to_delta("by key")
 
 
+def test_a_piece_of_which_nothing_is_left_where_it_is_read_is_nothing() -> None:
+    def build(stream: Any, other: Any) -> None:
+        large = stream.filter(lambda value: value > 5)
+        large.to_delta("large")
+        large.map_values(lambda value: -value).merge(other).to_delta("both")
+
+    cut = stages(build)
+    for batches in ([[(0, ("a", 1, 0))]], [[(0, ("a", 1, 0)), (0, ("a", 6, 1))], [(0, ("a", 2, 2))]]):
+        found = {name: frame.height for name, frame in streamed(cut, batches).items()}
+        assert found == dict.fromkeys(["large", "both"], len(batches) - 1)
+
+
 records = st.tuples(st.sampled_from(["a", "b", "c", None]), st.none() | st.integers(0, 5), st.integers(0, 60))
 scripts = st.lists(st.tuples(st.integers(0, 1), records), min_size=2, max_size=20)
 Script = list[tuple[int, tuple[Any, ...]]]
