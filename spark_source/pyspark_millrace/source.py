@@ -58,18 +58,28 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
             self._parsed = parse_options(self._values)
         return self._parsed
 
+    @property
+    def _rows_schema(self) -> str | None:
+        """The DDL of what comes out where that is not records."""
+        from pyspark_millrace.options.source import REFERENCE_DDL
+
+        return REFERENCE_DDL if self._options.by_reference else self._options.transform_schema
+
     def schema(self) -> StructType | str:
         """Ask the broker what the topics hold, unless a transformation says what comes out."""
-        if self._options.transform_schema is not None:
-            return self._options.transform_schema
+        if self._rows_schema is not None:
+            return self._rows_schema
         return self._layout().spark_schema()
 
     def reader(self, schema: StructType) -> BatchReader:
         """The batch reader. It takes filters only where Spark offers them, elsewhere to have them is an error; and only
         if told that the DataFrame is used once, since Spark keeps what was pushed for all of its later uses.
         """
+        from millrace.errors import UsageError
         from pyspark_millrace.batch import BatchReader, FilteringBatchReader, spark_offers_filters
 
+        if self._options.by_reference:
+            raise UsageError("byReference=true: a batch is read by its own tasks; leave it out, or use readStream")
         layout = self._filtered(self._layout(schema))
         pushes = self._options.push_filters and spark_offers_filters()
         kind = FilteringBatchReader if pushes else BatchReader
@@ -141,7 +151,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
 
         topics = self._resolved()
         options = self._options
-        if asked is not None and options.transform_schema is None and not options.columns:
+        if asked is not None and self._rows_schema is None and not options.columns:
             return layout_of_user_schema(topics.schema, asked, topics=topics.description, decoding=self._decoding)
         if not options.columns:
             return default_layout(
@@ -151,7 +161,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
                 decoding=self._decoding,
             )
         layout = named_layout(topics.schema, options.columns, topics=topics.description, decoding=self._decoding)
-        if asked is not None and options.transform_schema is None and asked != layout.spark_schema():
+        if asked is not None and self._rows_schema is None and asked != layout.spark_schema():
             raise UsageError(
                 f"schema {asked.simpleString()} and columns={','.join(options.columns)} contradict each other: give one"
             )

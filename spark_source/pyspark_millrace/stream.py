@@ -35,6 +35,7 @@ from pyspark_millrace.origin import Origin, with_origin
 from pyspark_millrace.planning.backlog import Backlog
 from pyspark_millrace.planning.offsets import LossReport, StreamOffsets, losses_between, ranges_between, truncated
 from pyspark_millrace.planning.splits import STREAM_SIZING
+from pyspark_millrace.reading.references import plan_references, references
 from pyspark_millrace.reading.tasks import plan_tasks, read_task
 
 if TYPE_CHECKING:
@@ -158,9 +159,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """Cut a micro-batch into tasks, the same records whenever it is planned."""
         ranges = ranges_between(StreamOffsets.from_json(start), StreamOffsets.from_json(end))
         cluster = self._connected()
-        return plan_tasks(
-            cluster, ranges, cluster.schemas(self._topics), self._options, STREAM_SIZING, self._layout.row_filter
-        )
+        schemas = cluster.schemas(self._topics)
+        if self._options.by_reference:
+            return plan_references(cluster, ranges, schemas, self._options, self._layout)
+        return plan_tasks(cluster, ranges, schemas, self._options, STREAM_SIZING, self._layout.row_filter)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Tell the group of ``group.id`` how far the query is, for its lag to be seen.
@@ -242,6 +244,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task."""
+        if self._options.by_reference:
+            return references(partition, self._layout)
         return read_task(partition, self._layout, self._options)
 
 

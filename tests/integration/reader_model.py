@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from millrace.clients import Producer
 from pyspark_millrace import DefaultSource
+from pyspark_millrace.reading.references import read_reference
 
 START_MS = 1_700_000_000_000
 
@@ -74,10 +75,23 @@ def rows_of(reader, tasks):
     # The reader that plans stays in its process; tasks have one that never planned.
     unused = pickle.dumps(type(reader)(reader._options, reader._topics, reader._layout))
     for task in tasks:
-        for batch in pickle.loads(unused).read(pickle.loads(pickle.dumps(task))):
-            columns = [batch.column(name).to_pylist() for name in ("value", "partition", "offset")]
-            rows += zip(*columns, strict=True)
+        for given in pickle.loads(unused).read(pickle.loads(pickle.dumps(task))):
+            for batch in resolved(given, reader._options):
+                columns = [batch.column(name).to_pylist() for name in ("value", "partition", "offset")]
+                rows += zip(*columns, strict=True)
     return rows
+
+
+def resolved(batch, options):
+    """The batch, or what its references are to."""
+    if "reference" not in batch.schema.names:
+        yield batch
+        return
+    for place in batch.to_pylist():
+        for read in read_reference(place["reference"], options):
+            assert set(read.column("partition").to_pylist()) == {place["partition"]}
+            assert read.column("offset")[0].as_py() >= place["offset"]
+            yield read
 
 
 def stream(model, options):

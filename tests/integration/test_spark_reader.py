@@ -5,6 +5,7 @@ has to be shown to call the readers (``test_spark_batch``, ``test_spark_streamin
 """
 
 import json
+import pickle
 import time
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from millrace.clients import Producer
-from millrace.errors import BrokerUnavailableError, OffsetsLostError
+from millrace.errors import BrokerUnavailableError, OffsetsLostError, UsageError
 
 from .reader_model import batches, checkpointed, rows_of, source, stream
 
@@ -55,6 +56,7 @@ def test_any_range_by_any_splits_and_path_gives_the_rows_of_the_range(filled, da
 def test_a_stream_of_any_limits_restarts_and_appends_gives_every_row_once(new_model, data, options):
     model = new_model(data.draw(st.integers(1, PARTITIONS), "partitions"))
     options["startingOffsets"] = data.draw(st.sampled_from(["earliest", "latest"]))
+    options["byReference"] = data.draw(st.sampled_from(["false", "true"]))
     for partition in model.rows:
         model.append(partition, data.draw(st.integers(0, 120), f"rows at the start of {partition}"))
     began = {
@@ -99,6 +101,27 @@ def test_a_stream_of_any_limits_restarts_and_appends_gives_every_row_once(new_mo
 def grow(model, data):
     for partition in model.rows:
         model.append(partition, data.draw(st.integers(0, 40), f"more rows of {partition}"))
+
+
+def test_references_are_one_task_and_carry_no_options(new_model):
+    model = new_model(2)
+    for partition in model.rows:
+        model.append(partition, 200)
+    options = {"startingOffsets": "earliest", "byReference": "true", "kafka.client.id": "hunter2"}
+    reader = stream(model, options)
+    start = reader.initialOffset()
+    [task] = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    [batch] = reader.read(task)
+    assert batch.column("partition").to_pylist() == [0, 1]
+    assert batch.column("topic").to_pylist() == [model.name] * 2
+    assert not any(b"hunter2" in reference for reference in batch.column("reference").to_pylist())
+    assert b"hunter2" not in pickle.dumps(task)
+
+
+def test_a_batch_is_not_read_by_reference(filled):
+    found, schema = source(filled, byReference="true")
+    with pytest.raises(UsageError, match="a batch is read by its own tasks"):
+        found.reader(schema)
 
 
 def test_a_small_partition_is_not_starved_by_a_large_one(new_model):

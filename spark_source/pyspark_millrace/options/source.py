@@ -33,6 +33,10 @@ DEFAULT_ROWS_PER_BATCH: Final = 50_000
 """Most rows of an Arrow batch handed to Spark; docs/design/0006-spark-source.md has the measurement."""
 
 
+REFERENCE_DDL: Final = "topic STRING, partition INT, offset BIGINT, reference BINARY"
+"""What ``byReference`` gives for each split: whose it is, the first offset asked for, and the reference itself."""
+
+
 class DirectReads(StrEnum):
     """Whether tasks read segment files themselves."""
 
@@ -125,6 +129,7 @@ class SourceOptions:
     rows_per_batch: int
     transform: str | None = field(repr=False)
     transform_schema: str | None
+    by_reference: bool = False
     group_id: str | None = None
     group_id_prefix: str | None = None
     decode: DecodeOptions | None = None
@@ -189,6 +194,7 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
         rows_per_batch=given.whole_number("maxRecordsPerBatch") or DEFAULT_ROWS_PER_BATCH,
         transform=given.text("transform"),
         transform_schema=given.text("transformSchema"),
+        by_reference=given.flag("byReference", default=False),
         group_id=_group_id(given),
         group_id_prefix=_group_id_prefix(given),
         max_bytes_per_second=given.whole_number("maxBytesPerSecond"),
@@ -211,8 +217,9 @@ _OPTIONS: Final = (
     "maxBytesPerSecond", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
     "maxBytesPerTrigger", "minOffsetsPerTrigger", "minBytesPerTrigger", "maxTriggerDelay", "minPartitions",
     "maxRecordsPerPartition", "splitBytes", "columns", "filter", "pushFilters", "includeHeaders", "includeMetadata",
-    "directReads", "maxRecordsPerBatch", "transform", "transformSchema", "isolation.level", "kafka.isolation.level",
-    "group.id", "kafka.group.id", "groupIdPrefix", "streamEndingOffsets", *DECODE_OPTIONS,
+    "directReads", "maxRecordsPerBatch", "transform", "transformSchema", "byReference",
+    "isolation.level", "kafka.isolation.level", "group.id", "kafka.group.id", "groupIdPrefix", "streamEndingOffsets",
+    *DECODE_OPTIONS,
 )  # fmt: skip
 """Every supported option by its name as documented; client settings come as ``kafka.<name>`` besides."""
 
@@ -331,6 +338,8 @@ def _check_together(options: SourceOptions, given: GivenOptions) -> None:
         raise UsageError("columns and includeHeaders contradict each other: name headers in columns")
     if (options.transform is None) != (options.transform_schema is None):
         raise UsageError("transform and transformSchema go together: a pickled function and the DDL of what it yields")
+    if options.by_reference and options.transform is not None:
+        raise UsageError("byReference=true and transform contradict each other: who reads the reference transforms")
 
 
 def _position(texts: Mapping[str, str], side: str, *, edges: tuple[Edge, ...], default: Edge) -> Position:

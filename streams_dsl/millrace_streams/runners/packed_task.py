@@ -6,8 +6,9 @@ of every micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from pyspark.sql import Row
@@ -16,6 +17,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from millrace_streams.graph.store_names import PAGES, state_name
 from millrace_streams.runners.packing import OUT, Packed
+from millrace_streams.runners.references import ReferredSource, resolved
 from millrace_streams.runners.state import kept_rows, save, store_over
 from millrace_streams.runners.worker import Program, total_dropped
 from millrace_streams.state.pages import Page
@@ -31,9 +33,15 @@ _PAGE: Final = StructType(
 class PackedTask(StatefulProcessor):  # type: ignore[misc]
     """Runs a stage. A micro-batch makes one call of each bucket that has rows."""
 
-    def __init__(self, program: Program, limits: Limits = LIMITS) -> None:
-        """Carry ``program`` to the worker; ``limits`` are those of its stores' logs and pages."""
+    def __init__(
+        self, program: Program, limits: Limits = LIMITS, sources: Mapping[str, ReferredSource] | None = None
+    ) -> None:
+        """Carry ``program`` to the worker; ``limits`` are those of its stores' logs and pages.
+
+        ``sources`` are those that it reads itself, by the node whose rows they give.
+        """
         self._program = program
+        self._sources = dict(sources or {})
         self._limits = limits
         self._states: dict[str, SparkVariables] = {}
 
@@ -49,8 +57,8 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Run a bucket's part of a micro-batch. Argument names are Spark's: it passes them by keyword."""
         own: list[Packed] = []
-        for row in rows:
-            packed = Packed(*(row[name] for name in Packed._fields))
+        given = (Packed(*(row[name] for name in Packed._fields)) for row in rows)
+        for packed in chain.from_iterable(resolved(each, self._sources) for each in given):
             if packed.stage == self._program.stage.number:
                 own.append(packed)
             else:

@@ -3,8 +3,9 @@
 Spark hands rows to Python one by one where state is kept, which no vectorised step survives. So records of one bucket
 travel as one row: ``stage`` (the one that is to take them), ``bucket``, ``target`` (the node whose rows they are),
 ``sequence`` (the first record's offset), ``rows``, ``records`` (how many were read for it), ``dropped``, and
-``payload``, an Arrow IPC stream. What leaves the topology has ``stage`` -1, ``target`` is then the sink's node; a row
-without a target carries ``records`` and ``dropped`` alone. Stages pass on what is not theirs.
+``payload``, an Arrow IPC stream; or, ``by_reference``, what the task reads these records with. What leaves the topology
+has ``stage`` -1, ``target`` is then the sink's node; a row without a target carries ``records`` and ``dropped`` alone.
+Stages pass on what is not theirs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from millrace_streams.steps.chunks import unpack_frame
 from millrace_streams.steps.evaluation import to_arrow
 
 PACKED_DDL: Final = (
-    "stage INT, bucket INT, target STRING, sequence BIGINT, rows BIGINT, records BIGINT, dropped BIGINT, payload BINARY"
+    "stage INT, bucket INT, target STRING, sequence BIGINT, rows BIGINT, records BIGINT, dropped BIGINT, "
+    "payload BINARY, by_reference BOOLEAN"
 )
 PACKED: Final = pa.schema(
     [
@@ -33,6 +35,7 @@ PACKED: Final = pa.schema(
         ("records", pa.int64()),
         ("dropped", pa.int64()),
         ("payload", pa.binary()),
+        ("by_reference", pa.bool_()),
     ]
 )
 OUT: Final = -1
@@ -54,6 +57,7 @@ class Packed(NamedTuple):
     records: int = 0
     dropped: int = 0
     payload: bytes = b""
+    by_reference: bool = False
 
 
 def to_batches(rows: Iterable[Packed]) -> Iterator[pa.RecordBatch]:

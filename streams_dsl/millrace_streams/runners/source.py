@@ -1,9 +1,11 @@
 """Where a Spark runner's records come from: topics through ``format("millrace")``, or any DataFrame.
 
 From a topic, columns are pushed down by the option ``columns`` and the reader's part of the plan runs inside the
-source's own ``read()``, by the option ``transform``: only packed rows cross into the JVM. A DataFrame given instead
-must have the plan's columns, ``__offset`` (a long that gives the order of records within a partition) and, unless the
-topology takes event time from a column, ``__timestamp``; without ``__partition`` all records are of one partition.
+source's own ``read()``, by the option ``transform``: only packed rows cross into the JVM. In a stream not even these
+do where records stay in their partition: its task is told what to read, and reads it (``references``). A DataFrame
+given instead must have the plan's columns, ``__offset`` (a long that gives the order of records within a partition)
+and, unless the topology takes event time from a column, ``__timestamp``; without ``__partition`` all records are of one
+partition.
 """
 
 from __future__ import annotations
@@ -21,9 +23,12 @@ from millrace_streams.errors import TopologyError
 from millrace_streams.graph import SourceNode, Topology
 from millrace_streams.layout import OPAQUE_SHAPE, TopicShape
 from millrace_streams.runners.packing import PACKED_DDL, ROWS_PER_PAYLOAD
+from millrace_streams.runners.references import ReferredSource, may_refer, packed_references
 from millrace_streams.runners.worker import Program, SourceRun
 from millrace_streams.steps.batch import OFFSET, PARTITION, SEQUENCE, TIMESTAMP
 from millrace_streams.steps.reader import Reader
+from pyspark_millrace.options.source import parse_options
+from pyspark_millrace.transform import encode_transform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,22 +136,45 @@ class Job:
         ``defaults`` are source options that the caller may override.
         """
         found = []
-        for reader, prologue in zip(self.plan.readers, self.stages.prologues, strict=True):
-            frame = self._packed(spark, reader, prologue, streaming=streaming, defaults=defaults)
+        for reader, prologue in self._sources:
+            if reader.source.topic in self.inputs.frames:
+                frame = self._of_frame(reader, prologue, streaming=streaming)
+            elif streaming and self._refers(reader, prologue, spark):
+                options = self._options(reader, defaults) | {"byReference": "true"}
+                frame = packed_references(_load(spark.readStream, options), prologue)
+            else:
+                run = encode_transform(self._run(reader, prologue))
+                options = self._options(reader, defaults) | {"transform": run, "transformSchema": PACKED_DDL}
+                frame = _load(spark.readStream if streaming else spark.read, options)
             found.append((min((send.stage for send in prologue.sends), default=-1), frame))
         return found
 
-    def _packed(
-        self,
-        spark: SparkSession,
-        reader: SourceReader,
-        prologue: Stage,
-        *,
-        streaming: bool,
-        defaults: Mapping[str, str],
-    ) -> DataFrame:
+    def referred(self, spark: SparkSession, stage: int, defaults: Mapping[str, str]) -> dict[str, ReferredSource]:
+        """The sources that the tasks of a stage read themselves in a stream, by the node whose rows they give."""
+        found = {}
+        for reader, prologue in self._sources:
+            if self._refers(reader, prologue, spark) and prologue.sends[0].stage == stage:
+                options = parse_options(self._options(reader, defaults))
+                found[prologue.sends[0].node] = ReferredSource(self._run(reader, prologue), options)
+        return found
+
+    def _refers(self, reader: SourceReader, prologue: Stage, spark: SparkSession) -> bool:
+        """Whether tasks read a source's splits themselves.
+
+        With fewer buckets than cores the source's own tasks, of which several share a partition, are worth what the
+        crossing costs if they have more to do than to read.
+        """
+        if reader.source.topic in self.inputs.frames or reader.source.broadcast or not may_refer(prologue):
+            return False
+        return not reader.operators or self.buckets >= spark.sparkContext.defaultParallelism
+
+    @property
+    def _sources(self) -> list[tuple[SourceReader, Stage]]:
+        return list(zip(self.plan.readers, self.stages.prologues, strict=True))
+
+    def _run(self, reader: SourceReader, prologue: Stage) -> SourceRun:
         topic = reader.source.topic
-        run = SourceRun(
+        return SourceRun(
             reader=Reader(reader.source, reader.layout, reader.operators),
             program=self._program(prologue),
             lane=[each.source.topic for each in self.plan.readers[: self.plan.readers.index(reader)]].count(topic),
@@ -154,29 +182,27 @@ class Job:
                 send.stage: self._buckets_of(reader, send.stage) for send in prologue.sends if send.way == "all"
             },
         )
-        if topic in self.inputs.frames:
-            given = self.inputs.frames[topic]
-            frame = _with_metadata(given, reader)
-            if not streaming:
-                # Runs of one partition must not overlap; a stream's are put in order by the stage.
-                together = frame.repartition(PARTITION) if PARTITION in given.columns else frame.coalesce(1)
-                frame = together.sortWithinPartitions(PARTITION, OFFSET)
-            return frame.mapInArrow(run, PACKED_DDL)
-        from pyspark_millrace.transform import encode_transform
 
-        columns = [*reader.columns, PARTITION, OFFSET, TIMESTAMP]
+    def _of_frame(self, reader: SourceReader, prologue: Stage, *, streaming: bool) -> DataFrame:
+        given = self.inputs.frames[reader.source.topic]
+        frame = _with_metadata(given, reader)
+        if not streaming:
+            # Runs of one partition must not overlap; a stream's are put in order by the stage.
+            together = frame.repartition(PARTITION) if PARTITION in given.columns else frame.coalesce(1)
+            frame = together.sortWithinPartitions(PARTITION, OFFSET)
+        return frame.mapInArrow(self._run(reader, prologue), PACKED_DDL)
+
+    def _options(self, reader: SourceReader, defaults: Mapping[str, str]) -> dict[str, str]:
+        """What ``format("millrace")`` is told of a source."""
         chosen = {**defaults, **self.inputs.options}
         options = {
             "kafka.bootstrap.servers": self.inputs.bootstrap_servers,
-            "subscribe": topic,
+            "subscribe": reader.source.topic,
             "maxRecordsPerBatch": ROWS_PER_PAYLOAD,
             **(_of_whole_topic(chosen) if reader.source.broadcast else chosen),
-            "columns": ",".join(columns),
-            "transform": encode_transform(run),
-            "transformSchema": PACKED_DDL,
+            "columns": ",".join([*reader.columns, PARTITION, OFFSET, TIMESTAMP]),
         }
-        stream_or_batch = spark.readStream if streaming else spark.read
-        return stream_or_batch.format("millrace").options(**options).load()
+        return {name: str(value) for name, value in options.items()}
 
     @property
     def _partitions_in_frames(self) -> bool:
@@ -192,6 +218,11 @@ class Job:
                 f"leave the column {PARTITION} out of the DataFrames, or read topics"
             )
         return 1
+
+
+def _load(reader: Any, options: Mapping[str, str]) -> DataFrame:
+    frame: DataFrame = reader.format("millrace").options(**options).load()
+    return frame
 
 
 def _of_whole_topic(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -145,8 +145,9 @@ def streaming_results(job: Job, spark: SparkSession) -> DataFrame:
         rows += [frame for first, frame in waiting if first == number]
         waiting = [(first, frame) for first, frame in waiting if first != number]
         whole = reduce(lambda one, other: one.unionByName(other), rows)
+        processor = LateProcessor(PackedTask(program, sources=job.referred(spark, number, _SOURCE_DEFAULTS)))
         task = whole.groupBy(spread(whole["bucket"]).alias("bucket")).transformWithState(
-            LateProcessor(PackedTask(program)), PACKED_DDL, outputMode="update", timeMode="none"
+            processor, PACKED_DDL, outputMode="update", timeMode="none"
         )
         rows = [task]
     return reduce(lambda one, other: one.unionByName(other), [*rows, *(frame for _, frame in waiting)])

@@ -214,6 +214,10 @@ class SourceRun:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack a task's batches."""
+        return to_batches(self.rows(batches))
+
+    def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Packed]:
+        """The packed rows of a task's batches."""
         pending: list[pa.RecordBatch] = []
         rows = size_bytes = 0
         for batch in batches:
@@ -221,9 +225,9 @@ class SourceRun:
             rows += batch.num_rows
             size_bytes += batch.nbytes
             if rows >= ROWS_PER_PAYLOAD or size_bytes >= BYTES_PER_PAYLOAD_MAX:
-                yield from to_batches(self._packed(pending))
+                yield from self._packed(pending)
                 pending, rows, size_bytes = [], 0, 0
-        yield from to_batches(self._packed(pending))
+        yield from self._packed(pending)
 
     def _packed(self, batches: list[pa.RecordBatch]) -> Iterator[Packed]:
         if not batches:

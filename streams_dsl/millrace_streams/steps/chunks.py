@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from typing import cast
 
 import polars as pl
+import pyarrow as pa
 
 
 def pack_frame(frame: pl.DataFrame) -> bytes:
@@ -15,5 +17,6 @@ def pack_frame(frame: pl.DataFrame) -> bytes:
 
 
 def unpack_frame(payload: bytes) -> pl.DataFrame:
-    """The frame of an Arrow IPC stream."""
-    return pl.read_ipc_stream(io.BytesIO(payload))
+    """The frame of an Arrow IPC stream. Its texts and bytes stay where they are in ``payload``, which it keeps."""
+    # polars' own reader copies: it takes ten times as long.
+    return cast("pl.DataFrame", pl.from_arrow(pa.ipc.open_stream(pa.py_buffer(payload)).read_all()))

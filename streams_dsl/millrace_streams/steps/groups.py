@@ -17,6 +17,7 @@ from millrace_streams.steps.flow import Place
 from millrace_streams.stores.base import Stored
 
 _ROW: Final = "__row"
+_THERE: Final = "__there"
 _START: Final = "__start"
 
 
@@ -36,17 +37,28 @@ class Groups:
 def counts(layout: Layout, columns: Collection[str], *, needs_value: bool) -> pl.Expr:
     """Which rows have a key (it is null if all its columns are), and a value if one is needed."""
     there = pl.any_horizontal([pl.col(name).is_not_null() for name in layout.key])
-    if needs_value and layout.value is not None:
-        there &= pl.col(layout.value).is_not_null()
-    elif needs_value and TOMBSTONE in columns:
-        there &= ~pl.col(TOMBSTONE).fill_null(False)
-    return there
+    return there & has_value(layout, columns) if needs_value else there
+
+
+def has_value(layout: Layout, columns: Collection[str]) -> pl.Expr:
+    """Which rows have a value."""
+    if layout.value is not None:
+        return pl.col(layout.value).is_not_null()
+    return ~pl.col(TOMBSTONE).fill_null(False) if TOMBSTONE in columns else pl.lit(True)
 
 
 def rows_that_count(batch: Batch, *, needs_value: bool) -> Rows:
     """The numbers of the rows that have a key, and a value if one is needed."""
-    there = counts(batch.layout, batch.frame.columns, needs_value=needs_value)
-    return batch.frame.select(there).to_series().arg_true().to_numpy().astype(np.int64)
+    return _rows_where(batch, counts(batch.layout, batch.frame.columns, needs_value=needs_value))
+
+
+def rows_with_value(batch: Batch) -> Rows:
+    """The numbers of the rows that have a value."""
+    return _rows_where(batch, has_value(batch.layout, batch.frame.columns))
+
+
+def _rows_where(batch: Batch, there: pl.Expr) -> Rows:
+    return batch.frame.with_columns(there.alias(_THERE))[_THERE].arg_true().to_numpy().astype(np.int64)
 
 
 def group(batch: Batch, rows: Rows, starts: Rows | None = None) -> Groups:

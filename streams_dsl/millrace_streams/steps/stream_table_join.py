@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+
 from millrace_streams.graph import StreamTableJoinNode
 from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.flow import Inputs, Output
+from millrace_streams.steps.groups import group, rows_that_count, rows_with_value
 from millrace_streams.steps.joins import Joining, TableView, VersionsView, key_of_values, keys_of_side
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer, VersionedStore
@@ -41,12 +44,16 @@ class StreamTableJoinStep:
     def run(self, inputs: Inputs, state: State) -> Output:
         """Find the table's row of each record in turn, then join all."""
         node, stream = self._node, inputs.batches[_STREAM]
-        mapped = self._table_keys(inputs)
         found = _Found()
-        if node.buffer is None:
+        if self._may_look_up_by_key(inputs, state):
+            self._find_by_key(inputs, state, found)
+            records = stream if len(found.rows) == stream.height else stream.take(found.rows)
+        elif node.buffer is None:
+            mapped = self._table_keys(inputs)
             self._find(inputs, mapped, self._view(inputs, state, mapped), found)
             records = stream.take(found.rows)
         else:
+            mapped = self._table_keys(inputs)
             buffer = state.stores[node.buffer]
             assert isinstance(buffer, TimeBuffer)
             view = self._view(inputs, state, [*mapped, *(waiting.table_key for _, waiting in buffer.entries())])
@@ -54,6 +61,30 @@ class StreamTableJoinStep:
         joining = Joining(node.name, node.joiner, self.operator.inputs[1], self.operator.result)
         batch = joining.join(inputs, found.turns, records, found.values)
         return typed(node, Output(batch, found.turns, found.dropped), inputs)
+
+    def _may_look_up_by_key(self, inputs: Inputs, state: State) -> bool:
+        """Whether each key has one row for the whole batch, and the keys are there in columns."""
+        node, (stream, table) = self._node, inputs.batches
+        if node.buffer is not None or node.selector is not None or table.height:
+            return False
+        is_table_of_versions = isinstance(state.stores[self._store_name], VersionedStore)
+        return bool(stream.layout.key) and stream.in_columns and not is_table_of_versions
+
+    def _find_by_key(self, inputs: Inputs, state: State, found: _Found) -> None:
+        """Look up each key of a batch once."""
+        stream, is_left = inputs.batches[_STREAM], self._node.kind == "left"
+        counted = rows_with_value(stream) if is_left else rows_that_count(stream, needs_value=True)
+        groups = group(stream, counted)
+        view = self._view(inputs, state, groups.keys)
+        stored = [view.rows.get(key) for key in groups.keys]
+        values = [each.value if each is not None else None for each in stored]
+        numbers = np.empty(stream.height, dtype=np.int64)
+        numbers[groups.rows.astype(np.int64)] = np.repeat(np.arange(len(stored)), np.diff([0, *groups.ends]))
+        numbers = numbers[counted]
+        there = np.asarray([is_left or each is not None for each in stored], dtype=np.bool_)[numbers]
+        found.rows = found.turns = counted[there].tolist()
+        found.values = list(map(values.__getitem__, numbers[there].tolist()))
+        found.dropped = stream.height - len(counted)
 
     def _find(self, inputs: Inputs, mapped: list[Any], view: TableView, found: _Found) -> None:
         """Look up records as they come."""
@@ -135,8 +166,7 @@ class StreamTableJoinStep:
         return key_of_values(inputs, node.name, node.selector, batch, batch.values, turns)
 
     def _view(self, inputs: Inputs, state: State, keys: Sequence[Any]) -> TableView:
-        store_name = self.operator.reads[1]
-        assert store_name is not None
+        store_name = self._store_name
         store, table = state.stores[store_name], inputs.batches[1]
         wanted = {*keys, *keys_of_side(inputs, 1)} - {None}
         if isinstance(store, KeyValueStore) and not table.height:
@@ -145,6 +175,13 @@ class StreamTableJoinStep:
         if isinstance(store, VersionedStore):
             return VersionsView.of_store(store, wanted)
         return TableView.of(state, store_name, wanted)
+
+    @property
+    def _store_name(self) -> str:
+        """The table's store."""
+        name = self.operator.reads[1]
+        assert name is not None
+        return name
 
     @property
     def _node(self) -> StreamTableJoinNode:

@@ -170,6 +170,7 @@ def test_contradictions():
     assert "contradict" in refusal(columns="a", includeMetadata="true")
     assert "contradict" in refusal(columns="a", includeHeaders="true")
     assert "go together" in refusal(transform="x")
+    assert "contradict" in refusal(transform="x", transformSchema="a int", byReference="true")
 
 
 def test_the_transformation_is_not_part_of_the_text():

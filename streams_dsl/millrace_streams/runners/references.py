@@ -1,0 +1,64 @@
+"""Records that a stream's task reads itself: of a source whose records stay in the bucket of their partition.
+
+What Spark shuffles to the task is then no record but a reference to a split of the topic, one packed row of a few
+hundred bytes (``pyspark_millrace.reading.references``). The task reads the split and runs what happens to records where
+they are read; the rows that this gives are the same as if the source had sent them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from millrace_streams.compiler.stages import Stage
+from millrace_streams.runners.packing import Packed
+from millrace_streams.runners.worker import SourceRun
+from pyspark_millrace.options.source import SourceOptions
+from pyspark_millrace.reading.references import read_reference
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class ReferredSource:
+    """What a task needs to read a source's splits: what happens to their records, and the source's options."""
+
+    run: SourceRun
+    options: SourceOptions
+
+    def rows(self, reference: bytes) -> Iterator[Packed]:
+        """The packed rows of a split."""
+        return self.run.rows(read_reference(reference, self.options))
+
+
+def may_refer(prologue: Stage) -> bool:
+    """Whether all records of a source go to the bucket of their partition, and to nowhere else."""
+    return not prologue.operators and [send.way for send in prologue.sends] == ["partition"]
+
+
+def packed_references(references: DataFrame, prologue: Stage) -> DataFrame:
+    """Rows of references as packed rows, which say so by ``by_reference``."""
+    from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
+
+    [send] = prologue.sends
+    nothing = F.lit(0).cast("bigint")
+    return references.select(
+        F.lit(send.stage).alias("stage"),
+        F.col("partition").alias("bucket"),
+        F.lit(send.node).alias("target"),
+        F.col("offset").alias("sequence"),
+        nothing.alias("rows"),
+        nothing.alias("records"),
+        nothing.alias("dropped"),
+        F.col("reference").alias("payload"),
+        F.lit(True).alias("by_reference"),
+    )
+
+
+def resolved(packed: Packed, sources: Mapping[str, ReferredSource]) -> Iterator[Packed]:
+    """A packed row itself, or what it refers to; ``sources`` are by the node whose rows they give."""
+    if packed.by_reference:
+        return sources[packed.target].rows(packed.payload)
+    return iter((packed,))
