@@ -23,6 +23,7 @@ from millrace_streams.runners.worker import Program, total_dropped
 from millrace_streams.state.pages import Page
 from millrace_streams.state.rows import LIMITS, Limits
 from millrace_streams.steps.task import Task
+from pyspark_millrace.worker_garbage import settle_worker
 
 _CHUNK: Final = StructType([StructField("chunk", BinaryType())])
 _PAGE: Final = StructType(
@@ -84,7 +85,8 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
         yield Packed(OUT, bucket, records=sum(run.records for run in runs), dropped=dropped)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing is held open. Spark calls this at the end of a task."""
+        settle_worker()
 
 
 @dataclass(frozen=True, slots=True)

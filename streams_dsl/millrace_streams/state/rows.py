@@ -30,6 +30,10 @@ DELETED: Final = "__deleted"
 _BYTES_PER_CHUNK: Final = 64 << 10
 _CHUNKS_MIN: Final = 16
 _DELTAS_PER_LOG: Final = 8
+_SMALL: Final = 16
+"""A batch that changes less than this part of the log is a small one."""
+_TURNS: Final = 8
+"""Small batches spread this part of the log at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +129,11 @@ class KeptRows:
         chunk = pack_chunk("delta", changed, facts)
         log_bytes, deltas_bytes = self._log_bytes + len(chunk), self._log_bytes - self._base_bytes + len(chunk)
         if self.spec.paged and log_bytes > self._log_bytes_max(slots, len(chunk)):
-            slots = self._spread(self._newest([*self._log, changed], kept_from_ms), slots)
-            self.variables.replace_log(pack_chunk("base", self._empty(), replace(facts, slots=slots)))
+            rows, left = self._newest([*self._log, changed], kept_from_ms), self._empty()
+            if slots and log_bytes <= 2 * self.limits.log_bytes and _SMALL * len(chunk) < log_bytes:
+                rows, left = self._fullest(rows, slots)
+            slots = self._spread(rows, slots)
+            self.variables.replace_log(pack_chunk("base", left, replace(facts, slots=slots)))
         elif 2 * deltas_bytes > self._base_bytes or len(self._log) >= _CHUNKS_MIN + log_bytes // _BYTES_PER_CHUNK:
             rows = self._newest([*self._log, changed], kept_from_ms)
             rows = rows if slots else _there(rows)
@@ -150,6 +157,20 @@ class KeptRows:
                 for part in range(slots.pop(number).parts):
                     self.variables.remove_page(Page(number, part))
         return slots
+
+    def _fullest(self, rows: pl.DataFrame, slots: Mapping[int, Slot]) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """The rows of the pages that most rows belong to, so that small batches pay in turn; and the others."""
+        numbers = self.spec.slots_of(rows, self.facts.slot_ms)
+        parts = np.zeros(rows.height, dtype=np.int64)
+        for number in np.unique(numbers).tolist():
+            own = numbers == number
+            parts[own] = self.spec.parts_of(rows.filter(own), slots.get(number, Slot()).parts)
+        pages = pl.DataFrame({"slot": numbers, "part": parts})
+        sizes = pages.group_by("slot", "part").len("rows").sort("rows", "slot", "part", descending=True)
+        chosen = sizes.filter(pl.col("rows").cum_sum() - pl.col("rows") < rows.height / _TURNS)
+        within = pages.join(chosen.with_columns(chosen=True), on=["slot", "part"], how="left", maintain_order="left")
+        is_chosen = within["chosen"].fill_null(False)
+        return rows.filter(is_chosen), rows.filter(~is_chosen)
 
     def _spread(self, rows: pl.DataFrame, slots: dict[int, Slot]) -> dict[int, Slot]:
         """Put rows into their pages, of which there may be more then; gives the slots as they are then."""

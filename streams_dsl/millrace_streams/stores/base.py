@@ -173,7 +173,11 @@ class ObjectStore:
             return
         missing = set(places) - self._brought
         if missing:
-            self._take_in(self._below.entries(missing, self.kept_from_ms), missing)
+            place_of, restore = self.place_of, self.restore
+            for identity, entry in self._below.entries(missing, self.kept_from_ms):
+                if place_of(identity) in missing:
+                    restore(identity, entry)
+            self._brought |= missing
 
     def want_entries(self, identities: Iterable[Hashable]) -> None:
         """Bring entries, with what else is in their places."""
@@ -183,7 +187,9 @@ class ObjectStore:
     def want_all(self) -> None:
         """Bring all entries into memory."""
         if self._below is not None:
-            self._take_in(self._below.entries_of_slots(None, self.kept_from_ms), None)
+            for identity, entry in self._below.entries_of_slots(None, self.kept_from_ms):
+                if self.place_of(identity) not in self._brought:
+                    self.restore(identity, entry)
             self._below = None
 
     def want_between(self, keys: Iterable[Any], first_ms: int, last_ms: int) -> None:
@@ -215,8 +221,11 @@ class ObjectStore:
         if not slots:
             return
         found = list(self._below.entries_of_slots(slots, self.kept_from_ms))
-        within = {place for identity, _ in found if (place := self.place_of(identity))[1] in slots}
-        self._take_in(found, within)
+        within = {place for identity, _ in found if (place := self.place_of(identity))[1] in slots} - self._brought
+        for identity, entry in found:
+            if self.place_of(identity) in within:
+                self.restore(identity, entry)
+        self._brought |= within
         self._whole_slots |= slots
 
     def _want_one(self, place: Place) -> None:
@@ -227,16 +236,6 @@ class ObjectStore:
                 self.want_all()
             else:
                 self.want((place,))
-
-    def _take_in(self, entries: Iterable[tuple[Hashable, Any]], places: set[Place] | None) -> None:
-        """Take entries of places in, or of all places; those of places that were brought before are left out."""
-        brought = self._brought
-        for identity, entry in entries:
-            place = self.place_of(identity)
-            if place not in brought and (places is None or place in places):
-                self.restore(identity, entry)
-        if places is not None:
-            brought |= places
 
     def _remember(self, identity: Hashable, entry: Any) -> None:
         """Keep what an entry was before the batch, at its first change."""

@@ -18,9 +18,11 @@ class KeyValueStore(ObjectStore):
 
     def get(self, key: Any) -> Stored | None:
         """The entry of a key."""
-        if self._below is not None:
+        stored = self._rows.get(key)
+        if stored is None and self._below is not None:
             self._want_one(key)
-        return self._rows.get(key)
+            stored = self._rows.get(key)
+        return stored
 
     def put(self, key: Any, value: Any, timestamp_ms: int) -> None:
         """Set a key's value; None deletes it."""

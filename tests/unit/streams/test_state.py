@@ -121,6 +121,24 @@ def test_pages_become_more_as_rows_do_and_small_batches_write_the_log_alone() ->
     assert opened(COUNTS, variables).rows().height == 20_000
 
 
+def test_small_batches_spread_the_log_in_turns() -> None:
+    """None of them writes most of the pages, and the log stays about as long as it may be."""
+    limits = Limits(log_bytes=16 << 10, page_bytes=4 << 10)
+    variables = filled(40_000, limits)
+    change(COUNTS, variables, [(1, -1)], 0, limits)
+    pages, written = len(variables.pages), []
+    model = {key: key for key in range(40_000)} | {1: -1}
+    for number in range(400):
+        before = dict(variables.pages)
+        rows = [((number * 7919 + place) % 40_000, number) for place in range(20)]
+        change(COUNTS, variables, rows, 0, limits)
+        model.update(rows)
+        written.append(sum(before.get(page) is not chunk for page, chunk in variables.pages.items()))
+    assert 0 < max(written) < pages / 4
+    assert sum(map(len, variables.log)) < 2 * limits.log_bytes
+    assert dict(opened(COUNTS, variables).rows().rows()) == model
+
+
 def test_windows_that_are_over_leave_with_their_slot_unread() -> None:
     class Counted(MemoryVariables):
         def read_page(self, page: Any) -> bytes | None:
