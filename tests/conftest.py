@@ -6,9 +6,9 @@ many seconds with each round. ``make soak`` (``tests/soak.py``) turns them all u
 
 * ``ORACLES``: directory of the conformance cases (default: ``tests/oracles``)
 * ``DEMO_KILL_SEED``, ``HISTORY_SEED``, ``FAULT_SEED``, ``REPLICA_KILL_SEED``, ``SINK_KILL_SEED``, ``DELTA_KILL_SEED``,
-  ``STREAMS_KILL_SEED``, ``LOG_CRASH_SEED``, ``COORDINATOR_CRASH_SEED``: repeat a kill test of the demo, clients, a
-  cluster, its replicas, Spark's sink, jobs into Delta, a topology, a crash of logs, of coordinators: a failing run
-  prints it
+  ``STREAMS_KILL_SEED``, ``REBUILD_KILL_SEED``, ``LOG_CRASH_SEED``, ``COORDINATOR_CRASH_SEED``: repeat a kill test of
+  the demo, clients, a cluster, its replicas, Spark's sink, jobs into Delta, a topology, a rebuild, a crash of logs, of
+  coordinators: a failing run prints it
 * ``SPARK_CASE_RUNNERS``: 2 runs each case of Kafka Streams on both Spark runners; else they take turns
 * ``FUZZ_CASES``, ``FUZZ_SEED``, ``FUZZ_FIRST``: how many cases the decoders are fuzzed with, and which
 * ``--hypothesis-profile=soak``: more examples in property tests that do not set a number of their own
@@ -60,6 +60,7 @@ DIALS = {
     "SINK_KILL_ROUNDS": 3,
     "DELTA_KILL_ROUNDS": 2,
     "STREAMS_KILL_ROUNDS": 1,
+    "REBUILD_KILL_ROUNDS": 1,
     "GENERATED_TOPOLOGIES": 16,
 }
 """Rounds of the tests that can be turned up, as ``make test`` runs them."""

@@ -147,6 +147,13 @@ SUITES = (
         floor=1,
     ),
     Suite(
+        name="rebuild",
+        what="millrace streams rebuild, killed and started again until it is done: kills",
+        arguments=["tests/integration/test_streams_upgrades.py", "-k", "killed"],
+        dials={"REBUILD_KILL_ROUNDS": 20},
+        floor=1,
+    ),
+    Suite(
         name="cases",
         what="the cases of Kafka Streams on Spark, by stream and by batch: runners of each",
         arguments=["tests/integration/test_streams_conformance.py"],

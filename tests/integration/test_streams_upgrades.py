@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import signal
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +19,8 @@ from millrace_streams import IncompatibleStateError, StreamsBuilder, Topology, r
 from millrace_streams.application import load_topology
 from millrace_streams.cli.streams import app
 from millrace_streams.queries import open_state
+
+from .job_kills import MILLRACE, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -142,3 +148,43 @@ def test_a_changed_topology_gets_state_as_if_it_had_been_there_from_the_beginnin
         consumer.seek_to_beginning()
         written = consumer.poll_table(timeout_ms=10_000).to_pylist()
     assert [(row["key"], int.from_bytes(row["value"])) for row in written] == [(b"b", 2), (b"a", 3)]
+
+
+@pytest.mark.dial("REBUILD_KILL_ROUNDS", seconds=60)
+def test_a_rebuild_that_is_killed_goes_on_and_spoils_nothing(application: Application, rounds: int) -> None:
+    seed = int(os.environ.get("REBUILD_KILL_SEED", random.SystemRandom().randrange(2**32)))
+    print(f"REBUILD_KILL_SEED={seed}")
+    chance = random.Random(seed)
+    words = [f"{letter}{number % 3}" for number in range(8 + 4 * rounds) for letter in "abc"]
+    application.send(" ".join(words))
+    application.run(counting())
+    before = application.counts()
+    changed = application.directory / "changed.py"
+    changed.write_text(REBUILT)
+    arguments = ["--topology", str(changed), "-b", application.servers, "-o", "maxOffsetsPerTrigger=6"]
+    fresh = application.directory / "checkpoint.rebuilding"
+    first_batch = fresh / "commits" / "0"
+    done: list[int] = []
+    for number in range(rounds):
+        wanted = len(done) + 1 + chance.randrange(2)
+        command = [MILLRACE, "streams", "rebuild", "-c", application.checkpoint, *arguments]
+        log = application.directory / f"rebuild-{number}.log"
+        with log.open("w") as output:
+            rebuild = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        wait_for(
+            "some batches",
+            lambda rebuild=rebuild, wanted=wanted: (
+                rebuild.poll() is not None or len(list(first_batch.parent.glob("[0-9]*"))) >= wanted
+            ),
+        )
+        assert rebuild.poll() is None, log.read_text()
+        os.killpg(rebuild.pid, signal.SIGKILL)
+        rebuild.wait(60)
+        done = [int(path.name) for path in first_batch.parent.glob("[0-9]*")]
+        assert application.counts() == before, f"REBUILD_KILL_SEED={seed}"
+    begun = first_batch.stat().st_mtime_ns
+    assert "has new state" in application.command("rebuild", *arguments)
+    assert not fresh.exists()
+    assert (application.checkpoint / "commits" / "0").stat().st_mtime_ns == begun, "it began anew"
+    assert application.counts() == before, f"REBUILD_KILL_SEED={seed}"
+    assert application.counts("initials") == {letter: len(words) // 3 for letter in "abc"}, f"REBUILD_KILL_SEED={seed}"

@@ -187,7 +187,9 @@ def _grow(pool: Pool, everywhere: Any, choose: Choose, prefix: str) -> None:
             pool.streams.append(stream.left_join(everywhere, choose(JOINERS), selector=lambda key, value: key))
         case "keep" if not pool.keeps_last:
             pool.keeps_last = True
-            pool.streams.append(_distinct(stream, f"{prefix}last"))
+            # A processor takes records where they are, also under another key than the one that brought them there.
+            at_home = stream.repartition() if pool.timeless else stream
+            pool.streams.append(_distinct(at_home, f"{prefix}last"))
 
 
 def _tables_joined(one: Any, other: Any, choose: Choose) -> Any:
