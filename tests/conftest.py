@@ -62,6 +62,7 @@ DIALS = {
     "STREAMS_KILL_ROUNDS": 1,
     "REBUILD_KILL_ROUNDS": 1,
     "GENERATED_TOPOLOGIES": 16,
+    "STATE_ROUNDS": 2,
 }
 """Rounds of the tests that can be turned up, as ``make test`` runs them."""
 

@@ -154,6 +154,13 @@ SUITES = (
         floor=1,
     ),
     Suite(
+        name="state",
+        what="state of very many keys in bounded memory, every value right: hundred thousands of keys",
+        arguments=["tests/integration/test_streams_large_state.py"],
+        dials={"STATE_ROUNDS": 100},
+        floor=2,
+    ),
+    Suite(
         name="cases",
         what="the cases of Kafka Streams on Spark, by stream and by batch: runners of each",
         arguments=["tests/integration/test_streams_conformance.py"],

@@ -1,0 +1,124 @@
+"""State of very many keys: a process that works on it, bucket by bucket, needs memory for what it touches alone.
+
+What Spark's state store is for a worker, files are here; the rest is what runs in workers. Turned up, the keys are ten
+million: as objects in memory they would take gigabytes.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from millrace_streams.layout import Layout
+from millrace_streams.runners.state import kept_rows, store_over
+from millrace_streams.state.pages import Page
+from millrace_streams.stores import KeyValueStore, StoreSpec
+from millrace_streams.stores.below import packed
+
+KEYS_PER_ROUND = 100_000
+BATCH_KEYS = 50_000
+BUCKETS = 8
+GROWTH_MB_MAX = 300
+SPEC = StoreSpec(
+    name="sums",
+    kind="key_value",
+    layout=Layout(
+        schema=pa.schema([("key", pa.int64()), ("value", pa.int64())]), key=("key",), bucket_columns=None, value="value"
+    ),
+)
+
+
+@dataclass(frozen=True)
+class FileVariables:
+    """The state of a store in files."""
+
+    directory: Path
+
+    def read_log(self) -> list[bytes]:
+        return [path.read_bytes() for path in sorted(self.directory.glob("log-*"))]
+
+    def append_to_log(self, chunk: bytes) -> None:
+        (self.directory / f"log-{len(list(self.directory.glob('log-*'))):09}").write_bytes(chunk)
+
+    def replace_log(self, chunk: bytes) -> None:
+        for path in self.directory.glob("log-*"):
+            path.unlink()
+        self.append_to_log(chunk)
+
+    def read_page(self, page: Page) -> bytes | None:
+        path = self._path(page)
+        return path.read_bytes() if path.exists() else None
+
+    def write_page(self, page: Page, chunk: bytes) -> None:
+        self._path(page).write_bytes(chunk)
+
+    def remove_page(self, page: Page) -> None:
+        self._path(page).unlink(missing_ok=True)
+
+    def _path(self, page: Page) -> Path:
+        return self.directory / f"page-{page.slot}-{page.part}"
+
+
+def add(directory: Path, keys: np.ndarray, amount: int) -> int:
+    """A micro-batch that adds an amount to keys, bucket by bucket; gives how many were not what they had to be."""
+    wrong = 0
+    for bucket in range(BUCKETS):
+        variables = FileVariables(directory / f"{bucket}")
+        store = store_over(SPEC, kept := kept_rows(SPEC, variables))
+        assert isinstance(store, KeyValueStore)
+        own = keys[keys % BUCKETS == bucket].tolist()
+        store.want(own)
+        for key in own:
+            stored = store.get(key)
+            wrong += stored is not None and stored.value % 1000 != key % 1000
+            store.put(key, (stored.value if stored is not None else key % 1000) + amount, 0)
+        wrong += len(store.rows) > len(own)
+        change = store.commit()
+        kept.save(packed(SPEC, change.entries.items()), change.numbers, store.kept_from_ms)
+    return wrong
+
+
+def work(directory: Path, keys: int) -> None:
+    """The process: fills, adds at random, looks at everything; says the growth of its memory, and what is wrong."""
+    random = np.random.default_rng(1)
+    for bucket in range(BUCKETS):
+        (directory / f"{bucket}").mkdir()
+    added = wrong = before_kb = 0
+    for start in range(0, keys, BATCH_KEYS):
+        wrong += add(directory, np.arange(start, start + BATCH_KEYS), 0)
+        some = np.unique(random.integers(0, start + BATCH_KEYS, BATCH_KEYS // 10))
+        wrong += add(directory, some, 1000)
+        added += len(some)
+        before_kb = before_kb or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    growth_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
+    values = [
+        kept_rows(SPEC, FileVariables(directory / f"{bucket}")).rows(kept_from_ms=0)["value"]
+        for bucket in range(BUCKETS)
+    ]
+    count, total = sum(map(len, values)), sum(int((each // 1000).sum()) for each in values)
+    print(json.dumps({"growth_mb": growth_kb / 1000, "wrong": wrong, "keys": count, "missing": added - total}))
+
+
+@pytest.mark.dial("STATE_ROUNDS", seconds=15)
+def test_memory_does_not_grow_with_the_keys_in_state(rounds: int, tmp_path: Path) -> None:
+    keys = rounds * KEYS_PER_ROUND
+    done = subprocess.run(
+        [sys.executable, __file__, str(tmp_path), str(keys)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["keys"] == keys
+    assert found["wrong"] == found["missing"] == 0
+    assert found["growth_mb"] < GROWTH_MB_MAX
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]), int(sys.argv[2]))
