@@ -460,7 +460,7 @@ class Broker:
             groups=self.groups.statistics(),
             share_groups=self.share_groups.statistics(),
             transactions=self.transactions.statistics(),
-            controlling=self.member.controlling.statistics() if self.is_clustered else None,
+            controlling=self.member.controlling.statistics() if self.config.is_clustered else None,
         )
 
 

@@ -27,7 +27,7 @@ def _in_loop(broker: Broker) -> None:
     configs = broker.broker_configs
     broker.limits.connections_max = configs.current.max_connections
     broker.resize_io(configs.current.num_io_threads)
-    if broker.is_clustered:
+    if configs.current.is_clustered:
         broker.member.controlling.take_config(configs.current)
     broker.replicas.set_throttle_rates(
         leader_bytes_per_s=configs.rate(LEADER_RATE), follower_bytes_per_s=configs.rate(FOLLOWER_RATE)

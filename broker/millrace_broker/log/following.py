@@ -101,6 +101,12 @@ class FollowingLog(AppendableLog):
 
     # --- appending -------------------------------------------------------------------------------------------
 
+    def takes_at_once(self, size_bytes: int) -> bool:
+        """Whether so many bytes of a leader's take no more than a write: no sync, and no other file."""
+        appender = self._appender
+        is_open = appender is not None and appender.segment.size_bytes + size_bytes <= self._config.segment_bytes
+        return not size_bytes or (is_open and not self._config.syncs_before_ack)
+
     def append_replicated(self, records: ReadableBuffer, batches: Batches) -> int:
         """Append a leader's batches as they are (``check_replicated``); returns where the log ends then.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-_BYTES_MAX: Final = 64 * 1024
+_BYTES_MAX: Final = 1024 * 1024
 _AGE_MAX_S: Final = 10.0
 """After that the kernel may have put the pages to another use."""
 

@@ -32,6 +32,11 @@ class Fetched:
     answer: ReplicaRecords
     error: MillraceError | None = None
 
+    @property
+    def takes_at_once(self) -> bool:
+        """Whether it takes no more than a write: logs have not parted, nothing is synced, no file is made."""
+        return self.answer.diverging is None and self.replica.log.takes_at_once(len(self.answer.records))
+
 
 def apply_fetched(logs: LogManager, fetched: Sequence[Fetched]) -> None:
     """Append what has come, or go back to where the logs part."""

@@ -290,11 +290,17 @@ class SourceFetcher:
                 assert isinstance(question, FetchFrom)
                 if replica.machine.role is follower and self._replicas.find(*answer.key) is replica:
                     fetched.append(Fetched(replica=replica, follower=follower, question=question, answer=answer))
-            size_bytes = sum(len(each.answer.records) for each in fetched)
-            logs = self._broker.logs
             # To its end also when the broker stops: the log is closed after it.
-            await self._broker.to_the_end(self._broker.run_sized(size_bytes, apply_fetched, logs, fetched))
+            await self._broker.to_the_end(self._carry_out(fetched))
             self._applied(fetched)
+
+    async def _carry_out(self, fetched: list[Fetched]) -> None:
+        broker = self._broker
+        if all(each.takes_at_once for each in fetched):
+            size_bytes = sum(len(each.answer.records) for each in fetched)
+            await broker.run_sized(size_bytes, apply_fetched, broker.logs, fetched)
+        else:
+            await broker.run_io(apply_fetched, broker.logs, fetched)
 
     def _applied(self, fetched: list[Fetched]) -> None:
         now_ms = self._replicas.now_ms()

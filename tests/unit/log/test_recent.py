@@ -10,10 +10,10 @@ def test_nothing_is_recent_at_first() -> None:
 
 
 def test_small_appends_add_up_until_they_are_too_much() -> None:
-    recent = NOTHING_RECENT.grown(100, 30_000, 1.0).grown(103, 30_000, 2.0)
+    recent = NOTHING_RECENT.grown(100, 400_000, 1.0).grown(103, 400_000, 2.0)
     assert recent.holds(100, 3.0)
     assert not recent.holds(99, 3.0)
-    recent = recent.grown(107, 30_000, 3.0)
+    recent = recent.grown(107, 400_000, 3.0)
     assert not recent.holds(106, 3.0)
     assert recent.holds(107, 3.0)
 

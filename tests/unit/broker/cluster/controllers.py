@@ -71,15 +71,25 @@ class Cluster:
         )
 
     async def bring_in_sync(self, topic: str, isr: tuple[int, ...]) -> None:
-        """Have the leader of partition 0 ask for this ISR."""
-        partition, state = TopicPartition(topic, 0), self.state(topic)
-        assert state is not None
-        epoch = registration_epoch(self, state.leader)
-        version = self.outside.get(paths.partition_state_path(topic, 0))[1].version
-        change = IsrChange(isr=isr, leader_epoch=state.leader_epoch, partition_epoch=version)
+        """Have the leader of partition 0 ask for this ISR, anew where the controller raises epochs meanwhile."""
+        partition, answer = TopicPartition(topic, 0), None
+        async with asyncio.timeout(20):
+            while not isinstance(answer, Leadership):
+                state = self.state(topic)
+                assert state is not None
+                epoch = registration_epoch(self, state.leader)
+                version = self.outside.get(paths.partition_state_path(topic, 0))[1].version
+                answer = await self._ask_for_isr(
+                    partition,
+                    state.leader,
+                    epoch,
+                    IsrChange(isr=isr, leader_epoch=state.leader_epoch, partition_epoch=version),
+                )
+
+    async def _ask_for_isr(self, partition: TopicPartition, leader: int, epoch: int, change: IsrChange) -> object:
         active = self.nodes[self.active[0]].controlling
-        answers = await active.ask("isr", lambda each: each.alter_isrs(state.leader, epoch, {partition: change}))
-        assert isinstance(answers[partition], Leadership)
+        answers = await active.ask("isr", lambda each: each.alter_isrs(leader, epoch, {partition: change}))
+        return answers[partition]
 
     @property
     def active(self) -> list[int]:
