@@ -13,8 +13,8 @@ from millrace.config.broker import BrokerConfig, Listener
 from millrace.errors import MillraceError
 from millrace_broker.broker import Broker
 from millrace_broker.environment import Clock
-from millrace_broker.frame_listener import FrameListener
-from millrace_broker.grpc_listener import bind, make_server
+from millrace_broker.listeners.frames import FrameListener
+from millrace_broker.listeners.grpc_server import bind, make_server
 from millrace_broker.log import Files
 from millrace_broker.log.starting import Progress
 

@@ -19,7 +19,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import read_fetch_response
 from millrace_broker.api import HANDLERS
 from millrace_broker.embedded import EmbeddedBroker
-from millrace_broker.listening import UNARY_METHODS
+from millrace_broker.listeners.shared import UNARY_METHODS
 
 from .frame_calls import Frames, eventually
 
@@ -185,7 +185,7 @@ def test_bodies_wait_for_memory_in_their_senders(tmp_path: Path) -> None:
 
 
 def test_connections_are_limited_and_idle_ones_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace_broker.frame_listener.ACTIVE_CONNECTION_S", 0.5)
+    monkeypatch.setattr("millrace_broker.listeners.frames.ACTIVE_CONNECTION_S", 0.5)
     with EmbeddedBroker(tmp_path / "data", max_connections=2) as broker:
         first, second = Frames(broker), Frames(broker)
         for each in (first, second):
@@ -234,7 +234,7 @@ def test_garbage_harms_nobody_else(module_broker: EmbeddedBroker, connection: Fr
 def test_who_does_not_go_on_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from millrace_broker import frame_connection
+    from millrace_broker.listeners import frame_connection
 
     for state in list(frame_connection._LIMITS_S):
         monkeypatch.setitem(frame_connection._LIMITS_S, state, 0.3)
@@ -249,7 +249,7 @@ def test_who_does_not_go_on_is_left(
 
 
 def test_who_does_not_read_its_answer_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls_to: Any) -> None:
-    from millrace_broker import frame_connection
+    from millrace_broker.listeners import frame_connection
 
     monkeypatch.setitem(frame_connection._LIMITS_S, frame_connection._State.SENDING, 0.3)
     with EmbeddedBroker(tmp_path / "data", message_max_bytes=40_000_000) as broker, Frames(broker) as opened:

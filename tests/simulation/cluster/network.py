@@ -2,16 +2,17 @@
 
 A call is a request and an answer, each a message of bytes that takes a time of its own, so that calls overtake each
 other. What is lost or meets a cut link is not told: the caller learns after a while that the connection broke, or
-waits until its time is up. Who calls a dead process is refused at once, as by a host without a listener.
+waits until its time is up. What is held arrives all the same, late: whoever sent it may be told nothing of it any more,
+or have been replaced. Who calls a dead process is refused at once, as by a host without a listener.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message_factory import GetMessageClass
 
@@ -20,7 +21,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import Call, in_progress, known_error
 from millrace_broker.broker import Broker
 from millrace_broker.limits import Lease
-from millrace_broker.listening import UNARY_METHODS
+from millrace_broker.listeners.shared import UNARY_METHODS
 from millrace_broker.peers import Peers
 
 from .loop import Process, VirtualLoop, current
@@ -28,6 +29,7 @@ from .loop import Process, VirtualLoop, current
 _ANSWERS: Final = {
     method.name: GetMessageClass(method.output_type) for method in pb.DESCRIPTOR.services_by_name["Broker"].methods
 }
+_TAKES_S: Final = (0.0002, 0.0015)
 _BREAKS_S: Final = (0.05, 2.0)
 """After so long it is seen that a connection is broken."""
 
@@ -45,6 +47,13 @@ class _Pending:
     task: asyncio.Task[None] | None = None
 
 
+class _Message(NamedTuple):
+    """One that is held. ``receiver``: who ran at its target when it was sent."""
+
+    arrive: Callable[[], None]
+    receiver: Process | None
+
+
 class Network:
     """Who listens where, and how the links are. Hosts are names; ``listen`` is called again by each new life."""
 
@@ -54,6 +63,9 @@ class Network:
         self._listeners: Final[dict[str, tuple[Process, Broker]]] = {}
         self.cut: Final[set[tuple[str, str]]] = set()
         """Links that carry nothing, by where they come from and where they go to."""
+        self._held: Final[dict[tuple[str, str], list[_Message]]] = {}
+        self.on_call: Callable[[str, str], None] = lambda source, name: None
+        """Told of each call before it is sent: who makes it, and what it is called."""
         self.loss = 0.0
         self.slow = 0.0
         """How likely a message is lost, or takes up to ``slow_s``."""
@@ -67,10 +79,28 @@ class Network:
         """Whether messages go from one to the other."""
         return (source, target) not in self.cut
 
+    def hold(self, links: Iterable[tuple[str, str]]) -> None:
+        """Let messages over these links wait."""
+        for link in links:
+            self._held.setdefault(link, [])
+
+    def release(self) -> None:
+        """Let all messages go on that wait, to those who still run."""
+        held = dict(self._held)
+        self._held.clear()
+        for (_, target), messages in held.items():
+            for message in messages:
+                if self._process_at(target) is message.receiver:
+                    self._loop.call_later(self._choose.uniform(*_TAKES_S), message.arrive, context=_NOBODY.context)
+
+    def _process_at(self, host: str) -> Process | None:
+        return self._listeners[host][0] if host in self._listeners else None
+
     async def call(self, source: str, target: str, name: str, request: bytes, timeout_s: float) -> bytes:
         """Call a host. Raises its error, ``BrokerUnavailableError``, ``RequestTimedOutError``."""
         caller = current.get()
         assert caller is not None, "calls are made by processes"
+        self.on_call(source, name)
         pending = _Pending(name, request, source, target, self._loop.create_future(), caller)
         self._send(source, target, lambda: self._arrive(pending), pending)
         try:
@@ -86,11 +116,15 @@ class Network:
 
     def _send(self, source: str, target: str, arrive: Callable[[], None], call: _Pending | None = None) -> None:
         """Let a message arrive; or let the caller of ``call`` know one day that it does not."""
+        if (source, target) in self._held:
+            if call is not None:  # that a caller waits no more is never heard
+                self._held[source, target].append(_Message(arrive, self._process_at(target)))
+            return
         if not self.is_open(source, target) or self._choose.random() < self.loss:
             if call is not None and self._choose.random() < 0.7:
                 self._loop.call_later(self._choose.uniform(*_BREAKS_S), self._break, call, context=call.caller.context)
             return
-        delay_s = self._choose.uniform(0.0002, 0.0015)
+        delay_s = self._choose.uniform(*_TAKES_S)
         if self._choose.random() < self.slow:
             delay_s = self._choose.uniform(0, self.slow_s)
         self._loop.call_later(delay_s, arrive, context=_NOBODY.context)

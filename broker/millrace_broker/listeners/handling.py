@@ -17,7 +17,7 @@ from millrace.errors import InvalidRequestError, MillraceError, RequestTimedOutE
 from millrace_broker.api import Call, in_progress, known_error
 from millrace_broker.broker import Broker
 from millrace_broker.limits import Lease
-from millrace_broker.listening import UnaryMethod, is_local
+from millrace_broker.listeners.shared import UnaryMethod, is_local
 from millrace_broker.small_work import first_step, rest
 
 

@@ -16,9 +16,9 @@ from millrace.errors import EnvironmentProblemError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.api_versions import software_version
 from millrace_broker.broker import Broker
-from millrace_broker.frame_connection import FrameConnection
 from millrace_broker.limits import ACTIVE_CONNECTION_S
-from millrace_broker.listening import FRAMING_BYTES, binding_problem
+from millrace_broker.listeners.frame_connection import FrameConnection
+from millrace_broker.listeners.shared import FRAMING_BYTES, binding_problem
 
 _BUFFER_BYTES: Final = 256 * 1024
 _CHECK_S: Final = 0.5

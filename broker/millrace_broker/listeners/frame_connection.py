@@ -28,13 +28,13 @@ from millrace.errors import (
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import known_error
-from millrace_broker.frame_writer import FrameWriter
-from millrace_broker.handling import Handling
 from millrace_broker.limits import Lease
-from millrace_broker.listening import RECEPTION_TIMEOUT_S, UNARY_METHODS, keep_alive, peer_name
+from millrace_broker.listeners.frame_writer import FrameWriter
+from millrace_broker.listeners.handling import Handling
+from millrace_broker.listeners.shared import RECEPTION_TIMEOUT_S, UNARY_METHODS, keep_alive, peer_name
 
 if TYPE_CHECKING:
-    from millrace_broker.frame_listener import FrameListener
+    from millrace_broker.listeners.frames import FrameListener
 
 _logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from millrace.protocol.status import ERROR_CODE_KEY, status_of
 from millrace_broker.api import STREAM_HANDLERS, Call, StreamHandler, UnaryHandler, in_progress, known_error
 from millrace_broker.broker import Broker
 from millrace_broker.limits import Lease
-from millrace_broker.listening import (
+from millrace_broker.listeners.shared import (
     FRAMING_BYTES,
     KEEPALIVE_S,
     KEEPALIVE_TIMEOUT_S,
