@@ -23,7 +23,6 @@ from benchmarks.harness import Benchmark, Context, Measure, Sample, Side
 from benchmarks.ours import SETTINGS as OUR_SETTINGS
 from benchmarks.ours import TOPIC_CONFIGS
 from benchmarks.peers import jars
-from benchmarks.peers.jars import JarSet
 from benchmarks.peers.kafka import PARTITIONS, KafkaBroker
 from benchmarks.peers.kafka import SETTINGS as KAFKA_SETTINGS
 from benchmarks.spark import SPARK_SETTINGS, Outcome, Source, measured, timed
@@ -39,7 +38,6 @@ KEYS_MANY = 1_000_000
 BATCH_RECORDS = 1_000_000
 WEIGHTS = "weights"
 """The topic of a table that is joined: a number for each word."""
-KAFKA_STREAMS = JarSet("kafka-streams")
 _SOURCE = Path(__file__).parent / "peers" / "java" / "Streams.java"
 _RUN_SECONDS_MAX = 1500
 _RESULT = re.compile(r"^RESULT (\d+) (\d+) ([\d.]+)$", re.MULTILINE)
@@ -174,7 +172,7 @@ def _open_peer(context: Context, mode: str, words: int) -> Iterator[Measure]:
     if broker.count(WEIGHTS) != KEYS:
         broker.create_topic(WEIGHTS)
         _send_weights_to_kafka(broker)
-    classpath = f"{jars.resolve(KAFKA_STREAMS, workspace)}/*"
+    classpath = f"{jars.resolve(jars.KAFKA_STREAMS, workspace)}/*"
 
     def measure() -> Sample:
         folder = workspace.folder("scratch/kafka-streams", empty=True)

@@ -25,7 +25,6 @@ from benchmarks.ours import SETTINGS as OUR_SETTINGS
 from benchmarks.peers import jars
 from benchmarks.peers.kafka import SETTINGS as KAFKA_SETTINGS
 from benchmarks.spark import SPARK_SETTINGS, jar_paths, spark_session
-from benchmarks.streams import KAFKA_STREAMS
 from benchmarks.trickle import LATE_SECONDS_MAX, PLAIN_RENAMES, RECORDS_PER_SECOND, send_for
 from benchmarks.worker import Run, worker
 from benchmarks.workspace import BenchmarkError
@@ -91,7 +90,7 @@ def _open_ours(context: Context, *, low_latency: bool) -> Iterator[Measure]:
 @contextlib.contextmanager
 def _open_peer(context: Context) -> Iterator[Measure]:
     broker = context.kafka
-    classpath = f"{jars.resolve(KAFKA_STREAMS, context.workspace)}/*"
+    classpath = f"{jars.resolve(jars.KAFKA_STREAMS, context.workspace)}/*"
 
     def measure() -> Sample:
         topic = f"trickle-{uuid.uuid4().hex[:8]}"

@@ -23,6 +23,7 @@ class JarSet:
 
 
 KAFKA = JarSet("kafka")
+KAFKA_STREAMS = JarSet("kafka-streams")
 KAFKA_ZOOKEEPER = JarSet("kafka-zookeeper")
 ZOOKEEPER = JarSet("zookeeper")
 # The rest of what these two depend on is in pyspark already.
