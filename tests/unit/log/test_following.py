@@ -59,6 +59,22 @@ def test_batches_are_appended_as_they_are(leader: PartitionLog, follower: Partit
     assert follower.high_watermark == 5
 
 
+def test_what_takes_more_than_a_write_is_known_before(open_log: Open, tmp_path: Path, batch: Batch) -> None:
+    leader_directory, directory, synced = tmp_path / "leader", tmp_path / "follower", tmp_path / "synced"
+    for each in (leader_directory, directory, synced):
+        each.mkdir()
+    leader, follower = open_log(SMALL, directory=leader_directory), open_log(SMALL, directory=directory)
+    careful = open_log({"flush.before.ack": "true"}, directory=synced)
+    assert follower.takes_at_once(0), "only the watermark is told"
+    assert not follower.takes_at_once(1), "its file is not open"
+    leader.append(batch())
+    for log in (follower, careful):
+        replicate(leader, log)
+    assert follower.takes_at_once(500 - follower.size_bytes)
+    assert not follower.takes_at_once(501 - follower.size_bytes), "a segment has to be made"
+    assert not careful.takes_at_once(1), "it is to be synced"
+
+
 def test_transactions_are_known_to_followers(leader: PartitionLog, follower: PartitionLog, batch: Batch) -> None:
     for sequence, type_ in ((0, ControlType.ABORT), (1, ControlType.COMMIT)):
         records = batch(producer_id=1, producer_epoch=0, base_sequence=sequence, is_transactional=True)
