@@ -200,10 +200,12 @@ def test_workers_take_pyspark_from_where_it_is_installed(monkeypatch):
     command = [worker_python(), "-c", "import os, pyspark; print(os.environ['PYTHONPATH'], pyspark.__file__)"]
     lib = spark_home() / "python" / "lib"
     [py4j] = lib.glob("py4j-*-src.zip")
-    for others in ("/of/somebody.jar:/else", "/spaces in/here"):
-        monkeypatch.setenv("PYTHONPATH", f"{lib / 'pyspark.zip'}:{py4j}:{others}")
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert done.stdout == f"{others} {spark_home() / '__init__.py'}\n"
+    # Spark's archives are there twice: the driver's path has them as well.
+    spark = f"{lib / 'pyspark.zip'}:{py4j}:/of/spark.jar"
+    monkeypatch.setenv("PYTHONPATH", f"{spark}:/some *:{spark}:/spaces in/here")
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    path = "/of/spark.jar:/some *:/of/spark.jar:/spaces in/here"
+    assert done.stdout == f"{path} {spark_home() / '__init__.py'}\n"
 
 
 def test_workers_of_another_spark_take_its_own(tmp_path, monkeypatch):
