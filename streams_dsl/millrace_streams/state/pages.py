@@ -24,6 +24,7 @@ from millrace_streams.state.hashing import hashes_of
 
 SLOTS_PER_RETENTION: Final = 8
 GROWTH: Final = 4
+_FOREVER_MS: Final = 2**63 - 1
 NO_SLOT: Final = 0
 """The one slot of rows without a time."""
 
@@ -74,7 +75,8 @@ class RowsSpec:
         """The times of rows in ms."""
         assert self.time is not None
         times = rows[self.time]
-        return times.dt.timestamp("ms") if times.dtype == pl.Datetime else times
+        # The end of all time is null in columns.
+        return times.dt.timestamp("ms").fill_null(_FOREVER_MS) if times.dtype == pl.Datetime else times
 
     def slots_of(self, rows: pl.DataFrame, slot_ms: int) -> npt.NDArray[np.int64]:
         """The slot of each row."""

@@ -183,6 +183,8 @@ class KeptRows:
             for part in sorted(changed) if parts == slot.parts else range(slot.parts):
                 size_bytes += self._rewrite(Page(number, part), changed.get(part, self._empty()), slot.parts, parts)
             spread[number] = Slot(parts, size_bytes)
+            if not size_bytes:
+                del spread[number]
         return spread
 
     def _rewrite(self, page: Page, changed: pl.DataFrame, parts: int, parts_after: int) -> int:

@@ -9,6 +9,7 @@ from millrace_streams.graph import SuppressNode
 from millrace_streams.steps.flow import Emitted, Inputs, Output
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State
 from millrace_streams.stores import StoreSpec, TimeBuffer
+from millrace_streams.stores.base import EntryForm
 from millrace_streams.stores.entries import Held
 
 
@@ -26,13 +27,19 @@ class SuppressStep:
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
         """The buffer."""
-        return (StoreSpec(name=self._node.buffer, kind="buffer", layout=self.operator.result, form="held"),)
+        node = self._node
+        form: EntryForm = "final" if node.final else "held"
+        kept_ms = node.wait_ms or 0
+        return (
+            StoreSpec(name=node.buffer, kind="buffer", layout=self.operator.result, form=form, retention_ms=kept_ms),
+        )
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Hold back and let go."""
         node, batch, out = self._node, inputs.batch, Emitted()
         buffer = state.stores[node.buffer]
         assert isinstance(buffer, TimeBuffer)
+        buffer.want_entries(batch.keys)
         rows = zip(batch.keys, batch.values, batch.olds, batch.times, strict=True)
         for turn, (key, value, old, time_ms) in enumerate(rows):
             stream_time_ms = max(buffer.number("stream_time"), time_ms)
@@ -42,7 +49,8 @@ class SuppressStep:
             due = held.due if held is not None else key.end if node.final else time_ms
             buffer.put(key, Held(key, value, time_ms, before, due))
             assert node.wait_ms is not None
-            while (oldest_ms := buffer.oldest_ms()) is not None and oldest_ms <= stream_time_ms - node.wait_ms:
+            until_ms = stream_time_ms - node.wait_ms
+            while (oldest_ms := buffer.oldest_ms(until_ms)) is not None and oldest_ms <= until_ms:
                 self._let_go(buffer, turn, out)
             self._limit(buffer, turn, out)
         return out.output(self.operator.result)

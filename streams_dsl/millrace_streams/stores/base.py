@@ -21,8 +21,13 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 from millrace_streams.layout import Layout
 
 StoreKind: TypeAlias = Literal["key_value", "window", "session", "versioned", "buffer"]
-EntryForm: TypeAlias = Literal["row", "records", "subscriptions", "held", "waiting_for_partner", "waiting_for_table"]
-"""What an entry is: a value with its time (of versions: all of them), or what an operator of ours keeps for itself."""
+EntryForm: TypeAlias = Literal[
+    "row", "records", "subscriptions", "held", "final", "waiting_for_partner", "waiting_for_table"
+]
+"""What an entry is: a value with its time (of versions: all of them), or what an operator of ours keeps for itself.
+
+``final`` is ``held`` until the end of the key's window.
+"""
 
 
 Place: TypeAlias = Any

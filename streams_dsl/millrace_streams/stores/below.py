@@ -18,21 +18,29 @@ from millrace_streams.steps.codec import key_columns_of
 from millrace_streams.stores.base import Place, StoreSpec
 from millrace_streams.stores.forms import START, Entries, Form, Part, form_of
 
-_TIMES = {"window": START, "session": WINDOW_END}
+
+def _time_of(spec: StoreSpec) -> str | None:
+    """The column that says when an entry is over; of what has to be looked for by key, the key has to tell it."""
+    if spec.kind == "window":
+        return START
+    return WINDOW_END if spec.kind == "session" or spec.form == "final" else None
 
 
 @lru_cache(maxsize=256)
 def rows_of(spec: StoreSpec) -> RowsSpec:
-    """What the rows of a store's entries are. Those of buffers are never looked for by key, and are not in pages."""
+    """What the rows of a store's entries are.
+
+    Buffers need the oldest entries first: only where keys tell these is a part of them of any use, and in pages.
+    """
     form = form_of(spec)
     identity = [name for part in form.parts[: len(form.identity(None))] for name in _key_columns(part)]
-    paged = spec.kind != "buffer"
+    paged = spec.kind != "buffer" or spec.form == "final"
     return RowsSpec(
         name=spec.name,
         schema=form.frame([]).schema,
         identity=tuple(identity),
         key=_keys_of(spec, form).key_columns if paged else tuple(identity),
-        time=_TIMES.get(spec.kind),
+        time=_time_of(spec),
         retention_ms=spec.retention_ms,
         paged=paged,
     )
@@ -90,7 +98,7 @@ def packed(spec: StoreSpec, entries: Entries) -> pl.DataFrame:
 def _keys_of(spec: StoreSpec, form: Form) -> Layout:
     """The layout of the keys that entries are looked for by."""
     layout = next(part.layout for part in form.parts if part.layout is not None)
-    if spec.kind != "session":
+    if _time_of(spec) != WINDOW_END:
         return layout
     kept = [column for column in layout.schema if column.name not in WINDOW_COLUMNS]
     return replace(layout, schema=pa.schema(kept), windowed=False)

@@ -235,6 +235,7 @@ _OTHERS: Final[dict[str, Callable[[StoreSpec], Form]]] = {
     "records": _records,
     "subscriptions": _subscriptions,
     "held": _held,
+    "final": _held,
     "waiting_for_partner": _waiting_for_partner,
     "waiting_for_table": _waiting_for_table,
 }

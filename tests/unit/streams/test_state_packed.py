@@ -29,14 +29,15 @@ from millrace_streams import (
     within,
 )
 from millrace_streams import max as max_
-from millrace_streams.layout import Layout
+from millrace_streams.layout import WINDOW_TYPE, Layout
 from millrace_streams.runners.state import kept_rows, save, store_over
 from millrace_streams.state.rows import LIMITS, KeptRows, Limits
 from millrace_streams.state.variables import MemoryVariables
 from millrace_streams.steps.task import Task, TaskResult
-from millrace_streams.stores import KeyValueStore, StoreSpec
+from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer
 from millrace_streams.stores.base import Change, Stored
 from millrace_streams.stores.below import packed
+from millrace_streams.stores.entries import Held
 from millrace_streams.windows import Windowed
 
 TYPES = {"key": "string", "value": "long"}
@@ -280,3 +281,34 @@ def test_after_many_that_were_not_announced_everything_is_brought() -> None:
     assert len(store.rows) == 4999
     assert store.get("0") is None
     assert store.commit() == Change(entries={"0": None}, numbers={}, touched=True)
+
+
+def test_of_what_waits_for_windows_to_close_only_what_is_due_is_read() -> None:
+    """And what has left is in no page any more."""
+    columns = {"key": pa.string(), "window_start": WINDOW_TYPE, "window_end": WINDOW_TYPE, "value": pa.int64()}
+    layout = Layout(
+        schema=pa.schema(list(columns.items())), key=("key",), bucket_columns=None, value="value", windowed=True
+    )
+    finals = StoreSpec(name="b", kind="buffer", form="final", layout=layout)
+    variables, limits = MemoryVariables(), Limits(log_bytes=1, page_bytes=1 << 20, slot_ms=100)
+    keys = [Windowed(f"{place}", start, start + 100) for start in range(0, 1000, 100) for place in range(20)]
+    held = {key: Held(key, 1, key.start, None, key.end) for key in keys}
+    kept_rows(finals, variables, limits).save(packed(finals, held.items()), {}, -(2**63))
+    assert len(variables.pages) == 10
+    kept = kept_rows(finals, variables, limits)
+    buffer = store_over(finals, kept)
+    assert isinstance(buffer, TimeBuffer)
+    left = []
+    while (oldest_ms := buffer.oldest_ms(800)) is not None and oldest_ms <= 800:
+        left.append(buffer.pop_oldest()[0])
+    assert left == sorted(keys[:160], key=lambda key: (key.end, key.key))
+    assert buffer.entry(keys[-1]) == held[keys[-1]]
+    assert kept.reads == 9
+    change = buffer.commit()
+    kept.save(packed(finals, change.entries.items()), change.numbers, buffer.kept_from_ms)
+    # A small batch after it spreads what the large one left in the log.
+    kept_rows(finals, variables, limits).save(packed(finals, []), {}, buffer.kept_from_ms)
+    assert len(variables.pages) == 2
+    again = store_over(finals, kept_rows(finals, variables, limits))
+    assert isinstance(again, TimeBuffer)
+    assert len(again) == 40
