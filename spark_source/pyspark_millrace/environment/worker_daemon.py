@@ -9,6 +9,8 @@ Workers are forked, and each loads PySpark after that: from a zip file, whose mo
 0.6 s of a core. A worker is ended after a minute without a task, so a query now and then pays it again and again. Here
 the daemon loads PySpark's worker and this package once, and the workers have them.
 
+Before the daemon collects garbage, which it does after every task, what a worker has imported is frozen.
+
 Spark starts it by ``spark.python.daemon.module``, as ``python -m <this module> <worker module>``.
 
 Invariant: nothing that is loaded before the fork starts a thread, which a fork would not copy. pyarrow and numpy may
@@ -22,6 +24,8 @@ import socket
 from typing import Final
 
 from pyspark import daemon
+
+from pyspark_millrace.worker_garbage import settle_worker
 
 LOADED_BEFOREHAND: Final = (
     "pyspark.worker",
@@ -40,6 +44,8 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
         code: int = _pyspark_worker(sock, authenticated)
     except (BrokenPipeError, ConnectionResetError):
         return 1
+    if code == 0:
+        settle_worker()
     return code
 
 

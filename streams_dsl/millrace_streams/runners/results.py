@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _DRIVER_BYTES_MAX: Final = 8 * 2**20
 """How many bytes of payloads come into the driver at most."""
+LEAF_PARTITIONS: Final = "spark.sql.leafNodeDefaultParallelism"
+"""Spark's setting of how many partitions small tables of the driver are cut into."""
 _PAYLOADS: Final = pa.schema([("payload", pa.binary())])
 
 Records = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -62,13 +64,11 @@ class Results:
     @classmethod
     def of(cls, frame: DataFrame, plan: Plan, buckets: int) -> Results:
         """Run the task: count what came out, and take along what is little."""
-        from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
-
         names = [*(node.name for node in plan.outputs), DEAD_LETTERS]
         # Each bucket has a row for each target at least, of which some may be as large as this.
         bytes_max = _DRIVER_BYTES_MAX // (len(names) * buckets)
-        little = F.when(F.length("payload") <= bytes_max, F.col("payload")).alias("payload")
-        rows = frame.select("target", "rows", "records", "dropped", little).toArrow()
+        little = f"CASE WHEN length(payload) <= {bytes_max} THEN payload END AS payload"
+        rows = frame.selectExpr("target", "rows", "records", "dropped", little).toArrow()
         counted = rows.group_by("target").aggregate([("rows", "sum")]).to_pylist()
         found = {row["target"]: row["rows_sum"] for row in counted}
         counts = Counts(
@@ -85,8 +85,10 @@ class Results:
         payloads = pa.array(self.payloads[target], pa.binary())
         batches = function(iter([pa.RecordBatch.from_arrays([payloads], schema=_PAYLOADS)]))
         table = pa.Table.from_batches(batches, arrow_schema(schema))
-        # A table is cut into partitions, which would be written side by side.
-        return self.frame.sparkSession.createDataFrame(table, schema).coalesce(1)
+        spark = self.frame.sparkSession
+        rows = spark.createDataFrame(table, schema)
+        # Cut into partitions, as by default, it would be written side by side. Uncut, it is collected without a job.
+        return rows if spark.conf.get(LEAF_PARTITIONS, None) == "1" else rows.coalesce(1)
 
     def unpacked(self, sink: str, layout: Layout, reserved: tuple[str, ...] = ()) -> DataFrame:
         """The rows of a sink, with those of the reserved columns that its rows have."""

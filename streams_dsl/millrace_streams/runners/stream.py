@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import UsageError
 from millrace_streams.checkpoints.compatibility import admit
+from millrace_streams.checkpoints.files import checkpoint_files
 from millrace_streams.checkpoints.manifest import Manifest
 from millrace_streams.compiler import explain
 from millrace_streams.graph import Topology
@@ -23,7 +24,7 @@ from millrace_streams.runners.dead_letters import DEAD_LETTERS
 from millrace_streams.runners.output import limit_worker_threads
 from millrace_streams.runners.packed_task import PackedTask
 from millrace_streams.runners.packing import PACKED_DDL
-from millrace_streams.runners.results import Results
+from millrace_streams.runners.results import LEAF_PARTITIONS, Results
 from millrace_streams.runners.sinks import BatchFunction, Sinks
 from millrace_streams.runners.source import Inputs, Job
 from millrace_streams.runners.spreading import spread, state_partitions
@@ -96,7 +97,7 @@ def run_stream(
     if on_plan is not None:
         on_plan(explain(job.plan))
     sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch, dead_letters)
-    admit(Manifest.of(job.stages, job.buckets), checkpoint)
+    admit(Manifest.of(job.stages, job.buckets), checkpoint_files(checkpoint, spark))
     sinks.prepare(spark)
     return start(
         job,
@@ -131,7 +132,7 @@ def start(
         writer = writer.trigger(availableNow=True)
     elif interval is not None:
         writer = writer.trigger(processingTime=interval)
-    with _state_settings(spark, job.partitions or job.buckets):
+    with _query_settings(spark, job.partitions or job.buckets):
         return writer.start()
 
 
@@ -182,16 +183,24 @@ class _Writer:
 
 
 @contextmanager
-def _state_settings(spark: SparkSession, partitions: int) -> Iterator[None]:
-    """Settings that a query takes over when it starts: RocksDB with a changelog, a fitting number of state partitions.
+def _query_settings(spark: SparkSession, partitions: int) -> Iterator[None]:
+    """Settings that a query takes over when it starts, into the session that Spark makes for it.
 
-    That number is fixed for the life of the checkpoint. More than there are buckets would stay empty, more than there
-    are cores would have to wait, and each costs some of every micro-batch's time.
+    The number of state partitions is fixed for the life of the checkpoint. More than there are buckets would stay
+    empty, more than there are cores would have to wait, and each costs some of every micro-batch's time.
     """
+    parallelism = spark.sparkContext.defaultParallelism
     settings = {
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        "spark.sql.shuffle.partitions": str(state_partitions(partitions, spark.sparkContext.defaultParallelism)),
+        "spark.sql.shuffle.partitions": str(state_partitions(partitions, parallelism)),
+        # Small results are in one partition; files are read by as many as before.
+        LEAF_PARTITIONS: "1",
+        "spark.sql.files.minPartitionNum": spark.conf.get("spark.sql.files.minPartitionNum", None) or str(parallelism),
+        # Else Spark clones its session whenever a micro-batch is persisted, and removes the clone's files by a process.
+        "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
+        # Plans are told to listeners for every job of a micro-batch. The other modes say the same at greater length.
+        "spark.sql.ui.explainMode": "simple",
     }
     before = {setting: spark.conf.get(setting, None) for setting in settings}
     for setting, value in settings.items():

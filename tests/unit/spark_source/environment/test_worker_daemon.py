@@ -32,6 +32,17 @@ def test_other_ends_are_told_as_they_are(monkeypatch):
             worker_daemon.worker(connection, True)
 
 
+def test_a_worker_that_is_used_again_is_settled_first(monkeypatch):
+    settled = []
+    monkeypatch.setattr(worker_daemon, "settle_worker", lambda: settled.append("settled"))
+    monkeypatch.setattr(worker_daemon, "_pyspark_worker", lambda sock, authenticated: 0 if authenticated else 3)
+    with socket.socket() as connection:
+        assert worker_daemon.worker(connection, False) == 3
+        assert not settled
+        assert worker_daemon.worker(connection, True) == 0
+        assert settled
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads as Linux shows them")
 def test_nothing_that_is_loaded_before_the_fork_starts_a_thread():
     program = "import os; from pyspark_millrace.environment import worker_daemon as daemon; daemon.load_beforehand()"
