@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from millrace.clients import Admin, Consumer, Producer, ShareConsumer, TopicPartition
-from millrace.errors import MillraceError
+from millrace.errors import InconsistentGroupProtocolError, MillraceError
 from millrace.records import scan_headers
 
 from .broker_cluster import Cluster
@@ -209,3 +209,36 @@ def test_a_share_group_gets_records_of_all_partitions_wherever_they_are_and_its_
         cluster.start(coordinator)
         eventually(lambda: len(cluster.admin.describe_cluster().brokers) == 3)
     assert found == Counter({b"%d" % n: 6 if n < 10 else 3 for n in range(40)})
+
+
+def test_an_id_is_that_of_one_kind_of_group_wherever_both_are_coordinated(cluster: Cluster, topic: str) -> None:
+    cluster.admin.create_topic(topic, replication_factor=3)
+    options = {"bootstrap.servers": cluster.bootstrap_servers, **QUICK}
+    for name in ("__consumer_offsets", "__share_group_state"):  # made by the first group of the kind
+        kind = Consumer if name == "__consumer_offsets" else ShareConsumer
+        with kind({**options, "group.id": f"first-{name}-{topic}"}) as first:
+            first.subscribe([topic])
+            first.poll(100)
+    # No partition of the one topic is to be led where that of the same number of the other is.
+    leaders = {each.partition: each.leader for each in cluster.admin.describe_topic("__consumer_offsets").partitions}
+    others = {number: [each for each in (1, 2, 3) if each != leader] for number, leader in leaders.items()}
+    moves = {TopicPartition("__share_group_state", n): [*ids, leaders[n]] for n, ids in others.items()}
+    cluster.admin.alter_partition_reassignments(moves)
+    cluster.admin.elect_leaders(list(moves))
+    for number, leader in leaders.items():
+        eventually(lambda n=number, leader=leader: cluster.leader("__share_group_state", n) not in (-1, leader))
+    with Consumer({**options, "group.id": f"classic-{topic}"}) as consumer:
+        consumer.subscribe([topic])
+        while not consumer.assignment():
+            consumer.poll(100)
+        with ShareConsumer({**options, "group.id": f"classic-{topic}"}) as sharer:
+            sharer.subscribe([topic])
+            with pytest.raises(InconsistentGroupProtocolError, match="is a consumer group with members"):
+                sharer.poll(20_000)
+    with ShareConsumer({**options, "group.id": f"shared-{topic}"}) as sharer:
+        sharer.subscribe([topic])
+        eventually(lambda: sharer.poll(50) is not None and cluster.admin.describe_group(f"shared-{topic}").members)
+        with Consumer({**options, "group.id": f"shared-{topic}"}) as consumer:
+            consumer.subscribe([topic])
+            with pytest.raises(InconsistentGroupProtocolError, match="is a share group with members"):
+                consumer.poll(20_000)

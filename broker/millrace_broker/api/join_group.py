@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import uuid
 
-from millrace.errors import InconsistentGroupProtocolError, MemberIdRequiredError
+from millrace.errors import MemberIdRequiredError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.group_kinds import check_is_not
+from millrace_broker.api.list_groups import SHARE
 from millrace_broker.broker import Broker
 from millrace_broker.groups import JoinAnswer, JoinRequest, MemberIdGiven
 
@@ -17,9 +19,8 @@ from millrace_broker.groups import JoinAnswer, JoinRequest, MemberIdGiven
 async def handle(broker: Broker, request: pb.JoinGroupRequest, call: Call) -> pb.JoinGroupResponse:
     """Join; raises what ``Group.join`` answers with. A rebalance time-out of 0 is the session's, as in old Kafka."""
     group_id = request.group_id
+    await check_is_not(broker, group_id, SHARE, is_new_member=not request.member_id)
     shard = await broker.groups.soon(group_id)
-    if broker.share_groups.has_members(group_id):
-        raise InconsistentGroupProtocolError(f"group {group_id} is a share group with members: take another id")
     join = JoinRequest(
         member_id=request.member_id,
         new_member_id=f"{request.group_instance_id or request.client_id}-{uuid.uuid4()}",

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from millrace.errors import InconsistentGroupProtocolError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call
+from millrace_broker.api.group_kinds import check_is_not
 from millrace_broker.api.join_group import client_host
+from millrace_broker.api.list_groups import CLASSIC
 from millrace_broker.broker import Broker
 from millrace_broker.share_groups import Beat
 
 
 async def handle(broker: Broker, request: pb.ShareGroupHeartbeatRequest, call: Call) -> pb.ShareGroupHeartbeatResponse:
     """Note that the member lives; raises what ``ShareMembers.beat`` does, and ``InconsistentGroupProtocolError``."""
+    await check_is_not(broker, request.group_id, CLASSIC, is_new_member=not request.member_epoch)
     shard = await broker.share_groups.soon(request.group_id)
-    if broker.groups.has_members(request.group_id):
-        raise InconsistentGroupProtocolError(
-            f"group {request.group_id} is a consumer group with members: take another id"
-        )
     beat = Beat(
         member_id=request.member_id,
         member_epoch=request.member_epoch,

@@ -1,0 +1,48 @@
+"""Whether an id is that of a group of the other kind: groups and share groups have coordinators of their own each."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from millrace.errors import InconsistentGroupProtocolError, MillraceError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.list_groups import CLASSIC, SHARE
+from millrace_broker.broker import Broker
+from millrace_broker.coordinators import OFFSETS_TOPIC, SHARE_STATE_TOPIC, partition_of
+
+_logger = logging.getLogger(__name__)
+
+_TOPICS: Final = {CLASSIC: OFFSETS_TOPIC, SHARE: SHARE_STATE_TOPIC}
+_NAMES: Final = {CLASSIC: "consumer", SHARE: "share"}
+_ASKED_S: Final = 2.0
+
+
+async def check_is_not(broker: Broker, group_id: str, kind: str, *, is_new_member: bool) -> None:
+    """Raise ``InconsistentGroupProtocolError`` where a group of ``kind`` has this id, and members.
+
+    For a new member its coordinator is asked, wherever that is; whom it does not answer is let in.
+    """
+    is_taken = (broker.groups if kind == CLASSIC else broker.share_groups).has_members(group_id)
+    if is_taken or (is_new_member and await _is_taken_elsewhere(broker, group_id, kind)):
+        raise InconsistentGroupProtocolError(
+            f"group {group_id} is a {_NAMES[kind]} group with members: take another id"
+        )
+
+
+async def _is_taken_elsewhere(broker: Broker, group_id: str, kind: str) -> bool:
+    topic = broker.catalog.topics.get(_TOPICS[kind])
+    if topic is None:
+        return False  # there are no groups of that kind
+    leader = topic.partitions[partition_of(group_id, len(topic.partitions))].leader
+    if leader in (-1, broker.config.broker_id):
+        return False
+    request = pb.DescribeGroupsRequest(group_ids=[group_id])
+    try:
+        answer: pb.DescribeGroupsResponse = await broker.peers.call(
+            leader, "DescribeGroups", request, timeout_s=_ASKED_S
+        )
+    except MillraceError as error:
+        _logger.info("whether %s is a %s group is not known: %s", group_id, _NAMES[kind], error.message)
+        return False
+    return any(group.type == kind and group.members for group in answer.groups)
