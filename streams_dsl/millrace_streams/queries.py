@@ -25,6 +25,7 @@ import polars as pl
 
 from millrace.errors import UsageError
 from millrace_streams.checkpoints.entries import StoreEntry, entries_of, frame_of, sort_place
+from millrace_streams.checkpoints.files import CheckpointFiles, checkpoint_files
 from millrace_streams.checkpoints.manifest import Manifest
 from millrace_streams.checkpoints.stored_state import committed_batch, manifest_of, read_store, reading_session
 from millrace_streams.checkpoints.stores import StoreDescription
@@ -32,7 +33,7 @@ from millrace_streams.serdes import sort_key
 from millrace_streams.steps.operator import AnyStore
 from millrace_streams.stores import VersionedRecord, VersionedStore
 from millrace_streams.windows import Windowed
-from pyspark_millrace.checkpoints.query_log import checkpoint_directory
+from pyspark_millrace.checkpoints.query_log import is_mounted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,7 +121,7 @@ class QueryableStore:
 class StoredState:
     """The stores of a checkpoint after one batch. Made by ``open_state``."""
 
-    checkpoint: Path
+    checkpoint: str
     batch_id: int
     manifest: Manifest
     _read: Callable[[StoreDescription], dict[int, AnyStore]]
@@ -145,16 +146,35 @@ def open_state(
 ) -> Iterator[StoredState]:
     """Open the state of a topology's checkpoint as it was after its last committed batch, or after ``batch``.
 
-    ``spark`` is the session that reads; without one it is the active session, or one that lives as long as this.
+    ``checkpoint`` is a path, or the URI of any file system that Spark reaches. ``spark`` is the session that reads;
+    without one it is the active session, or one that lives as long as this.
 
     Raises ``UsageError`` for a directory that is no such checkpoint, and for a batch that is not there.
     """
-    directory = checkpoint_directory(checkpoint)
-    manifest, number = manifest_of(directory), committed_batch(directory, batch)
+    if is_mounted(checkpoint):
+        # What is no checkpoint is refused before a session is begun.
+        _opened(checkpoint_files(checkpoint, None), batch)
     with reading_session(spark) as session:
+        files = checkpoint_files(checkpoint, session)
+        manifest, number = _opened(files, batch)
         yield StoredState(
-            directory, number, manifest, lambda described: read_store(session, directory, described, number)
+            files.location, number, manifest, lambda described: read_store(session, files, described, number)
         )
+
+
+def stored_manifest(checkpoint: str | Path) -> Manifest:
+    """What a checkpoint says of its topology; a session is begun only where there is no other way to read it.
+
+    Raises ``UsageError`` for a directory that is no such checkpoint.
+    """
+    if is_mounted(checkpoint):
+        return manifest_of(checkpoint_files(checkpoint, None))
+    with reading_session(None) as session:
+        return manifest_of(checkpoint_files(checkpoint, session))
+
+
+def _opened(files: CheckpointFiles, batch: int | None) -> tuple[Manifest, int]:
+    return manifest_of(files), committed_batch(files, batch)
 
 
 def to_ms(time: Time) -> int:

@@ -9,32 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from millrace_streams.checkpoints.files import CheckpointFiles, MountedFiles
 from millrace_streams.checkpoints.manifest import Manifest, read_manifest, write_manifest
 from millrace_streams.checkpoints.stores import StoreDescription
 from millrace_streams.checkpoints.swap import finish_swap
 from millrace_streams.errors import IncompatibleStateError
-from pyspark_millrace.checkpoints.query_log import checkpoint_directory, is_mounted
 
 
-def admit(now: Manifest, checkpoint: str) -> None:
+def admit(now: Manifest, files: CheckpointFiles) -> None:
     """See to it that a topology may go on from a checkpoint, and that the checkpoint says it is this one's.
 
     Raises ``IncompatibleStateError`` that names what changed in which node.
     """
-    if not is_mounted(checkpoint):
-        return
-    directory = checkpoint_directory(checkpoint)
-    finish_swap(directory)
-    before = read_manifest(directory)
-    if before is not None and any((directory / "offsets").glob("[0-9]*")):
+    if isinstance(files, MountedFiles):
+        finish_swap(files.directory)
+    before = read_manifest(files)
+    if before is not None and any(name.isdecimal() for name in files.names("offsets")):
         differences = list(differences_between(before, now))
         if differences:
             raise IncompatibleStateError(
-                f"{directory} is of another topology: {'; '.join(differences)}. Undo that, make its state anew "
+                f"{files.location} is of another topology: {'; '.join(differences)}. Undo that, make its state anew "
                 "(millrace streams rebuild), or begin with a new checkpoint"
             )
     if before is None or before.to_json() != now.to_json():
-        write_manifest(directory, now)
+        write_manifest(files, now)
 
 
 def differences_between(before: Manifest, now: Manifest) -> Iterator[str]:

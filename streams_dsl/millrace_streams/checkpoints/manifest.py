@@ -1,8 +1,7 @@
 """The manifest of a checkpoint: the topology that it is of, as far as offsets and state depend on it.
 
 It lies in the checkpoint, in ``_millrace/topology.json``, and is written before the query's first batch, and again when
-a topology that may go on from it has other nodes. As long as no batch was planned it binds nobody. It is kept where
-checkpoints lie on local or mounted file systems; elsewhere state is checked by its columns alone, when it is loaded.
+a topology that may go on from it has other nodes. As long as no batch was planned it binds nobody.
 
 Invariant: whoever reads the file sees one manifest whole, for it gets its name when it is complete.
 """
@@ -10,21 +9,19 @@ Invariant: whoever reads the file sees one manifest whole, for it gets its name 
 from __future__ import annotations
 
 import json
-import os
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from millrace.errors import EnvironmentProblemError, UsageError
+from millrace.errors import UsageError
+from millrace_streams.checkpoints.files import CheckpointFiles
 from millrace_streams.checkpoints.stores import StoreDescription, describe_stores
 from millrace_streams.compiler import Stages
 from millrace_streams.errors import IncompatibleStateError
 from pyspark_millrace.checkpoints.running import OWN_DIRECTORY
 
 VERSION: Final = 2
-_FILE: Final = "topology.json"
+_FILE: Final = f"{OWN_DIRECTORY}/topology.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,39 +85,29 @@ class Manifest:
         )
 
 
-def read_manifest(checkpoint: Path) -> Manifest | None:
+def read_manifest(files: CheckpointFiles) -> Manifest | None:
     """The manifest of a checkpoint; None if it has none.
 
-    Raises ``IncompatibleStateError`` for one of another version, and for one that is damaged.
+    Raises ``IncompatibleStateError`` for one of another version, and for one that is damaged,
+    ``EnvironmentProblemError`` for one that cannot be read.
     """
-    path = checkpoint / OWN_DIRECTORY / _FILE
+    place = f"{files.location}/{_FILE}"
+    text = files.read(_FILE)
+    if text is None:
+        return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(text)
         version = found["version"]
         if version == VERSION:
             return Manifest.from_json(found)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise IncompatibleStateError(f"{path} cannot be read ({error}): put it back from a copy") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise IncompatibleStateError(f"{place} cannot be read ({error}): put it back from a copy") from error
     raise IncompatibleStateError(
-        f"{path} has version {version}, this millrace reads version {VERSION}: use the millrace that wrote it, make "
+        f"{place} has version {version}, this millrace reads version {VERSION}: use the millrace that wrote it, make "
         "its state anew (millrace streams rebuild), or begin with a new checkpoint"
     )
 
 
-def write_manifest(checkpoint: Path, manifest: Manifest) -> None:
+def write_manifest(files: CheckpointFiles, manifest: Manifest) -> None:
     """Put a manifest into a checkpoint. Raises ``EnvironmentProblemError`` where that cannot be written."""
-    directory = checkpoint / OWN_DIRECTORY
-    temporary = directory / f"{_FILE}-{uuid.uuid4().hex}"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with temporary.open("x", encoding="utf-8") as file:
-            json.dump(manifest.to_json(), file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(directory / _FILE)
-    except OSError as error:
-        raise EnvironmentProblemError(f"{directory / _FILE} cannot be written: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    files.write(_FILE, json.dumps(manifest.to_json(), indent=1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -10,7 +9,7 @@ import typer
 DEFAULT_SERVER: Final = "localhost:9092"
 
 CheckpointOption = Annotated[
-    Path, typer.Option("--checkpoint", "-c", metavar="DIRECTORY", help="The checkpoint that the topology runs with.")
+    str, typer.Option("--checkpoint", "-c", metavar="PLACE", help="The checkpoint that the topology runs with.")
 ]
 BatchOption = Annotated[
     int | None, typer.Option("--batch", min=0, help="The state after this micro-batch; by default after the last one.")

@@ -41,14 +41,14 @@ class Format(StrEnum):
 
 @app.command()
 def stores(checkpoint: CheckpointOption, as_json: AsJson = False) -> None:
-    """List the stores of a checkpoint. Needs no Spark.
+    """List the stores of a checkpoint. Spark is started only for one that is neither local nor mounted.
 
     Examples:
 
       millrace streams stores --checkpoint /data/hours-checkpoint
     """
     from millrace.cli.output import print_json, print_table
-    from millrace_streams.checkpoints.stored_state import manifest_of
+    from millrace_streams.queries import stored_manifest
 
     rows = [
         {
@@ -60,7 +60,7 @@ def stores(checkpoint: CheckpointOption, as_json: AsJson = False) -> None:
             ),
             "value": ", ".join(f"{name} {store.layout.schema.field(name).type}" for name in store.layout.value_columns),
         }
-        for store in manifest_of(checkpoint).stores
+        for store in stored_manifest(checkpoint).stores
     ]
     if as_json:
         print_json(rows)

@@ -151,9 +151,10 @@ def rebuild(
     from millrace_streams.application import load_topology
     from millrace_streams.upgrades.rebuild import rebuild as rebuild_state
     from pyspark_millrace import session
+    from pyspark_millrace.checkpoints.query_log import checkpoint_directory
 
     active = SparkSession.getActiveSession()
-    spark = active or session("millrace streams rebuild", checkpoint_root=checkpoint.absolute().parent)
+    spark = active or session("millrace streams rebuild", checkpoint_root=checkpoint_directory(checkpoint).parent)
     if active is None:
         spark.sparkContext.setLogLevel("ERROR")
     kept = rebuild_state(
@@ -181,6 +182,7 @@ def _positions(
 
 def _show_reset(checkpoint: Checkpoint, plan: ResetPlan | None, kept: Path | None, *, as_json: bool) -> None:
     from millrace.cli.output import print_json, print_table
+    from millrace_streams.checkpoints.files import MountedFiles
     from millrace_streams.checkpoints.manifest import read_manifest
     from pyspark_millrace.checkpoints.reset import offsets_of
 
@@ -189,7 +191,7 @@ def _show_reset(checkpoint: Checkpoint, plan: ResetPlan | None, kept: Path | Non
     else:
         old = offsets_of(checkpoint) if checkpoint.entries else {}
         offsets = {partition: (offset, None) for partition, offset in old.items()}
-    manifest = read_manifest(kept or checkpoint.directory)
+    manifest = read_manifest(MountedFiles(kept or checkpoint.directory))
     stores = [] if manifest is None else [store.name for store in manifest.stores]
     if as_json:
         rows = [{**part._asdict(), "old_offset": old, "new_offset": new} for part, (old, new) in offsets.items()]

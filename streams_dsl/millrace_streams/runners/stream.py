@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import UsageError
 from millrace_streams.checkpoints.compatibility import admit
+from millrace_streams.checkpoints.files import checkpoint_files
 from millrace_streams.checkpoints.manifest import Manifest
 from millrace_streams.compiler import explain
 from millrace_streams.graph import Topology
@@ -96,7 +97,7 @@ def run_stream(
     if on_plan is not None:
         on_plan(explain(job.plan))
     sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch, dead_letters)
-    admit(Manifest.of(job.stages, job.buckets), checkpoint)
+    admit(Manifest.of(job.stages, job.buckets), checkpoint_files(checkpoint, spark))
     sinks.prepare(spark)
     return start(
         job,

@@ -21,6 +21,7 @@ from millrace.clients import Admin
 from millrace.clients.model import TopicPartition
 from millrace.errors import UsageError
 from millrace_streams.checkpoints.compatibility import admit
+from millrace_streams.checkpoints.files import MountedFiles
 from millrace_streams.checkpoints.manifest import Manifest
 from millrace_streams.checkpoints.swap import stopped_checkpoint, swap
 from millrace_streams.graph import Topology
@@ -59,7 +60,7 @@ def rebuild(
     until = {"streamEndingOffsets": _ends(topology, old, bootstrap_servers), "startingOffsets": "earliest"}
     inputs = Inputs(bootstrap_servers=bootstrap_servers, options={**(options or {}), **until})
     job = Job.prepare(topology, inputs, puts_aside=puts_aside)
-    admit(Manifest.of(job.stages, job.buckets), str(fresh))
+    admit(Manifest.of(job.stages, job.buckets), MountedFiles(fresh))
     _say_where_schemas_lie(fresh, fresh)
     start(job, Sinks({}), spark, checkpoint=str(fresh), available_now=True, on_batch=on_batch).awaitTermination()
     if stopped_checkpoint(directory).newest != old.newest:

@@ -25,6 +25,7 @@ from millrace_streams import (
 )
 from millrace_streams import sum as sum_
 from millrace_streams.checkpoints.compatibility import admit, differences_between
+from millrace_streams.checkpoints.files import MountedFiles, checkpoint_files
 from millrace_streams.checkpoints.manifest import Manifest, read_manifest
 from millrace_streams.compiler import stages_of
 
@@ -156,7 +157,7 @@ def test_more_partitions_are_named() -> None:
 
 
 def test_a_checkpoint_binds_from_its_first_batch_on(tmp_path: Path) -> None:
-    checkpoint = f"file:{tmp_path}"
+    checkpoint = checkpoint_files(f"file:{tmp_path}", None)
     admit(manifest(hours), checkpoint)
     admit(manifest(changed(store="other")), checkpoint)
     admit(manifest(hours), checkpoint)
@@ -167,20 +168,20 @@ def test_a_checkpoint_binds_from_its_first_batch_on(tmp_path: Path) -> None:
         IncompatibleStateError, match=r"is of another topology: KSTREAM-AGGREGATE-\d+: its store hours is"
     ):
         admit(manifest(changed(store="other")), checkpoint)
-    kept = read_manifest(tmp_path)
+    kept = read_manifest(MountedFiles(tmp_path))
     assert kept is not None
     assert kept.to_json() == manifest(changed(table="elsewhere")).to_json()
     assert [path.name for path in (tmp_path / "_millrace").iterdir()] == ["topology.json"]
 
 
 def test_manifests_of_others_are_refused(tmp_path: Path) -> None:
-    admit(manifest(hours), str(tmp_path))
+    admit(manifest(hours), MountedFiles(tmp_path))
     path = tmp_path / "_millrace" / "topology.json"
     told = json.loads(path.read_text())
     path.write_text(json.dumps(told | {"version": 9}))
     with pytest.raises(IncompatibleStateError, match="has version 9, this millrace reads version 2"):
-        read_manifest(tmp_path)
+        read_manifest(MountedFiles(tmp_path))
     for damaged in ("", "[]", json.dumps({"version": 2}), path.read_text()[:-9]):
         path.write_text(damaged)
         with pytest.raises(IncompatibleStateError, match="cannot be read"):
-            read_manifest(tmp_path)
+            read_manifest(MountedFiles(tmp_path))

@@ -30,6 +30,7 @@ from millrace_streams import (
     within,
 )
 from millrace_streams import sum as sum_
+from millrace_streams.checkpoints.files import MountedFiles
 from millrace_streams.checkpoints.manifest import Manifest
 from millrace_streams.checkpoints.stored_state import committed_batch, manifest_of
 from millrace_streams.compiler import stages_of
@@ -179,16 +180,16 @@ def test_a_key_is_found_in_whichever_bucket_it_is(state: StoredState) -> None:
 def test_other_directories_are_refused(tmp_path: Path, prepare: Callable[[Path], None], message: str) -> None:
     prepare(tmp_path)
     with pytest.raises(UsageError, match=message):
-        manifest_of(tmp_path)
+        manifest_of(MountedFiles(tmp_path))
 
 
 def test_batches_that_are_not_there_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has finished no batch yet"):
-        committed_batch(tmp_path)
+        committed_batch(MountedFiles(tmp_path))
     (tmp_path / "commits").mkdir()
     for number in (8, 9, 10):
         (tmp_path / "commits" / str(number)).touch()
-    assert committed_batch(tmp_path) == 10
-    assert committed_batch(tmp_path, 9) == 9
+    assert committed_batch(MountedFiles(tmp_path)) == 10
+    assert committed_batch(MountedFiles(tmp_path), 9) == 9
     with pytest.raises(UsageError, match="batch 7 has no state to read: there is that of 8 to 10"):
-        committed_batch(tmp_path, 7)
+        committed_batch(MountedFiles(tmp_path), 7)
