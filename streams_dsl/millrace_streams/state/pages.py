@@ -43,9 +43,9 @@ class Slot(NamedTuple):
     size_bytes: int = 0
 
     def grown(self, added_bytes: int, page_bytes_max: int) -> int:
-        """How many parts there must be when bytes are added."""
+        """How many parts there should be when bytes are added, which replace others, or do not."""
         parts = self.parts
-        while self.size_bytes + added_bytes > parts * page_bytes_max:
+        while max(self.size_bytes, added_bytes) > parts * page_bytes_max:
             parts *= GROWTH
         return parts
 
@@ -102,7 +102,7 @@ def split(rows: pl.DataFrame, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[
     if numbers[0] == numbers[-1] and (numbers == numbers[0]).all():
         yield int(numbers[0]), rows
         return
-    name = "__number"
+    name = "__of_page"
     parts = rows.with_columns(pl.Series(name, numbers)).partition_by(
         name, as_dict=True, include_key=False, maintain_order=True
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,8 @@ from millrace_streams.state.variables import StateVariables
 
 DELETED: Final = "__deleted"
 """Marks a row that says that its entry is gone; stores whose entries never go have no such column."""
+_NUMBER: Final = "__of_chunk"
+_EARLIEST_MS: Final = -(2**63)
 _BYTES_PER_CHUNK: Final = 64 << 10
 _CHUNKS_MIN: Final = 16
 _DELTAS_PER_LOG: Final = 8
@@ -48,6 +50,13 @@ class Limits:
 LIMITS: Final = Limits()
 
 
+class _PageRows(NamedTuple):
+    """A page in memory: its rows, and how many bytes they were."""
+
+    rows: pl.DataFrame
+    size_bytes: int
+
+
 @dataclass(slots=True)
 class KeptRows:
     """Rows as they were when the batch began. Made by ``read``; ``reads`` counts the pages that were asked for."""
@@ -57,10 +66,11 @@ class KeptRows:
     limits: Limits
     facts: Facts
     reads: int = 0
-    _log: list[pl.DataFrame] = field(default_factory=list)
+    _log: pl.DataFrame = field(init=False)
+    _log_chunks: int = 0
     _base_bytes: int = 0
     _log_bytes: int = 0
-    _pages: dict[Page, pl.DataFrame] = field(default_factory=dict)
+    _pages: dict[Page, _PageRows] = field(default_factory=dict)
 
     @classmethod
     def read(
@@ -71,13 +81,16 @@ class KeptRows:
         Raises ``IncompatibleStateError`` when it is of another version or number of buckets, or of other columns.
         """
         kept = cls(spec, variables, limits, Facts(buckets=buckets or 1, slot_ms=spec.slot_ms(limits.slot_ms)))
+        chunks = []
         for packed in variables.read_log():
             chunk = unpack_chunk(spec.name, spec.schema, packed)
             kept.facts = chunk.facts or kept.facts
             kept._log_bytes += len(packed)
             if chunk.kind == "base":
                 kept._base_bytes += len(packed)
-            kept._log.append(chunk.rows)
+            chunks.append(chunk.rows)
+        kept._log_chunks = len(chunks)
+        kept._log = kept._newest([*chunks[:1], _merged(chunks[1:], spec)])
         if buckets is not None and kept.facts.buckets != buckets:
             raise IncompatibleStateError(
                 f"store {spec.name}: its state lies in {kept.facts.buckets} buckets, and there are {buckets} now, as "
@@ -94,8 +107,7 @@ class KeptRows:
     def slots(self) -> list[int]:
         """The slots that rows lie in."""
         found = set(self.facts.slots)
-        for rows in self._log:
-            found.update(np.unique(self.spec.slots_of(rows, self.facts.slot_ms)).tolist())
+        found.update(np.unique(self.spec.slots_of(self._log, self.facts.slot_ms)).tolist())
         return sorted(found)
 
     def matching(
@@ -106,7 +118,7 @@ class KeptRows:
         ``slots`` are the slots to be looked into, one for each row of ``wanted``, which has the columns of the key.
         Of other slots there may be some rows, or none. Rows before ``kept_from_ms`` are over and left out.
         """
-        parts = [self._pages_of(wanted.select(self.spec.key), slots), *self._log]
+        parts = [self._pages_of(wanted.select(self.spec.key), slots), self._log]
         names = list(on)
         found = [
             part.join(wanted, on=names, how="semi", nulls_equal=True, maintain_order="left")
@@ -118,8 +130,8 @@ class KeptRows:
     def rows(self, *, kept_from_ms: int, slots: Iterable[int] | None = None) -> pl.DataFrame:
         """All current rows, or those of some slots (and maybe of others)."""
         wanted = self.facts.slots if slots is None else [slot for slot in slots if slot in self.facts.slots]
-        pages = [self._page(Page(slot, part)) for slot in wanted for part in range(self.facts.slots[slot].parts)]
-        return self._current([pl.concat([self._empty(), *pages]), *self._log], kept_from_ms)
+        pages = [self._page(Page(slot, part)).rows for slot in wanted for part in range(self.facts.slots[slot].parts)]
+        return self._current([pl.concat([self._empty(), *pages]), self._log], kept_from_ms)
 
     def save(self, changed: pl.DataFrame, numbers: Mapping[str, int], kept_from_ms: int) -> None:
         """Leave the rows with what a batch changed: whole entries, or marks that they are gone."""
@@ -129,13 +141,13 @@ class KeptRows:
         chunk = pack_chunk("delta", changed, facts)
         log_bytes, deltas_bytes = self._log_bytes + len(chunk), self._log_bytes - self._base_bytes + len(chunk)
         if self.spec.paged and log_bytes > self._log_bytes_max(slots, len(chunk)):
-            rows, left = self._newest([*self._log, changed], kept_from_ms), self._empty()
+            rows, left = self._newest([self._log, changed], kept_from_ms), self._empty()
             if slots and log_bytes <= 2 * self.limits.log_bytes and _SMALL * len(chunk) < log_bytes:
                 rows, left = self._fullest(rows, slots)
             slots = self._spread(rows, slots)
             self.variables.replace_log(pack_chunk("base", left, replace(facts, slots=slots)))
-        elif 2 * deltas_bytes > self._base_bytes or len(self._log) >= _CHUNKS_MIN + log_bytes // _BYTES_PER_CHUNK:
-            rows = self._newest([*self._log, changed], kept_from_ms)
+        elif 2 * deltas_bytes > self._base_bytes or self._log_chunks >= _CHUNKS_MIN + log_bytes // _BYTES_PER_CHUNK:
+            rows = self._newest([self._log, changed], kept_from_ms)
             rows = rows if slots else _there(rows)
             self.variables.replace_log(pack_chunk("base", rows, facts))
         else:
@@ -189,19 +201,19 @@ class KeptRows:
 
     def _rewrite(self, page: Page, changed: pl.DataFrame, parts: int, parts_after: int) -> int:
         """Put changes into a page, and cut it if there are to be more parts; gives by how many bytes they grew."""
-        before = self.variables.read_page(page)
-        known = self._pages.pop(page, None)
-        if known is None:
-            known = self._unpacked(before)
-        rows = _there(_over(known, changed, self.spec.identity))
-        grown_bytes = -len(before or b"")
-        cut = dict(split(rows, self.spec.parts_of(rows, parts_after)))
+        known = self._page(page)
+        del self._pages[page]
+        rows = _there(_over(known.rows, changed, self.spec.identity))
+        grown_bytes = -known.size_bytes
+        cut = {page.part: rows} if rows.height else {}
+        if parts_after > parts:
+            cut = dict(split(rows, self.spec.parts_of(rows, parts_after)))
         for part in range(page.part, parts_after, parts):
             if part in cut:
                 chunk = pack_chunk("page", cut[part])
                 self.variables.write_page(Page(page.slot, part), chunk)
                 grown_bytes += len(chunk)
-            elif part == page.part and before is not None:
+            elif part == page.part and known.size_bytes:
                 self.variables.remove_page(page)
         return grown_bytes
 
@@ -212,22 +224,21 @@ class KeptRows:
             if number in self.facts.slots:
                 parts = self.facts.slots[number].parts
                 for part in np.unique(self.spec.parts_of(keys.filter(slots == number), parts)).tolist():
-                    found.append(self._page(Page(number, part)))
+                    found.append(self._page(Page(number, part)).rows)
         return pl.concat(found)
 
-    def _page(self, page: Page) -> pl.DataFrame:
+    def _page(self, page: Page) -> _PageRows:
         if page not in self._pages:
             self.reads += 1
-            self._pages[page] = self._unpacked(self.variables.read_page(page))
+            chunk = self.variables.read_page(page)
+            rows = self._empty() if chunk is None else unpack_chunk(self.spec.name, self.spec.schema, chunk).rows
+            self._pages[page] = _PageRows(rows, len(chunk or b""))
         return self._pages[page]
-
-    def _unpacked(self, chunk: bytes | None) -> pl.DataFrame:
-        return self._empty() if chunk is None else unpack_chunk(self.spec.name, self.spec.schema, chunk).rows
 
     def _current(self, frames: Sequence[pl.DataFrame], kept_from_ms: int) -> pl.DataFrame:
         return _there(self._newest(frames, kept_from_ms))
 
-    def _newest(self, frames: Sequence[pl.DataFrame], kept_from_ms: int) -> pl.DataFrame:
+    def _newest(self, frames: Sequence[pl.DataFrame], kept_from_ms: int = _EARLIEST_MS) -> pl.DataFrame:
         """Rows of which the later frames' replace those of the earlier ones."""
         rows = self._empty()
         for frame in frames:
@@ -236,6 +247,16 @@ class KeptRows:
 
     def _empty(self) -> pl.DataFrame:
         return pl.DataFrame(schema=self.spec.schema)
+
+
+def _merged(deltas: Sequence[pl.DataFrame], spec: RowsSpec) -> pl.DataFrame:
+    """Many little frames as one: of each entry the rows of the last that has any."""
+    whole = pl.concat([pl.DataFrame(schema=spec.schema), *deltas])
+    if len(deltas) < 2:
+        return whole
+    numbers = np.repeat(np.arange(len(deltas)), [delta.height for delta in deltas])
+    is_last = (pl.col(_NUMBER) == pl.col(_NUMBER).max()).over(list(spec.identity))
+    return whole.with_columns(pl.Series(_NUMBER, numbers)).filter(is_last).drop(_NUMBER)
 
 
 def _over(rows: pl.DataFrame, newer: pl.DataFrame, identity: Sequence[str]) -> pl.DataFrame:

@@ -194,4 +194,5 @@ def test_keys_of_one_bucket_are_spread_over_all_parts() -> None:
 def test_a_slot_grows_by_fours() -> None:
     assert Slot().grown(100, 100) == 1
     assert Slot().grown(101, 100) == 4
-    assert Slot(4, 400).grown(1300, 100) == 64
+    assert Slot(4, 401).grown(7, 100) == 16
+    assert Slot(4, 400).grown(1700, 100) == 64
