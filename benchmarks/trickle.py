@@ -12,9 +12,9 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import ours
 from benchmarks.harness import Benchmark, Context, Measure, Sample, Side
@@ -23,24 +23,26 @@ from benchmarks.spark import SPARK_SETTINGS, jar_paths, spark_session
 from benchmarks.worker import Run, worker
 from benchmarks.workspace import BenchmarkError
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _TOPIC = "trickle"
 RECORDS_PER_SECOND = 100
 _SECONDS = 30
 _WARM_UP_SECONDS = 30
 LATE_SECONDS_MAX = 60
-PLAIN_RENAMES = {
+_PLAIN_RENAMES = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     )
 }
-"""What the profile low-latency of ``pyspark_millrace.session`` sets beside the others; not on every file system."""
 
 Send = Callable[[bytes], Any]
 
 
 def benchmark(name: str, *, title: str, percentile: int, target_ratio: float, recommended: bool) -> Benchmark:
     """A percentile, 50 or 99, of that time. ``recommended``: ours with the settings of the profile low-latency."""
-    extra = "; checkpoints by plain renames (the profile low-latency)" if recommended else ""
+    extra = "; checkpoints by plain renames and without checksum files (the profile low-latency)" if recommended else ""
     stream = ".option(subscribe) .load().writeStream.foreachBatch(collect)"
     return Benchmark(
         name=name,
@@ -51,18 +53,18 @@ def benchmark(name: str, *, title: str, percentile: int, target_ratio: float, re
         ours=Side(
             what=f'readStream.format("millrace"){stream}',
             settings=ours.SETTINGS + SPARK_SETTINGS + extra,
-            open=lambda context: _open(context, "ours", percentile, PLAIN_RENAMES if recommended else {}),
+            open=lambda context: _open(context, "ours", percentile, low_latency=recommended),
         ),
         peer=Side(
             what=f'readStream.format("kafka"){stream}',
             settings=kafka.SETTINGS + SPARK_SETTINGS,
-            open=lambda context: _open(context, "peer", percentile, {}),
+            open=lambda context: _open(context, "peer", percentile, low_latency=False),
         ),
     )
 
 
 @contextlib.contextmanager
-def _open(context: Context, side: str, percentile: int, conf: dict[str, str]) -> Iterator[Measure]:
+def _open(context: Context, side: str, percentile: int, *, low_latency: bool) -> Iterator[Measure]:
     broker = context.millrace if side == "ours" else context.kafka
     topic = f"{_TOPIC}-{uuid.uuid4().hex[:8]}"
     with broker.topic(topic):
@@ -72,7 +74,7 @@ def _open(context: Context, side: str, percentile: int, conf: dict[str, str]) ->
             "topic": topic,
             "checkpoint": str(context.workspace.folder(f"scratch/trickle-{side}", empty=True)),
             "jar_paths": jar_paths(context.workspace),
-            "conf": conf,
+            "low_latency": low_latency,
         }
         with worker(context.workspace, f"trickle-{side}", "benchmarks.trickle:serve", arguments) as run:
             yield lambda: Sample(figure=run()[f"p{percentile}_ms"], answer=RECORDS_PER_SECOND * _SECONDS)
@@ -80,10 +82,10 @@ def _open(context: Context, side: str, percentile: int, conf: dict[str, str]) ->
 
 @contextlib.contextmanager
 def serve(
-    *, side: str, bootstrap: str, topic: str, checkpoint: str, jar_paths: list[str], conf: dict[str, str]
+    *, side: str, bootstrap: str, topic: str, checkpoint: str, jar_paths: list[str], low_latency: bool
 ) -> Iterator[Run]:
     """The worker's part: a query that goes on running, and for each run a while of records."""
-    spark = spark_session(jar_paths, conf)
+    spark = trickle_session(jar_paths, low_latency=low_latency)
     seen: list[float] = []
 
     def see(batch: Any, _: int) -> None:
@@ -142,6 +144,16 @@ def _sender(side: str, bootstrap: str, topic: str) -> Iterator[Send]:
         stopped.set()
         polling.join()
         peer.flush(10)
+
+
+def trickle_session(jar_paths: list[str], *, low_latency: bool, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A session; ``low_latency`` says with what that profile of ``pyspark_millrace.session`` sets beside the others."""
+    from pyspark_millrace.environment.session import write_no_checksums
+
+    spark = spark_session(jar_paths, {**(conf or {}), **(_PLAIN_RENAMES if low_latency else {})})
+    if low_latency:
+        write_no_checksums(spark)
+    return spark
 
 
 def send_for(seconds: int, send: Send) -> None:

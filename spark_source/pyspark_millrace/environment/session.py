@@ -107,7 +107,7 @@ def session(
         _check_delta_classes()
     created = _create({name: value for name, value in settings.items() if value != in_force.get(name)})
     if profile == "low-latency" and CHECKPOINT_MANAGER_SETTING in defaults:
-        _write_no_checksums(created)
+        write_no_checksums(created)
     _register_source(created)
     if delta:
         _check_delta_extension(created)
@@ -233,7 +233,7 @@ def _prepare_environment(*, local: bool) -> None:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
-def _write_no_checksums(created: SparkSession) -> None:
+def write_no_checksums(created: SparkSession) -> None:
     """Have this process write local files without a file of checksums beside each, as Hadoop does by default.
 
     Without Hadoop's native library a process is started (``chmod``) for every file that is written, for checkpoints six
