@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millrace.coordination import NodeExistsError, paths
+from millrace.coordination.notices import PreferredElectionNode, ReassignmentNode
 from millrace.errors import MillraceError, TopicExistsError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import Record, build_rows_batch
@@ -29,7 +31,7 @@ class Administrator(Client):
     async def work(self) -> None:
         while not self.world.is_over:
             work = self.choose.choice(
-                [self._reassign, self._cancel, self._elect, self._create, self._create, self._delete]
+                [self._reassign, self._cancel, self._elect, self._create, self._create, self._delete, self._use_tool]
             )
             try:
                 await work()
@@ -56,6 +58,19 @@ class Administrator(Client):
     async def _elect(self) -> None:
         request = pb.ElectLeadersRequest(election_type=pb.PREFERRED, all_partitions=True, timeout_ms=_TIMEOUT_MS)
         await self.ask_any(request)
+
+    async def _use_tool(self) -> None:
+        """Have a partition moved, or preferred leaders elected, by a node in ZooKeeper, as Kafka's old tools do."""
+        places = [*self.world.places, *self.world.outputs]
+        path, data = paths.PREFERRED_ELECTION, PreferredElectionNode(tuple(places)).encode()
+        if self.choose.random() < 0.6:
+            place, replicas = self.choose.choice(places), tuple(self.choose.sample(self.world.broker_ids, 3))
+            self.world.note(f"{self.name}: {place.topic}-{place.partition} to {list(replicas)} by a tool")
+            path, data = paths.REASSIGN_PARTITIONS, ReassignmentNode({tuple(place): replicas}).encode()
+        try:
+            self.world.ensemble.outside.create(path, data)
+        except NodeExistsError:
+            self.world.note(f"{self.name}: a tool waits for {path}")
 
     async def _create(self) -> None:
         """Make a topic: perhaps one of a name that was deleted. Write a record to it."""

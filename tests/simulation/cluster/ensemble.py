@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from millrace.coordination import (
@@ -16,11 +17,13 @@ from millrace.coordination import (
     EmbeddedCoordination,
     EmbeddedStore,
     NodeStat,
+    NoNodeError,
     Operation,
     SessionExpiredError,
     SessionState,
     Watch,
     WatchEvent,
+    paths,
 )
 from millrace.coordination.single_calls import SingleCalls
 from millrace.errors import EnvironmentProblemError
@@ -43,6 +46,8 @@ class Ensemble:
         self.choose: Final = choose
         self.timeout_s: Final = session_timeout_s
         self.store: Final = EmbeddedStore(now_ms=lambda: round(loop.time() * 1000))
+        self.outside: Final = self.store.connect()
+        """The session of tools that people use."""
         self.lost_answers = 0.0
         """How likely a write's answer does not come."""
         self.changes = 0
@@ -64,6 +69,12 @@ class Ensemble:
         for session in self._sessions:
             if session.host == host:
                 self.end(session)
+
+    def depose_controller(self) -> None:
+        """Let there be no controller, as people do to have another one."""
+        self.changes += 1
+        with suppress(NoNodeError):
+            self.outside.delete(paths.CONTROLLER)
 
     def end(self, session: SimulatedSession) -> None:
         """A session has not been heard of for too long."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _DOWN_S: Final = (0.1, 5.0)
 _PAUSED_S: Final = (0.1, 5.0)
 _CUT_S: Final = (0.2, 6.0)
+_HELD_S: Final = (0.02, 0.5)
+"""So long after its messages are held a broker's session expires."""
 _STEPS_AHEAD: Final = 40
 """A kill within a write comes before one of so many steps of the disk."""
 
@@ -43,6 +45,7 @@ class Faults:
             self._cut_off,
             self._split,
             self._lose_zookeeper,
+            self._hold,
             self._expire,
             self._disturb,
             self._skew,
@@ -73,6 +76,8 @@ class Faults:
         self._due.clear()
         world = self._world
         world.network.cut.clear()
+        world.network.on_call = _no_call
+        world.network.release()
         world.network.loss = world.network.slow = 0.0
         world.ensemble.lost_answers = 0.0
         for machine in world.machines:
@@ -183,6 +188,27 @@ class Faults:
         host = self._choose.choice(self._hosts())
         self._cut({(host, ZOOKEEPER)})
 
+    def _hold(self) -> None:
+        """What a controller decides waits on the way, and arrives when another controller has decided otherwise."""
+        network = self._world.network
+
+        def look(source: str, name: str) -> None:
+            if name != "LeaderAndIsr":
+                return
+            network.on_call = _no_call
+            self._world.note(f"held: what {source} says to the others")
+            network.hold((source, each) for each in self._hosts() if each != source)
+            self._later(_HELD_S, lambda: self._world.ensemble.expire(source))
+            self._later(_CUT_S, self._release)
+
+        network.on_call = look
+        if self._choose.random() < 0.7:
+            self._world.ensemble.depose_controller()
+
+    def _release(self) -> None:
+        self._world.network.release()
+        self._world.note("what was held goes on")
+
     def _cut(self, links: set[tuple[str, str]]) -> None:
         new = sorted(links - self._world.network.cut)
         self._world.note("cut: " + ", ".join(f"{source} > {target}" for source, target in new))
@@ -226,3 +252,7 @@ class Faults:
 
 def _nothing() -> None:
     """No kill is to come."""
+
+
+def _no_call(source: str, name: str) -> None:
+    """No call is waited for."""

@@ -225,7 +225,7 @@ class Transactor(TransactionalClient):
             elif ending == "abort":
                 await self.end(committed=False)
             elif ending == "haunt":
-                await self._haunt()
+                await self._haunt([place for place, _ in values])
             else:
                 self.producer = None
         except MillraceError as error:
@@ -233,15 +233,15 @@ class Transactor(TransactionalClient):
             self.producer = None
         self.world.ended(write, outcome, offsets)
 
-    async def _haunt(self) -> None:
-        """Be replaced, and write nevertheless."""
+    async def _haunt(self, written: Sequence[Place]) -> None:
+        """Be replaced, and write nevertheless. A batch as before would not do: its leader may say that it is there."""
         old = self.producer
         await self.begin_anew()
         new, self.producer = self.producer, old
         place, value = self.choose.choice(self.world.places), self.new_value()
-        write = self.begin([(place, value)])
+        write, batch = self.begin([(place, value)]), self._batch(value, written.count(place))
         try:
-            offset = await produce(self, place, produce_request(place, self._batch(value, 0), self.name))
+            offset = await produce(self, place, produce_request(place, batch, self.name))
             self.world.violated(f"{self.name}: a producer that was replaced could write {place} {offset}")
         except MillraceError as error:
             self.world.note(f"{self.name} is fenced: {type(error).__name__}")

@@ -11,7 +11,7 @@ import pytest
 from .planted import PLANTED
 
 ROOT = Path(__file__).resolve().parents[3]
-SEEDS_TO_FIND = 12
+SEEDS_TO_FIND = 24
 """Within so many seeds each planted fault is found. Most are by the first."""
 
 
