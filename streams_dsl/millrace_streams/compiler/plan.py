@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from millrace_streams.compiler.beginnings import check_beginnings
 from millrace_streams.compiler.check import CheckedTopology, check
 from millrace_streams.compiler.forks import forks_of
 from millrace_streams.compiler.rewrite import rewrite
@@ -142,7 +143,9 @@ def compile_topology(topology: Topology, shapes: Mapping[str, TopicShape]) -> Pl
 
     Raises ``TopologyError`` for what is wrong, ``UnsupportedTopologyError`` for what no runner can do yet.
     """
-    return plan(rewrite(check(topology, shapes)))
+    checked = check(topology, shapes)
+    check_beginnings(checked)
+    return plan(rewrite(checked))
 
 
 def plan(checked: CheckedTopology) -> Plan:

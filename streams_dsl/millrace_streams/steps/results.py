@@ -11,7 +11,7 @@ from millrace_streams.errors import UserFunctionError
 from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.codec import columns_of, key_columns_of
 
-_MISFITS: Final = (pl.exceptions.PolarsError, TypeError, ValueError, KeyError, OverflowError, AttributeError)
+MISFITS: Final = (pl.exceptions.PolarsError, TypeError, ValueError, KeyError, OverflowError, AttributeError)
 
 
 def check_types(
@@ -26,7 +26,7 @@ def check_types(
     """
     try:
         batch.frame  # noqa: B018 - making it is the check
-    except _MISFITS as error:
+    except MISFITS as error:
         text, row = _culprit(batch, error, what)
         raise (failure(text, row) if failure is not None else UserFunctionError(f"{node}: {text}")) from error
 
@@ -37,7 +37,7 @@ def _culprit(batch: Batch, error: Exception, what: str) -> tuple[str, int | None
     for row, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
         try:
             columns_of(layout, [key], [value])
-        except _MISFITS as reason:
+        except MISFITS as reason:
             if not layout.scalar and value is not None and not isinstance(value, dict):
                 return f"the function must give a dict of {', '.join(layout.value_columns)}, not {value!r}", row
             if isinstance(reason, KeyError):
@@ -53,6 +53,6 @@ def _is_key(batch: Batch, key: object) -> bool:
     """Whether it is the key that does not fit."""
     try:
         key_columns_of(batch.layout, [key])
-    except _MISFITS:
+    except MISFITS:
         return True
     return False

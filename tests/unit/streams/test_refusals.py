@@ -235,6 +235,40 @@ def test_what_does_not_fit_together_is_refused_by_the_compiler(
         compile_topology(builder.build(), {})
 
 
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda b: stream(b).group_by_key().aggregate(lambda: "", lambda k, v, a: f"{a}{v}", name="text"),
+            "text: the initializer gives '', which does not fit value int64: say the type of the aggregate, value=",
+        ),
+        (
+            lambda b: (
+                table(b)
+                .group_by(lambda k, v: (k, v))
+                .aggregate(list, lambda k, v, a: [*a, v], lambda k, v, a: a, name="list")
+            ),
+            r"list: the initializer gives \[\], which does not fit value int64: say the type",
+        ),
+        (
+            lambda b: stream(b).group_by_key().aggregate(dict, lambda k, v, a: a, value=row("n BIGINT"), name="rows"),
+            r"rows: the initializer gives \{\}, which does not fit n int64",
+        ),
+        (
+            lambda b: stream(b).group_by_key().aggregate(failing, lambda k, v, a: a, name="none"),
+            "none: the initializer raised KeyError: 'broken'",
+        ),
+    ],
+)
+def test_aggregates_that_begin_as_what_they_are_not_are_refused(
+    build: Callable[[StreamsBuilder], Any], message: str
+) -> None:
+    builder = StreamsBuilder()
+    build(builder).to_stream().to("o")
+    with pytest.raises(TopologyError, match=message):
+        compile_topology(builder.build(), {})
+
+
 def test_what_can_be_known_without_the_topics_is_refused_when_it_is_built() -> None:
     declared, found = StreamsBuilder(), StreamsBuilder()
     stream(declared).filter(col("amount") > 1).to("o")
@@ -259,7 +293,10 @@ def failing(*arguments: Any) -> Any:
         (lambda s, t: s.split().branch(lambda key, value: failing()), "KSTREAM-BRANCH-"),
         (lambda s, t: s.join(t, lambda left, right: failing()), "KSTREAM-JOIN-"),
         (lambda s, t: s.join(s, lambda left, right: failing(), window=within(5)), "KSTREAM-JOIN-"),
-        (lambda s, t: s.group_by_key().aggregate(failing, lambda k, v, a: a).to_stream(), "KSTREAM-AGGREGATE-"),
+        (
+            lambda s, t: s.group_by_key().aggregate(lambda: 0, lambda k, v, a: failing()).to_stream(),
+            "KSTREAM-AGGREGATE-",
+        ),
         (lambda s, t: s.to_table().filter(lambda value: failing()).to_stream(), "KTABLE-FILTER-"),
         (lambda s, t: s.to_table().map_values(lambda value: failing()).to_stream(), "KTABLE-MAPVALUES-"),
         (lambda s, t: s.to_table().join(t, lambda left, right: failing()).to_stream(), "KTABLE-JOIN-"),

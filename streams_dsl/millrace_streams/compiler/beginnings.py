@@ -1,0 +1,48 @@
+"""Whether aggregates begin as what they are said to be: an initializer's value fits the type of the table.
+
+It is called once when a topology is compiled. The commonest mistake is to leave ``value=`` out where an aggregate is of
+another type than the records, and that shows here, before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from millrace_streams.compiler.check import CheckedTopology
+from millrace_streams.errors import TopologyError
+from millrace_streams.graph import FoldNode, Node, TableFoldNode
+from millrace_streams.layout import Layout
+from millrace_streams.steps.codec import value_columns_of
+from millrace_streams.steps.results import MISFITS
+
+
+def check_beginnings(checked: CheckedTopology) -> None:
+    """Refuse initializers whose value does not fit. Raises ``TopologyError`` naming the node."""
+    for node in checked.topology.nodes:
+        for initializer in _initializers(node):
+            _check(node.name, initializer, checked.layouts[node.name])
+
+
+def _initializers(node: Node) -> Iterator[Callable[[], Any]]:
+    if isinstance(node, FoldNode) and not node.aggregates:
+        yield from {fold.initializer for fold in node.folds if fold.initializer is not None}
+    if isinstance(node, TableFoldNode) and node.initializer is not None:
+        yield node.initializer
+
+
+def _check(node: str, initializer: Callable[[], Any], layout: Layout) -> None:
+    try:
+        begun = initializer()
+    except Exception as error:
+        raise TopologyError(f"{node}: the initializer raised {type(error).__name__}: {error}") from error
+    if begun is None:
+        return
+    try:
+        value_columns_of(layout, [begun])
+    except MISFITS as error:
+        columns = [f"{name} {layout.schema.field(name).type}" for name in layout.value_columns]
+        raise TopologyError(
+            f"{node}: the initializer gives {begun!r}, which does not fit {', '.join(columns)}: say the type of the "
+            "aggregate, value=..."
+        ) from error
