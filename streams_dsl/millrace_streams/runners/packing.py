@@ -56,8 +56,13 @@ class Packed(NamedTuple):
     rows: int = 0
     records: int = 0
     dropped: int = 0
-    payload: bytes = b""
+    payload: bytes | pl.DataFrame = b""
     by_reference: bool = False
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """The payload as a frame, which it is already where it was read by the task that takes it."""
+        return unpack_frame(self.payload) if isinstance(self.payload, bytes) else self.payload
 
 
 def to_batches(rows: Iterable[Packed]) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,7 @@ they are read; the rows that this gives are the same as if the source had sent t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from millrace_streams.compiler.stages import Stage
@@ -30,7 +30,7 @@ class ReferredSource:
 
     def rows(self, reference: bytes) -> Iterator[Packed]:
         """The packed rows of a split."""
-        return self.run.rows(read_reference(reference, self.options))
+        return replace(self.run, packs=False).rows(read_reference(reference, self.options))
 
 
 def may_refer(prologue: Stage) -> bool:
@@ -59,6 +59,7 @@ def packed_references(references: DataFrame, prologue: Stage) -> DataFrame:
 
 def resolved(packed: Packed, sources: Mapping[str, ReferredSource]) -> Iterator[Packed]:
     """A packed row itself, or what it refers to; ``sources`` are by the node whose rows they give."""
-    if packed.by_reference:
-        return sources[packed.target].rows(packed.payload)
-    return iter((packed,))
+    if not packed.by_reference:
+        return iter((packed,))
+    assert isinstance(packed.payload, bytes)
+    return sources[packed.target].rows(packed.payload)

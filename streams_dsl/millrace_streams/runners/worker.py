@@ -34,7 +34,7 @@ from millrace_streams.runners.packing import (
 )
 from millrace_streams.steps import Operator
 from millrace_streams.steps.batch import OFFSET, PARTITION, TIMESTAMP, TOMBSTONE
-from millrace_streams.steps.chunks import pack_frame, unpack_frame
+from millrace_streams.steps.chunks import pack_frame
 from millrace_streams.steps.flow import Flow
 from millrace_streams.steps.operator import AnyStore, AnyStoreSpec
 from millrace_streams.steps.reader import Reader
@@ -187,7 +187,7 @@ def _ending(send: Send) -> Operator:
 
 def _unpacked(runs: Sequence[Packed]) -> pl.DataFrame:
     """The rows of several runs, one after the other."""
-    frames = [unpack_frame(run.payload) for run in runs]
+    frames = [run.frame for run in runs]
     if len(frames) == 1:
         return frames[0]
     rows = pl.concat(frames, how="diagonal")
@@ -204,13 +204,15 @@ class SourceRun:
     A callable for ``mapInArrow`` and for the source's ``transform``: takes batches of the source's columns,
     ``__offset``, ``__timestamp`` (a timestamp) and ``__partition``, and may be ``__sequence``; gives packed rows.
     Within one partition the batches must come in offset order, as the source reads them. A broadcast source's rows go
-    to all buckets of a stage, so many as ``everywhere`` says. ``lane`` numbers the sources of one topic.
+    to all buckets of a stage, so many as ``everywhere`` says. ``lane`` numbers the sources of one topic. ``packs`` is
+    false where the rows do not leave the worker: what goes to the bucket of its partition is then a frame.
     """
 
     reader: Reader
     program: Program
     lane: int
     everywhere: Mapping[int, int]
+    packs: bool = True
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack a task's batches."""
@@ -282,7 +284,7 @@ class SourceRun:
         frame = head_frame(read, self.lane, goes_first=self.reader.source.broadcast)
         for send in self.program.stage.sends:
             if send.way != "key" and frame.height:
-                payload, sequence = pack_frame(frame), int(run[OFFSET][0])
+                payload, sequence = pack_frame(frame) if self.packs else frame, int(run[OFFSET][0])
                 for bucket in [partition] if send.way == "partition" else range(self.everywhere[send.stage]):
                     yield Packed(send.stage, bucket, send.node, sequence, frame.height, payload=payload)
         program = self.program

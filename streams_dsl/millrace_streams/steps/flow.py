@@ -158,7 +158,7 @@ class Inputs:
         rows = [row for row, value in enumerate(values) if value is not None]
         if len(rows) == len(values):
             return self.call(node, function, turns, keys, values)
-        present = [[column[row] for row in rows] for column in (keys, values)]
+        present = [list(map(column.__getitem__, rows)) for column in (keys, values)]
         results: list[Any] = [None] * len(values)
         for row, result in zip(rows, self.call(node, function, [turns[row] for row in rows], *present), strict=True):
             results[row] = result
@@ -281,9 +281,10 @@ class Emitted:
 
 def interleave(flows: Sequence[Flow]) -> tuple[Marks, Sequence[int], Sequence[int]]:
     """The order in which rows of several flows are taken: their marks, and side and row of each turn."""
-    if len(flows) == 1:
-        marks = flows[0].marks
-        return marks, [0] * len(marks), range(len(marks))
+    filled = [side for side, flow in enumerate(flows) if len(flow.marks)] or [0]
+    if len(filled) == 1:
+        marks = flows[filled[0]].marks
+        return marks, filled * len(marks), range(len(marks))
     marks = np.concatenate([flow.marks for flow in flows])
     sides = np.concatenate([np.full(len(flow.marks), side) for side, flow in enumerate(flows)])
     rows = np.concatenate([np.arange(len(flow.marks)) for flow in flows])

@@ -60,7 +60,9 @@ class StreamTableJoinStep:
             records = self._find_in_time(inputs, mapped, buffer, view, found)
         joining = Joining(node.name, node.joiner, self.operator.inputs[1], self.operator.result)
         batch = joining.join(inputs, found.turns, records, found.values)
-        return typed(node, Output(batch, found.turns, found.dropped), inputs)
+        # Where no record waits and each is joined, rows are turns.
+        is_row_by_row = node.buffer is None and len(found.turns) == len(inputs.rows)
+        return typed(node, Output(batch, None if is_row_by_row else found.turns, found.dropped), inputs)
 
     def _may_look_up_by_key(self, inputs: Inputs, state: State) -> bool:
         """Whether each key has one row for the whole batch, and the keys are there in columns."""

@@ -90,12 +90,13 @@ class TableFoldStep:
         news, olds = taken.values, taken.olds
 
         def add(key: Any, first: int, end: int, aggregate: Any, results: list[Any]) -> None:
+            adder, subtractor, append = node.adder, node.subtractor, results.append
             for new, old in zip(news[first:end], olds[first:end], strict=True):
                 if old is not None and aggregate is not None:
-                    aggregate = node.subtractor(key, old, aggregate)
+                    aggregate = subtractor(key, old, aggregate)
                 if new is not None:
-                    aggregate = self._added(node, key, new, aggregate)
-                results.append(aggregate)
+                    aggregate = self._begun(key, new) if aggregate is None else adder(key, new, aggregate)
+                append(aggregate)
 
         with inputs.blaming(node.name, "adder or subtractor") as place:
             folded = fold_groups(
@@ -111,12 +112,10 @@ class TableFoldStep:
         changes = keyed.with_changes(self.operator.result, folded.befores if node.sends_old else None, None)
         return typed(node, Output(changes, groups.rows), inputs).in_order()
 
-    def _added(self, node: TableFoldNode, key: Any, new: Any, aggregate: Any) -> Any:
-        if aggregate is None:
-            if node.initializer is None:
-                return new
-            aggregate = node.initializer()
-        return node.adder(key, new, aggregate)
+    def _begun(self, key: Any, new: Any) -> Any:
+        """The aggregate of a first value."""
+        node = self._node
+        return new if node.initializer is None else node.adder(key, new, node.initializer())
 
     @property
     def _node(self) -> TableFoldNode:

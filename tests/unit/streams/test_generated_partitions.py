@@ -21,7 +21,6 @@ from millrace_streams.runners.packing import OUT, Packed, from_batch
 from millrace_streams.runners.worker import Program, SourceRun
 from millrace_streams.serdes import LONG, STRING
 from millrace_streams.steps.batch import Batch
-from millrace_streams.steps.chunks import unpack_frame
 from millrace_streams.steps.reader import Reader
 
 from .generated_topologies import KEYS, TOPICS, VALUES, topology_at_random
@@ -81,7 +80,7 @@ def updates_in_workers(topology: Topology, batches: list[list[TestRecord]], part
         for row in rows:
             assert row.stage == OUT
             if row.target:
-                results = Batch.of_frame(cut.plan.layouts[row.target], unpack_frame(row.payload))
+                results = Batch.of_frame(cut.plan.layouts[row.target], row.frame)
                 for key, value, time_ms in zip(results.keys, results.values, results.times, strict=True):
                     found[sinks[row.target]][key].append((value, time_ms))
     return comparable(cut, found)

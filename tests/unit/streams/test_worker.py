@@ -43,7 +43,6 @@ from millrace_streams.runners.worker import BoundedRun, Program, SourceRun
 from millrace_streams.serdes import LONG, STRING
 from millrace_streams.state.rows import Limits
 from millrace_streams.steps.batch import TOMBSTONE, Batch
-from millrace_streams.steps.chunks import unpack_frame
 from millrace_streams.steps.reader import Reader
 
 TYPES = {"key": "string", "value": "long"}
@@ -236,7 +235,7 @@ def tables_of(cut: Stages, rows: list[Packed]) -> dict[str, pl.DataFrame]:
     frames: dict[str, list[pl.DataFrame]] = {}
     for row in rows:
         if row.target:
-            frames.setdefault(row.target, []).append(unpack_frame(row.payload))
+            frames.setdefault(row.target, []).append(row.frame)
     return {sink.table: merged(cut.plan, sink, frames.get(sink.name, [])) for sink in cut.plan.delta_sinks}
 
 
@@ -343,7 +342,7 @@ def updates_by_key(cut: Stages, batches: list[Script], buckets: int) -> dict[str
     for number, rows in enumerate(batch_results(cut, batches, buckets=buckets)):
         for row in rows:
             if row.target:
-                batch = Batch.of_frame(cut.plan.layouts[row.target], unpack_frame(row.payload))
+                batch = Batch.of_frame(cut.plan.layouts[row.target], row.frame)
                 for key, value in zip(batch.keys, batch.values, strict=True):
                     found[sinks[row.target]][key].append((number, value))
     return found
@@ -374,7 +373,7 @@ def test_records_that_fail_are_put_aside_as_if_they_had_not_come(where: str) -> 
     driver.pipe_records([TestRecord("in", *record) for _, record in good])
     for results_of in (stream_results, bounded_results):
         rows = results_of(cut, [script], puts_aside=True)
-        letters = pl.concat([unpack_frame(row.payload) for row in rows if row.target == DEAD_LETTERS]).sort("offset")
+        letters = pl.concat([row.frame for row in rows if row.target == DEAD_LETTERS]).sort("offset")
         assert letters.select("topic", "partition", "offset", "value").rows() == [
             ("in", 0, offset, LONG.serialize(3) if where == "where it is read" else b"3") for offset in (3, 4, 6)
         ]
