@@ -24,7 +24,7 @@ from millrace_streams.runners.results import Results
 from millrace_streams.runners.source import Inputs, Job
 from millrace_streams.runners.stream import start
 from millrace_streams.steps.batch import Batch
-from millrace_streams.steps.chunks import unpack_frame
+from millrace_streams.steps.packed_frames import unpack_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,8 +21,8 @@ from millrace_streams.layout import Layout
 from millrace_streams.runners.crossing import Roots
 from millrace_streams.runners.packing import OUT, Packed
 from millrace_streams.steps.batch import TIMESTAMP
-from millrace_streams.steps.chunks import pack_frame, unpack_frame
 from millrace_streams.steps.flow import ROOT, Flow
+from millrace_streams.steps.packed_frames import pack_frame, unpack_frame
 from millrace_streams.steps.task import Task, TaskResult
 
 DEAD_LETTERS: Final = "dead letters"

@@ -18,8 +18,8 @@ import polars as pl
 import pyarrow as pa
 
 from millrace_streams.steps.batch import TIMESTAMP
-from millrace_streams.steps.chunks import unpack_frame
 from millrace_streams.steps.evaluation import to_arrow
+from millrace_streams.steps.packed_frames import unpack_frame
 
 PACKED_DDL: Final = (
     "stage INT, bucket INT, target STRING, sequence BIGINT, rows BIGINT, records BIGINT, dropped BIGINT, "

@@ -18,7 +18,7 @@ from millrace_streams.errors import TopologyError
 from millrace_streams.layout import Layout
 from millrace_streams.serdes import serde_of_field
 from millrace_streams.steps.batch import TIMESTAMP, Batch
-from millrace_streams.steps.chunks import unpack_frame
+from millrace_streams.steps.packed_frames import unpack_frame
 from millrace_streams.windows import Windowed
 
 _START: Final = struct.Struct(">q")

@@ -34,9 +34,9 @@ from millrace_streams.runners.packing import (
 )
 from millrace_streams.steps import Operator
 from millrace_streams.steps.batch import OFFSET, PARTITION, TIMESTAMP, TOMBSTONE
-from millrace_streams.steps.chunks import pack_frame
 from millrace_streams.steps.flow import Flow
 from millrace_streams.steps.operator import AnyStore, AnyStoreSpec
+from millrace_streams.steps.packed_frames import pack_frame
 from millrace_streams.steps.reader import Reader
 from millrace_streams.steps.task import Steps, Task, TaskResult
 

@@ -26,7 +26,7 @@ import polars as pl
 
 from millrace_streams.errors import IncompatibleStateError
 from millrace_streams.state.pages import Slot
-from millrace_streams.steps.chunks import pack_frame, unpack_frame
+from millrace_streams.steps.packed_frames import pack_frame, unpack_frame
 
 VERSION: Final = 2
 Kind: TypeAlias = Literal["base", "delta", "page"]
