@@ -143,6 +143,17 @@ class Batch:
         """The values that a table's new ones replace; all None where they were not asked for."""
         return self._olds if self._olds is not None else [None] * self.height
 
+    @property
+    def present(self) -> list[bool]:
+        """Whether each row has a value; of columns, no values are made to tell."""
+        bare = self.layout.value
+        # What is in a column of a serde's, JSON say, may be None to Python all the same.
+        if self._values is not None or not self.in_columns or (bare and self.layout.schema.field(bare).metadata):
+            return [value is not None for value in self.values]
+        if bare:
+            return self.frame[bare].is_not_null().to_list()
+        return (~self.frame[TOMBSTONE]).to_list() if TOMBSTONE in self.frame.columns else [True] * self.height
+
     def _made_of_lists(self) -> pl.DataFrame:
         if self._rest is not None and self._rest.in_columns:
             others = [name for name in self.layout.names if name not in self.layout.key]

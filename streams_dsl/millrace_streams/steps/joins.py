@@ -122,10 +122,9 @@ def key_of_values(
     wanted: Expression | PythonFunction,
     batch: Batch,
     values: list[Any],
-    turns: Sequence[int] | None = None,
 ) -> list[Any]:
     """The key that an expression or function gives of each value, None where there is no value."""
     if isinstance(wanted, PythonFunction):
-        return inputs.call_present(node, wanted, batch.keys, values, turns)
+        return inputs.call_present(node, wanted, batch.keys, values)
     keys = batch.with_values(values).frame.select(to_polars(wanted)).to_series().to_list()
     return [None if value is None else key for key, value in zip(keys, values, strict=True)]

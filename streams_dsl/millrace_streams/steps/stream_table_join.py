@@ -8,11 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from millrace_streams.expressions import Expression
 from millrace_streams.graph import StreamTableJoinNode
 from millrace_streams.steps.batch import Batch
+from millrace_streams.steps.evaluation import to_polars
 from millrace_streams.steps.flow import Inputs, Output
 from millrace_streams.steps.groups import group, rows_that_count, rows_with_value
-from millrace_streams.steps.joins import Joining, TableView, VersionsView, key_of_values, keys_of_side
+from millrace_streams.steps.joins import Joining, TableView, VersionsView, keys_of_side
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer, VersionedStore
 from millrace_streams.stores.entries import WaitingForTable
@@ -114,9 +116,9 @@ class StreamTableJoinStep:
         """Look up the records of a batch in which the table does not change."""
         keys, rows = stream.keys, list(map(view.rows.get, mapped))
         is_left = self._node.kind == "left"
-        lookups = zip(stream.values, mapped, rows, strict=True)
-        for row, (value, table_key, stored) in enumerate(lookups):
-            if value is None or (table_key is None and not (is_left and keys[row] is None)):
+        lookups = zip(stream.present, mapped, rows, strict=True)
+        for row, (is_there, table_key, stored) in enumerate(lookups):
+            if not is_there or (table_key is None and not (is_left and keys[row] is None)):
                 found.dropped += 1
             elif stored is not None or is_left:
                 found.rows.append(row)
@@ -164,8 +166,10 @@ class StreamTableJoinStep:
         node, batch = self._node, inputs.batches[_STREAM]
         if node.selector is None:
             return batch.keys
+        if isinstance(node.selector, Expression):
+            return batch.frame.select(to_polars(node.selector)).to_series().to_list()
         turns = [turn for turn, side, _ in inputs.turns() if side == _STREAM]
-        return key_of_values(inputs, node.name, node.selector, batch, batch.values, turns)
+        return inputs.call_present(node.name, node.selector, batch.keys, batch.values, turns)
 
     def _view(self, inputs: Inputs, state: State, keys: Sequence[Any]) -> TableView:
         store_name = self._store_name

@@ -51,6 +51,7 @@ def assert_is(batch: Batch, expected: list[Record], asked: list[str]) -> None:
     assert batch.frame.height == batch.height == len(expected)
     assert batch.frame[TIMESTAMP].to_list() == [time_ms for _, _, time_ms in expected]
     again = Batch.of_frame(batch.layout, batch.frame)
+    assert again.present == batch.present == [value is not None for _, value, _ in expected]
     assert list(zip(again.keys, again.values, again.times, strict=True)) == expected
 
 
