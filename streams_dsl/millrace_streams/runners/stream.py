@@ -24,11 +24,12 @@ from millrace_streams.runners.dead_letters import DEAD_LETTERS
 from millrace_streams.runners.output import limit_worker_threads
 from millrace_streams.runners.packed_task import PackedTask
 from millrace_streams.runners.packing import PACKED_DDL
-from millrace_streams.runners.results import LEAF_PARTITIONS, Results
+from millrace_streams.runners.results import LEAF_PARTITIONS, Counts, Results
 from millrace_streams.runners.sinks import BatchFunction, Sinks
 from millrace_streams.runners.source import Inputs, Job
 from millrace_streams.runners.spreading import spread, state_partitions
 from pyspark_millrace.delta.transactions import query_id_of
+from pyspark_millrace.interruption import interrupted_in_few_words
 from pyspark_millrace.late_processor import LateProcessor
 
 if TYPE_CHECKING:
@@ -164,13 +165,8 @@ class _Writer:
         self._on_batch = on_batch
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        frame = frame.persist()
-        try:
-            results = Results.of(frame, self._plan, self._buckets)
-            self._sinks.write(results, query_id_of(frame.sparkSession), batch_id)
-        finally:
-            frame.unpersist()
-        counts = results.counts
+        with interrupted_in_few_words():
+            counts = self._write(frame, batch_id)
         self._on_batch(
             BatchReport(
                 batch_id=batch_id,
@@ -180,6 +176,15 @@ class _Writer:
                 dead_letters=counts.rows[DEAD_LETTERS],
             )
         )
+
+    def _write(self, frame: DataFrame, batch_id: int) -> Counts:
+        frame = frame.persist()
+        try:
+            results = Results.of(frame, self._plan, self._buckets)
+            self._sinks.write(results, query_id_of(frame.sparkSession), batch_id)
+        finally:
+            frame.unpersist()
+        return results.counts
 
 
 @contextmanager
