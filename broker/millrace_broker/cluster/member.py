@@ -269,7 +269,11 @@ class Member:
     # --- what the controller says --------------------------------------------------------------------------------
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest, leaders: Sequence[LiveBroker]) -> Answers:
-        """Lead and follow partitions. Raises ``StaleControllerEpochError``, ``StaleBrokerEpochError``."""
+        """Lead and follow partitions.
+
+        Raises ``StaleControllerEpochError``, ``StaleBrokerEpochError``, ``BrokerUnavailableError`` before it is
+        registered.
+        """
         self._check(request)
         for leader in leaders:
             self._broker.peers.know(leader.broker_id, leader.host, leader.port)
@@ -277,7 +281,7 @@ class Member:
         return await self._broker.replicas.become(request)
 
     async def stop_replica(self, request: StopReplicaRequest) -> Answers:
-        """Stop replicas. Raises ``StaleControllerEpochError``, ``StaleBrokerEpochError``."""
+        """Stop replicas. Raises as ``leader_and_isr`` does."""
         self._check(request)
         return await self._broker.replicas.stop(request)
 
@@ -302,6 +306,8 @@ class Member:
                 self._on_gone(gone)
 
     def _check(self, request: BrokerRequest) -> None:
+        if self.broker_epoch < 0:  # it may be meant for an earlier life, by a controller that was replaced
+            raise BrokerUnavailableError(f"broker {self._id} starts, and is not registered yet: try again")
         check_controller_epoch(self._controller_epoch, request.controller_epoch)
         if request.broker_epoch < self.broker_epoch:
             raise StaleBrokerEpochError(

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from millrace.config.broker import BrokerConfig
-from millrace.errors import RequestTimedOutError
+from millrace.errors import BrokerUnavailableError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.member import Member
+from millrace_broker.controller.requests import LeaderAndIsrRequest, StopReplicaRequest
 from millrace_broker.peers import Peers
 
 
@@ -41,3 +42,21 @@ def test_a_silent_controller_is_waited_for_as_long_as_the_configuration_says(tmp
 
     asyncio.run(ask())
     assert peers.waited_s == 1.5
+
+
+def test_before_it_is_registered_a_broker_cannot_know_whether_it_is_meant_and_takes_nothing(tmp_path: Path) -> None:
+    """What was meant for an earlier life may make it follow a leader that was replaced, and count for that one."""
+    options = {"log.dirs": str(tmp_path), "zookeeper.connect": "nowhere:2181"}
+    led = LeaderAndIsrRequest(
+        controller_id=2, controller_epoch=3, broker_epoch=17, topic_ids={}, partitions={}, live_leaders=()
+    )
+    stopped = StopReplicaRequest(controller_id=2, controller_epoch=3, broker_epoch=17, partitions={})
+
+    async def tell() -> None:
+        member = Broker(BrokerConfig.load(options), peers=SilentPeers()).member
+        with pytest.raises(BrokerUnavailableError, match="is not registered yet"):
+            await member.leader_and_isr(led, ())
+        with pytest.raises(BrokerUnavailableError, match="is not registered yet"):
+            await member.stop_replica(stopped)
+
+    asyncio.run(tell())
