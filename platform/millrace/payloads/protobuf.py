@@ -32,7 +32,10 @@ _WIRE_TYPES: Final = {
     11: _BYTES, 12: _BYTES, 13: _VARINT, 14: _VARINT, 15: _FOUR, 16: _EIGHT, 17: _VARINT, 18: _VARINT,
 }  # fmt: skip
 _STRING, _BINARY, _MESSAGE, _ENUM = 9, 12, 11, 14
-_ZIGZAG: Final = (17, 18)
+_UNSIGNED_32: Final = (7, 13)
+_ZIGZAG_32: Final = 17
+_ZIGZAG: Final = (_ZIGZAG_32, 18)
+_LOW_32: Final = np.uint64(0xFFFFFFFF)
 _UNORDERED: Final = "its fields are in no order that can be read"
 
 Reader: TypeAlias = Callable[[Cursor], pa.Array]
@@ -284,10 +287,12 @@ def _number(kind: int, data_type: pa.DataType, path: str) -> Reader:
             return pa.array(word != 0)
         if pat.is_decimal(data_type):
             return pa.array(word).cast(data_type)
-        if kind in (7, 13):
-            return pa.array((word & np.uint64(0xFFFFFFFF)).view(np.int64))
-        values = unzigzag(word) if kind in _ZIGZAG else word.view(np.int64)
         # As the library does: of a number that is too long for its type the low bits count.
+        if kind in _UNSIGNED_32:
+            return pa.array((word & _LOW_32).view(np.int64))
+        if kind == _ZIGZAG_32:
+            word = word & _LOW_32
+        values = unzigzag(word) if kind in _ZIGZAG else word.view(np.int64)
         return pa.array(values.astype(np.int32) if data_type == pa.int32() else values)
 
     return read

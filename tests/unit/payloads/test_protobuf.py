@@ -177,6 +177,19 @@ def test_damage_is_what_the_library_refuses(messages: list[Message], chance: ran
             assert faults[at].startswith(("day:", "clock:", "at:", "took:"))
 
 
+def test_of_numbers_too_long_for_their_type_the_low_bits_count() -> None:
+    """Whoever writes it, with the type that the field had when it was written."""
+    fields = {name: DESCRIPTOR.fields_by_name[name].number for name in ("i32", "u32", "z32", "kind")}
+    words = [2**32, 2**33 + 5, 2**63 + 2**32 + 3, 2**64 - 1]
+    payloads = [_varint(number << 3) + _varint(word) for number in fields.values() for word in words]
+    assert _read(payloads) == ([_row(CLASS.FromString(payload)) for payload in payloads], {})
+
+
+def _varint(word: int) -> bytes:
+    low, high = word & 0x7F, word >> 7
+    return bytes([low | 0x80]) + _varint(high) if high else bytes([low])
+
+
 def _differences(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
     """Fields that differ; a NaN is the same as a NaN."""
     return {
