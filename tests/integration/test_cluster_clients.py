@@ -141,6 +141,17 @@ def test_a_topic_is_found_at_once_at_brokers_that_have_not_heard_of_it_yet(clust
             two.delete_topic(name)
 
 
+def test_a_leader_tells_the_ends_of_a_topic_that_it_has_only_been_made_the_leader_of(
+    cluster: Cluster, topic: str
+) -> None:
+    """It hears that it leads first, and of the topic's name and options a moment later: here, never."""
+    cluster.admin.create_topic(topic, assignment={0: [2]})
+    eventually(lambda: cluster.end_offset(topic) == 0)
+    catalog = cluster.brokers[2].server.broker.catalog
+    catalog._swap({name: each for name, each in catalog.topics.items() if name != topic})
+    assert cluster.end_offset(topic) == 0
+
+
 def test_all_brokers_are_restarted_in_turn_and_nothing_is_lost_doubled_or_out_of_order(
     cluster: Cluster, topic: str
 ) -> None:

@@ -31,7 +31,7 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> 
         for wanted in topic_times.partitions:
             result = topic_offsets.partitions.add(partition=wanted.partition)
             try:
-                topic = broker.topic(topic_times.name)
+                topic = await broker.find_topic(topic_times.name)
                 topic_offsets.topic_id = topic.topic_id.bytes
                 partition = broker.partition(topic, wanted.partition)
                 log = partition.log
