@@ -14,13 +14,13 @@ import itertools
 import re
 import shutil
 import subprocess
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Benchmark, Context, Measure, Sample, Side
+from benchmarks.micro_batches import durations_ms, wait_for
 from benchmarks.ours import PARTITIONS, TOPIC_CONFIGS
 from benchmarks.ours import SETTINGS as OUR_SETTINGS
 from benchmarks.peers import jars
@@ -31,8 +31,6 @@ from benchmarks.worker import Run, worker
 from benchmarks.workspace import BenchmarkError
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
-
     from millrace_streams import Topology
 
 _KEYS = 100
@@ -133,8 +131,10 @@ def serve(*, bootstrap: str, topic: str, checkpoint: str, jar_paths: list[str], 
             def trickle(seconds: int) -> list[float]:
                 first = len(read)
                 send_for(seconds, lambda value: producer.send(topic, value, key=next(keys)))
-                _wait_for(query, lambda: sum(read[first:]) >= seconds * RECORDS_PER_SECOND)
-                return sorted(_durations_ms(query, first, len(read)))
+                enough = seconds * RECORDS_PER_SECOND
+                wait_for(query, lambda: sum(read[first:]) >= enough, seconds_max=LATE_SECONDS_MAX)
+                # Of the last one Spark may not have told yet.
+                return sorted(durations_ms(query, first, len(read) - 1))
 
             trickle(_WARM_UP_SECONDS)
 
@@ -155,17 +155,3 @@ def _topology(topic: str) -> Topology:
     builder = StreamsBuilder()
     builder.stream(topic, key="string", value="bytes").group_by_key().count(emit="every").to_stream().to("updates")
     return builder.build()
-
-
-def _durations_ms(query: StreamingQuery, first: int, end: int) -> list[float]:
-    """How long the micro-batches of these numbers took, all but the last, which may not be told of yet."""
-    found = {each["batchId"]: each["durationMs"] for each in query.recentProgress}
-    return [found[number]["triggerExecution"] for number in range(first, end - 1) if "addBatch" in found[number]]
-
-
-def _wait_for(query: StreamingQuery, is_there: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LATE_SECONDS_MAX
-    while not is_there():
-        if not query.isActive or time.monotonic() > deadline:
-            raise BenchmarkError(f"the query does not go on: {query.exception()}")
-        time.sleep(0.05)

@@ -14,13 +14,13 @@ import os
 import re
 import shutil
 import statistics
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Benchmark, Context, Durability, Measure, Sample, Side
+from benchmarks.micro_batches import durations_ms, wait_for
 from benchmarks.ours import PARTITIONS, TOPIC_CONFIGS
 from benchmarks.ours import SETTINGS as OUR_SETTINGS
 from benchmarks.spark import SPARK_SETTINGS, jar_paths, spark_session
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
-    from pyspark.sql.streaming import StreamingQuery
 
     from millrace_streams import Topology
 
@@ -69,13 +68,17 @@ def serve(*, bootstrap: str, topic: str, checkpoint: str, jar_paths: list[str], 
     try:
         with Producer(bootstrap) as producer:
 
+            def is_told(first: int, records: int) -> bool:
+                """Whether the micro-batches from ``first`` on have read as many, and Spark has told of them."""
+                return sum(read[first:]) >= records and len(durations_ms(query, first, len(read))) >= len(read) - first
+
             def took_ms(keys: npt.NDArray[np.int64]) -> float:
                 """Send records, and give the time of the micro-batches that read them."""
                 first = len(read)
                 producer.send_table(topic, _records(keys))
                 producer.flush()
-                _wait_for(query, read, first, len(keys))
-                return sum(_durations_ms(query, first, len(read)))
+                wait_for(query, lambda: is_told(first, len(keys)), seconds_max=_LATE_SECONDS_MAX)
+                return sum(durations_ms(query, first, len(read)))
 
             def run() -> dict[str, Any]:
                 figures: Figures = {}
@@ -118,21 +121,6 @@ def _records(keys: npt.NDArray[np.int64]) -> pa.Table:
 
     cells = pa.FixedSizeBinaryArray.from_buffers(pa.binary(8), len(keys), [None, pa.py_buffer(keys.astype(">i8"))])
     return pa.table({"key": cells.cast(pa.binary()), "value": cells.cast(pa.binary())})
-
-
-def _wait_for(query: StreamingQuery, read: list[int], first: int, records: int) -> None:
-    """Until the micro-batches from ``first`` on have read as many records, and Spark has told of them."""
-    deadline = time.monotonic() + _LATE_SECONDS_MAX
-    while sum(read[first:]) < records or len(_durations_ms(query, first, len(read))) < len(read) - first:
-        if not query.isActive or time.monotonic() > deadline:
-            raise BenchmarkError(f"the query does not go on: {query.exception()}")
-        time.sleep(0.02)
-
-
-def _durations_ms(query: StreamingQuery, first: int, end: int) -> list[float]:
-    """How long micro-batches took that read anything."""
-    found = {each["batchId"]: each["durationMs"] for each in query.recentProgress if "addBatch" in each["durationMs"]}
-    return [found[number]["triggerExecution"] for number in range(first, end) if number in found]
 
 
 def _largest_worker_mb() -> float:

@@ -1,0 +1,27 @@
+"""Micro-batches of a query that runs beside the benchmark: waiting for them, and how long they took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from benchmarks.workspace import BenchmarkError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+
+def wait_for(query: StreamingQuery, is_there: Callable[[], bool], *, seconds_max: float) -> None:
+    """Wait until something is there that the query brings. Raises ``BenchmarkError`` when it does not go on."""
+    deadline = time.monotonic() + seconds_max
+    while not is_there():
+        if not query.isActive or time.monotonic() > deadline:
+            raise BenchmarkError(f"the query does not go on: {query.exception()}")
+        time.sleep(0.05)
+
+
+def durations_ms(query: StreamingQuery, first: int, end: int) -> list[float]:
+    """How long the micro-batches of these numbers took that read anything, as far as Spark has told of them."""
+    found = {each["batchId"]: each["durationMs"] for each in query.recentProgress if "addBatch" in each["durationMs"]}
+    return [found[number]["triggerExecution"] for number in range(first, end) if number in found]
