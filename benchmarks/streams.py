@@ -42,6 +42,8 @@ _SOURCE = Path(__file__).parent / "peers" / "java" / "Streams.java"
 _RUN_SECONDS_MAX = 1500
 _RESULT = re.compile(r"^RESULT (\d+) (\d+) ([\d.]+)$", re.MULTILINE)
 _HEAP = "1500m"
+_HEAP_MANY = "6g"
+"""With a million keys: the newest count of each key and minute is kept to be compared, and is not to crowd the heap."""
 
 Answer = list[float]
 """How many results there are, and their sum."""
@@ -57,10 +59,10 @@ def benchmark(
     peer: str,
     words: int = KEYS,
     typed: bool = False,
-    batched: bool = True,
+    batches: str = f"micro-batches of {BATCH_RECORDS:,} records",
 ) -> Benchmark:
     """A benchmark whose module runs our side as ``ours(spark, source)``; ``mode`` is Kafka Streams' topology."""
-    batches = f"; micro-batches of {BATCH_RECORDS:,} records" if batched else "; one bounded run"
+    heap = _heap(words)
     cache = "off" if mode in ("window_every", "table") else "at its default"
     return Benchmark(
         name=name,
@@ -69,19 +71,26 @@ def benchmark(
         target_ratio=target_ratio,
         ours=Side(
             what=ours,
-            settings=f"{OUR_SETTINGS}{SPARK_SETTINGS}{batches}; {words:,} keys",
+            settings=f"{OUR_SETTINGS}{SPARK_SETTINGS}; {batches}; {words:,} keys",
             open=lambda context: _open_ours(context, name, words, typed=typed),
         ),
         peer=Side(
             what=peer,
-            settings=f"{KAFKA_SETTINGS}; Kafka Streams 4.3.1, 2 threads, heap {_HEAP}, cache {cache}; {words:,} keys",
+            settings=f"{KAFKA_SETTINGS}; Kafka Streams 4.3.1, 2 threads, heap {heap}, cache {cache}; {words:,} keys",
             open=lambda context: _open_peer(context, mode, words),
         ),
     )
 
 
-def run_stream(spark: SparkSession, source: Source, topology: Topology, sink: str, results: Results) -> Outcome:
-    """Run a topology as a stream over the whole topic, in batches of a million records."""
+def run_stream(
+    spark: SparkSession,
+    source: Source,
+    topology: Topology,
+    sink: str,
+    results: Results,
+    batch_records: int | None = BATCH_RECORDS,
+) -> Outcome:
+    """Run a topology as a stream over the whole topic, in batches of a million records; None: of the default size."""
     from millrace_streams import run_stream
 
     checkpoint = source.scratch / "checkpoint"
@@ -94,7 +103,7 @@ def run_stream(spark: SparkSession, source: Source, topology: Topology, sink: st
             spark,
             checkpoint=str(checkpoint),
             bootstrap_servers=source.bootstrap,
-            options={"maxOffsetsPerTrigger": BATCH_RECORDS},
+            options={"maxOffsetsPerTrigger": batch_records} if batch_records else {},
             available_now=True,
             foreach_batch={sink: results.take},
             on_batch=lambda report: read.append(report.records),
@@ -176,7 +185,7 @@ def _open_peer(context: Context, mode: str, words: int) -> Iterator[Measure]:
 
     def measure() -> Sample:
         folder = workspace.folder("scratch/kafka-streams", empty=True)
-        command = ["java", f"-Xmx{_HEAP}", "-cp", classpath, str(_SOURCE), broker.bootstrap, filled, WEIGHTS]
+        command = ["java", f"-Xmx{_heap(words)}", "-cp", classpath, str(_SOURCE), broker.bootstrap, filled, WEIGHTS]
         command += [str(context.records), mode, str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECONDS_MAX, check=False)
         found = _RESULT.search(done.stdout)
@@ -185,6 +194,10 @@ def _open_peer(context: Context, mode: str, words: int) -> Iterator[Measure]:
         return Sample(figure=context.records / (int(found[1]) / 1e9), answer=[float(found[2]), float(found[3])])
 
     yield measure
+
+
+def _heap(words: int) -> str:
+    return _HEAP_MANY if words == KEYS_MANY else _HEAP
 
 
 def _weights() -> pa.Table:

@@ -17,7 +17,7 @@ BENCHMARK = streams.benchmark(
     target_ratio=5,
     ours="run_batch: group_by_key().windowed_by(1 min, grace 30 min).count()",
     peer=".groupByKey().windowedBy(1 min, grace 30 min).aggregate(+1).toStream().foreach()",
-    batched=False,
+    batches="one bounded run",
 )
 
 

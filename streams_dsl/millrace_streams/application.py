@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from millrace_streams.runners.stream import BatchReport
 
 _DEFAULT_FUNCTION: Final = "topology"
+_BATCH_RECORDS: Final = "default: 2,000,000; 10,000,000 if records are neither kept nor moved"
 
 TopologyFactory = Callable[..., Topology]
 
@@ -65,7 +66,7 @@ def stream_main(
         options(parser)
     add = parser.add_argument
     add("--checkpoint", metavar="PATH", help="where the progress and state are kept (default: beside the table)")
-    add("--max-offsets-per-trigger", type=int, metavar="N", help="most records in a micro-batch (default: 2,000,000)")
+    add("--max-offsets-per-trigger", type=int, metavar="N", help=f"most records in a micro-batch ({_BATCH_RECORDS})")
     parser.add_stream_options(interval=None)
     parsed = parser.parse(arguments)
     if parsed.trigger_interval and not parsed.continuous:

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 _DRIVER_BYTES_MAX: Final = 8 * 2**20
 """How many bytes of payloads come into the driver at most."""
+LOCAL_ROWS_BYTES_MAX: Final = 64 * 2**10
+"""How large rows of the driver may be, in Arrow, to be part of a plan; each rule of Spark's planning visits them.
+
+Larger ones go to a task as they are, in Arrow; those that are part of a plan are collected without a job.
+"""
 LEAF_PARTITIONS: Final = "spark.sql.leafNodeDefaultParallelism"
 """Spark's setting of how many partitions small tables of the driver are cut into."""
 _PAYLOADS: Final = pa.schema([("payload", pa.binary())])

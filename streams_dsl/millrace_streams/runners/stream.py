@@ -24,7 +24,7 @@ from millrace_streams.runners.dead_letters import DEAD_LETTERS
 from millrace_streams.runners.output import limit_worker_threads
 from millrace_streams.runners.packed_task import PackedTask
 from millrace_streams.runners.packing import PACKED_DDL
-from millrace_streams.runners.results import LEAF_PARTITIONS, Counts, Results
+from millrace_streams.runners.results import LEAF_PARTITIONS, LOCAL_ROWS_BYTES_MAX, Counts, Results
 from millrace_streams.runners.sinks import BatchFunction, Sinks
 from millrace_streams.runners.source import Inputs, Job
 from millrace_streams.runners.spreading import spread, state_partitions
@@ -37,11 +37,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_SOURCE_DEFAULTS: Final = {
-    "startingOffsets": "earliest",
-    # A bucket's share of a micro-batch is in a worker's memory at once.
-    "maxOffsetsPerTrigger": "2000000",
-}
+BATCH_RECORDS: Final = 2_000_000
+"""Most records in a micro-batch, by default: a bucket's share is in a worker's memory at once."""
+BATCH_RECORDS_STATELESS: Final = 10_000_000
+"""The same where records pass in pieces, for nothing is kept or moved: a micro-batch's fixed costs are spread wider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,18 +140,24 @@ def streaming_results(job: Job, spark: SparkSession) -> DataFrame:
     """What leaves a topology, as packed rows: its sources' rows through one stage after the other."""
     limit_worker_threads(spark)
     rows: list[DataFrame] = []
-    waiting = job.packed(spark, streaming=True, defaults=_SOURCE_DEFAULTS)
+    defaults = _source_defaults(job)
+    waiting = job.packed(spark, streaming=True, defaults=defaults)
     for program in job.programs():
         number = program.stage.number
         rows += [frame for first, frame in waiting if first == number]
         waiting = [(first, frame) for first, frame in waiting if first != number]
         whole = reduce(lambda one, other: one.unionByName(other), rows)
-        processor = LateProcessor(PackedTask(program, sources=job.referred(spark, number, _SOURCE_DEFAULTS)))
+        processor = LateProcessor(PackedTask(program, sources=job.referred(spark, number, defaults)))
         task = whole.groupBy(spread(whole["bucket"]).alias("bucket")).transformWithState(
             processor, PACKED_DDL, outputMode="update", timeMode="none"
         )
         rows = [task]
     return reduce(lambda one, other: one.unionByName(other), [*rows, *(frame for _, frame in waiting)])
+
+
+def _source_defaults(job: Job) -> dict[str, str]:
+    records = BATCH_RECORDS if job.stages.stages else BATCH_RECORDS_STATELESS
+    return {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(records)}
 
 
 class _Writer:
@@ -201,6 +206,7 @@ def _query_settings(spark: SparkSession, partitions: int) -> Iterator[None]:
         "spark.sql.shuffle.partitions": str(state_partitions(partitions, parallelism)),
         # Small results are in one partition; files are read by as many as before.
         LEAF_PARTITIONS: "1",
+        "spark.sql.execution.arrow.localRelationThreshold": str(LOCAL_ROWS_BYTES_MAX),
         "spark.sql.files.minPartitionNum": spark.conf.get("spark.sql.files.minPartitionNum", None) or str(parallelism),
         # Else Spark clones its session whenever a micro-batch is persisted, and removes the clone's files by a process.
         "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
