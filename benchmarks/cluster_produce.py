@@ -35,7 +35,7 @@ _TOPIC = "produced"
 _PAYLOAD = ["--record-size", str(RECORD_BYTES)]
 _LATENCY_SECONDS = 30
 _RUN_SECONDS_MAX = 900
-_P99 = re.compile(r"^\d+ records sent, ([\d.]+) records/sec.* ([\d.]+) ms 99th", re.MULTILINE)
+_P99 = re.compile(r"^\d+ steady state records sent, ([\d.]+) records/sec.* ([\d.]+) ms 99th", re.MULTILINE)
 
 
 def records_of(context: Context) -> int:
@@ -146,6 +146,7 @@ def _at_half_load(cluster: Cluster, context: Context, rate: float, run: Any) -> 
 def _run_ours(cluster: MillraceCluster, records: int, rate: float) -> Performance:
     command: list[str | Path] = [Path(sys.executable).parent / "millrace", "perf", "produce", "--topic", _TOPIC]
     command += ["--num-records", str(records), *_PAYLOAD, "--throughput", f"{rate:.0f}", "-b", cluster.bootstrap]
+    command += ["--warmup-records", str(records // 10)]
     for name, value in OPTIONS.items():
         command += ["-o", f"{name}={value}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECONDS_MAX, check=False)

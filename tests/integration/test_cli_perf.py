@@ -60,9 +60,27 @@ def test_produce_takes_payloads_throughput_and_transactions(module_broker: Embed
     assert _count(module_broker, "perf-payloads", 1) > 200  # markers are records too
 
 
+@pytest.mark.parametrize("mode", ["records", "tables"])
+def test_the_steady_state_is_what_comes_after_the_warm_up(module_broker: EmbeddedBroker, mode: str) -> None:
+    topic = f"perf-steady-{mode}"
+    with Admin(module_broker.bootstrap_servers) as admin:
+        admin.create_topic(topic, partitions=1)
+    options = ["--topic", topic, "--num-records", "3000", "--record-size", "10", "--throughput", "10000"]
+    done = _perf(module_broker, "produce", *options, "--mode", mode, "--warmup-records", "2000")
+    total, steady = (
+        _TOTAL.search(done.stdout),
+        re.search(r"^(\d+) steady state records sent, ", done.stdout, re.MULTILINE),
+    )
+    assert total is not None
+    assert steady is not None
+    assert (total[1], steady[1]) == ("3000", "1000")
+
+
 def test_wrong_usage_is_said(module_broker: EmbeddedBroker) -> None:
     options = ["--topic", "nowhere", "--num-records", "1"]
     assert "give --record-size or --payload-file" in _perf(module_broker, "produce", *options, code=2).stderr
+    warm = [*options, "--record-size", "1", "--warmup-records", "1"]
+    assert "give fewer than the 1 records" in _perf(module_broker, "produce", *warm, code=2).stderr
     missing = _perf(module_broker, "produce", *options, "--record-size", "1", code=1).stderr
     assert "topic nowhere does not exist: auto.create.topics.enable is off" in missing
     assert "--producer-acks 0" in _perf(module_broker, "latency", "--topic", "x", "--producer-acks", "0", code=2).stderr

@@ -52,6 +52,9 @@ def produce(
     throughput: Annotated[
         float, typer.Option(metavar="N", help="Records a second to send at most; -1: as many as go.")
     ] = -1,
+    warmup_records: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Print figures of the records after the first N as well.")
+    ] = 0,
     mode: Annotated[
         PerfMode, typer.Option(help="One by one (send), or many as a table (send_table).")
     ] = PerfMode.RECORDS,
@@ -73,7 +76,7 @@ def produce(
     """Send records as fast as they go and print records/s and latencies, every 5 s and in the end.
 
     Latencies are from sending to the acknowledgement; of many records every so-manieth is measured. In tables mode
-    they are the tables'.
+    they are the tables'. A producer that has just started is slow: --warmup-records gives a line for its steady state.
 
     Examples:
 
@@ -81,13 +84,15 @@ def produce(
 
       millrace perf produce --topic t --num-records 50000000 --record-size 100 --mode tables -o compression.type=lz4
 
-      millrace perf produce --topic t --num-records 10000 --record-size 100 --throughput 1000
+      millrace perf produce --topic t --num-records 10000 --record-size 100 --throughput 1000 --warmup-records 1000
     """
     from millrace.clients import Producer
     from millrace.config.client import ProducerConfig
 
     if (record_size is None) == (payload_file is None):
         raise UsageError("give --record-size or --payload-file, one of them")
+    if warmup_records >= num_records:
+        raise UsageError(f"--warmup-records {warmup_records}: give fewer than the {num_records} records of the run")
     payloads = _payloads(record_size, payload_file, payload_delimiter)
     if transaction_duration_ms is not None and transactional_id is None:
         transactional_id = f"performance-producer-{random.getrandbits(64):016x}"
@@ -101,7 +106,8 @@ def produce(
     with Producer(config) as producer:
         if producer.describe_topic(topic).schema is not None:
             raise UsageError(f"topic {topic} is typed: this sends bytes, to an opaque topic")
-        run = _Run(producer, topic, num_records, payloads, throughput, _duration_s(producer, transaction_duration_ms))
+        transaction_s = _duration_s(producer, transaction_duration_ms)
+        run = _Run(producer, topic, num_records, warmup_records, payloads, throughput, transaction_s)
         started_s = time.perf_counter()
         run.go(mode)
         if print_metrics:
@@ -139,6 +145,7 @@ class _Run:
         producer: Producer,
         topic: str,
         num_records: int,
+        warmup_records: int,
         payloads: Sequence[bytes],
         throughput: float,
         transaction_s: float | None,
@@ -146,6 +153,8 @@ class _Run:
         self._producer = producer
         self._topic = topic
         self._num_records = num_records
+        self._warmup_records = warmup_records
+        self._steady: ProduceStatistics | None = None
         self._payloads = payloads
         self._throughput = throughput
         self._transaction_s = transaction_s
@@ -167,6 +176,8 @@ class _Run:
             self._begin()
             for sent in send(statistics):
                 self._pace(throttle, sent)
+                if self._steady is None and 0 < self._warmup_records <= sent:
+                    self._steady = ProduceStatistics(self._num_records, time.perf_counter() * 1000)
                 now_ms = time.perf_counter() * 1000
                 if statistics.interval_ms(now_ms) >= _REPORT_MS:
                     with self._lock:
@@ -180,7 +191,10 @@ class _Run:
             self._producer.flush()
         if self._failures:
             raise self._failures[0]
-        typer.echo(statistics.total_line(time.perf_counter() * 1000))
+        ended_ms = time.perf_counter() * 1000
+        typer.echo(statistics.total_line(ended_ms))
+        if self._steady is not None:
+            typer.echo(self._steady.total_line(ended_ms, "steady state records"))
 
     def _pace(self, throttle: Any, sent: int) -> None:
         wait_s = throttle.wait_s(sent, time.perf_counter())
@@ -225,14 +239,16 @@ class _Run:
     def _measuring(self, statistics: ProduceStatistics, count: int, size_bytes: int) -> Callable[[Any, Any], None]:
         """What is told that ``count`` records, sent about now, are in the log or have failed."""
         sent_s = time.perf_counter()
+        counting = (statistics,) if self._steady is None else (statistics, self._steady)
 
         def told(metadata: object, error: Exception | None) -> None:
             with self._lock:
                 if error is not None:
                     self._failures.append(error)
                 else:
-                    statistics.acknowledged(count, size_bytes)
-                    statistics.measured((time.perf_counter() - sent_s) * 1000)
+                    for each in counting:
+                        each.acknowledged(count, size_bytes)
+                        each.measured((time.perf_counter() - sent_s) * 1000)
 
         return told
 

@@ -65,13 +65,13 @@ class ProduceStatistics:
         self._interval_first = len(self._latencies)
         return line
 
-    def total_line(self, now_ms: float) -> str:
-        """The line of the whole run."""
+    def total_line(self, now_ms: float, what: str = "records") -> str:
+        """The line of the whole run, or of the part of it that ``what`` says."""
         elapsed_s = max(now_ms - self._started_ms, 1e-3) / 1000
         latencies = sorted(self._latencies)
         p50, p95, p99, p999 = percentiles(latencies, (0.5, 0.95, 0.99, 0.999))
         return (
-            f"{self._count} records sent, {self._count / elapsed_s:f} records/sec "
+            f"{self._count} {what} sent, {self._count / elapsed_s:f} records/sec "
             f"({self._bytes / elapsed_s / _BYTES_PER_MB:.2f} MB/sec), "
             f"{_mean(latencies):.2f} ms avg latency, {max(latencies, default=0.0):.2f} ms max latency, "
             f"{int(p50)} ms 50th, {int(p95)} ms 95th, {int(p99)} ms 99th, {int(p999)} ms 99.9th."
