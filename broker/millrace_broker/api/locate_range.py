@@ -1,9 +1,10 @@
 """LocateRange: which pieces of which segment files a range of offsets is made of.
 
-Paths are named only to callers on this host, and only while ``direct.reads.enable`` is on: who knows a path goes
-round the broker, and only the files' permissions stand in the way. Those of compacted topics, and of segments that
-begin with messages of magic 0 or 1, are not named. URIs of
-copies in the remote store are named to everybody, for the store has its own permissions.
+Paths are named to whom ``direct.reads.enable`` says, as a rule to callers on this host: who knows a path goes round
+the broker, and only the files' permissions stand in the way. Who plans a query asks here, and others read: whether a
+file is where they are, they look themselves. Those of compacted topics, and of segments that begin with messages of
+magic 0 or 1, are not named. URIs of copies in the remote store are named to everybody, for the store has its own
+permissions.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ async def handle(broker: Broker, request: pb.LocateRangeRequest, call: Call) -> 
     )
     if end_offset == request.start_offset:
         return response
+    told = broker.config.direct_reads_enable
     # Compaction puts other files under the same names, where the positions would mean something else.
-    names_paths = broker.config.direct_reads_enable and call.is_local and not partition.topic.config.is_compacted
-    names_uris = broker.config.direct_reads_enable
+    names_paths = (told == "all" or (told == "local" and call.is_local)) and not partition.topic.config.is_compacted
+    names_uris = told != "false"
     if request.isolation_level == pb.READ_COMMITTED:
         response.aborted_transactions.extend(
             await broker.run_search(

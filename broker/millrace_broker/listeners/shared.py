@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from google.protobuf.message_factory import GetMessageClass
 
@@ -17,6 +18,7 @@ FRAMING_BYTES: Final = 64 * 1024
 KEEPALIVE_S: Final = 60
 """A silent peer is asked after this time whether it is still there, and given up after ``KEEPALIVE_TIMEOUT_S``."""
 KEEPALIVE_TIMEOUT_S: Final = 20
+_ANY_PORT: Final = 9
 
 
 class UnaryMethod(NamedTuple):
@@ -44,11 +46,23 @@ def peer_name(address: Any) -> str:
 
 
 def is_local(peer: str) -> bool:
-    """Whether a peer's name, as gRPC spells it, is on this host.
+    """Whether a peer's name, as gRPC spells it, is on this host: by whichever of the host's addresses it came.
 
     ``ipv4:127.0.0.1:5000``, ``ipv6:%5B::1%5D:5000``, ``unix:``.
     """
-    return peer.startswith(("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "unix:"))
+    kind, _, rest = peer.partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return kind == "unix"
+    host = unquote(rest).rpartition(":")[0].removeprefix("[").removesuffix("]")
+    if host == "::1" or host.startswith("127."):
+        return True
+    # To an address of its own, and to no other, the host talks from that very address. Nothing is sent for this.
+    try:
+        with socket.socket(socket.AF_INET6 if kind == "ipv6" else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, _ANY_PORT))
+            return str(probe.getsockname()[0]) == host
+    except OSError:
+        return False
 
 
 def binding_problem(address: str, option: str) -> str:

@@ -125,8 +125,10 @@ class BrokerConfig(ClusterOptions):
     max_partitions: _PositiveInt = Field(
         100_000, description="Partitions that this broker accepts in all (Kafka: no limit)."
     )
-    direct_reads_enable: bool = Field(
-        True, description="Whether clients on this host are told the paths of segment files, to read them directly."
+    direct_reads_enable: Literal["local", "all", "false"] = Field(
+        "local",
+        description="Who is told the paths of segment files, to read them directly: local (or true): clients on this "
+        "host; all: every client, where machines share file systems; false: nobody.",
     )
     socket_request_max_bytes: int = Field(
         104_857_600, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Largest request accepted, in bytes."
@@ -357,6 +359,11 @@ class BrokerConfig(ClusterOptions):
                 raise ValueError("several listeners are not supported, give one PLAINTEXT://host:port")
             Listener.parse(value)
         return value
+
+    @field_validator("direct_reads_enable", mode="before")
+    @classmethod
+    def _take_flag(cls, value: object) -> object:
+        return {"true": "local"}.get(text := str(value).strip().lower(), text)
 
     @field_validator("remote_log_storage_uri")
     @classmethod

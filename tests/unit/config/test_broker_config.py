@@ -49,6 +49,7 @@ def test_the_finer_unit_wins_as_with_kafka(values: dict[str, str], expected_ms: 
         ({"listeners": "a:1,b:2"}, "several listeners"),
         ({"log.dirs": "a,,b"}, "log.dirs"),
         ({"log.dirs": "a,a"}, "different directories"),
+        ({"direct.reads.enable": "everybody"}, "direct.reads.enable='everybody'"),
         ({"message.max.bytes": "2000000000"}, "socket.request.max.bytes=104857600"),
     ],
 )

@@ -1,0 +1,79 @@
+"""Who is told where segment files are, and that a task reads them wherever it finds them."""
+
+import asyncio
+import socket
+
+import pyarrow as pa
+import pytest
+
+from millrace.clients import Admin, Producer
+from millrace.errors import StorageError
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api import Call, locate_range
+from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.limits import Lease
+from pyspark_millrace import DefaultSource
+
+TOPIC = "orders"
+VALUES = [b"%d" % number for number in range(20)]
+
+
+def own_address():
+    """An address of this host that is not loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("203.0.113.7", 9))
+        except OSError:
+            pytest.skip("this host has no address but loopback")
+        return probe.getsockname()[0]
+
+
+def fill(servers):
+    with Admin(servers) as admin, Producer(servers) as producer:
+        admin.create_topic(TOPIC)
+        producer.send_table(TOPIC, pa.table({"value": pa.array(VALUES, pa.binary())}))
+
+
+def read_directly(servers):
+    options = {"kafka.bootstrap.servers": servers, "subscribe": TOPIC, "directReads": "always"}
+    source = DefaultSource(options)
+    reader = source.reader(source.schema())
+    return [
+        value for task in reader.partitions() for batch in reader.read(task) for value in batch["value"].to_pylist()
+    ]
+
+
+def paths_told(broker, *, is_local):
+    """The paths that a caller on this host or on another one is told."""
+    inner = broker.server.broker
+    call = Call(peer="ipv4:203.0.113.7:5000", is_local=is_local, response_lease=Lease(inner.response_bytes))
+    request = pb.LocateRangeRequest(topic=TOPIC, start_offset=0, end_offset=-1)
+    answer = asyncio.run_coroutine_threadsafe(locate_range.handle(inner, request, call), broker._loop).result()
+    return {extent.path for extent in answer.extents}
+
+
+@pytest.mark.parametrize("transport", ["frames", "grpc"])
+def test_a_broker_at_an_address_of_its_host_names_files_to_who_is_there(tmp_path, transport):
+    address = own_address()
+    options = {"listeners": f"PLAINTEXT://{address}:0"} | ({"frame.listener.port": "-1"} if transport == "grpc" else {})
+    with EmbeddedBroker(tmp_path / "broker", options=options) as broker:
+        servers = f"{address}:{broker.port}"
+        fill(servers)
+        assert read_directly(servers) == VALUES
+
+
+@pytest.mark.parametrize(
+    ("enabled", "here", "elsewhere"),
+    [("local", True, False), ("true", True, False), ("all", True, True), ("false", False, False)],
+)
+def test_the_broker_says_who_is_told(tmp_path, enabled, here, elsewhere):
+    with EmbeddedBroker(tmp_path / "broker", options={"direct.reads.enable": enabled}) as broker:
+        fill(broker.bootstrap_servers)
+        for is_local, is_told in ((True, here), (False, elsewhere)):
+            paths = paths_told(broker, is_local=is_local)
+            assert all(path.startswith(str(tmp_path)) for path in paths) if is_told else paths == {""}
+        if here:
+            assert read_directly(broker.bootstrap_servers) == VALUES
+        else:
+            with pytest.raises(StorageError, match="the broker does not name its files"):
+                read_directly(broker.bootstrap_servers)
