@@ -15,17 +15,17 @@ BENCHMARK = streams.benchmark(
     title="Streams: stream joined with a table of ten thousand rows",
     mode="join",
     target_ratio=1.5,
-    ours="run_stream: stream.join(table, lambda value, weight: len(value) * weight)",
+    ours="run_stream: stream.join(table, left().length() * right())",
     peer="stream.join(table, (value, weight) -> value.length * weight).foreach()",
 )
 
 
 def ours(spark: SparkSession, source: Source) -> Outcome:
-    from millrace_streams import StreamsBuilder
+    from millrace_streams import StreamsBuilder, left, right
 
     builder = StreamsBuilder()
     weights = builder.table(streams.WEIGHTS, key="string", value="long")
-    events = builder.stream(source.topic, key="string", value="bytes")
-    events.join(weights, lambda value, weight: len(value) * weight, value="long").to("products")
+    events = builder.stream(source.topic, key="string", value="string")
+    events.join(weights, left().length() * right()).to("products")
     results = streams.Results("value")
     return streams.run_stream(spark, source, builder.build(), "products", results)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -124,7 +124,9 @@ class Inputs:
         """Where the record came from that a turn goes back to."""
         return self.origin(int(self.marks[turn, ROOT]))
 
-    def call(self, node: str, function: PythonFunction, turns: Sequence[int], *columns: Sequence[Any]) -> list[Any]:
+    def call(
+        self, node: str, function: PythonFunction, turns: Sequence[int] | Rows, *columns: Sequence[Any]
+    ) -> list[Any]:
         """What a user's function gives for each record; ``columns`` are the keys and the values, by record.
 
         Raises ``UserFunctionError`` naming the node and the place of the record, whose turn is in ``turns``.
@@ -135,7 +137,7 @@ class Inputs:
                 # As far as it got, what was given is in the list: so nothing has to be noted per record.
                 results.extend(map(function.call, *(columns if function.takes_key else columns[1:])))
             except Exception:
-                place.turn = turns[len(results)]
+                place.turn = int(turns[len(results)])
                 raise
         return results
 
@@ -215,6 +217,11 @@ class Output:
         if self.marks is not None:
             return None
         return row if self.causes is None else int(self.causes[row])
+
+    def last_of_keys(self) -> Output:
+        """The last row of each key alone; rows have causes."""
+        rows = np.sort(np.fromiter({key: row for row, key in enumerate(self.batch.keys)}.values(), dtype=np.int64))
+        return replace(self, batch=self.batch.take(rows), causes=np.asarray(self.causes, dtype=np.int64)[rows])
 
     def in_order(self) -> Output:
         """The same, its rows in the order of what caused them; rows of one cause stay as they are."""

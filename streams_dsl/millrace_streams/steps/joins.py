@@ -12,7 +12,7 @@ from millrace_streams.expressions import LEFT, RIGHT, Expression
 from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import Joiner
 from millrace_streams.layout import Layout
-from millrace_streams.steps.batch import TIMESTAMP, Batch
+from millrace_streams.steps.batch import TIMESTAMP, Batch, Rows
 from millrace_streams.steps.codec import value_columns_of
 from millrace_streams.steps.evaluation import to_polars
 from millrace_streams.steps.flow import Inputs
@@ -81,6 +81,26 @@ def keys_of_side(inputs: Inputs, side: int) -> set[Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class Partners:
+    """What records are joined with: values, of which ``numbers`` has that of each record; None: one for each in order.
+
+    None among the values is no partner.
+    """
+
+    values: list[Any]
+    numbers: Rows | None = None
+
+    def each(self) -> list[Any]:
+        """The value of each record."""
+        return self.values if self.numbers is None else list(map(self.values.__getitem__, self.numbers.tolist()))
+
+    def columns(self, layout: Layout) -> list[pl.Series]:
+        """The same as columns."""
+        columns = value_columns_of(layout, self.values)
+        return columns if self.numbers is None else [column.gather(self.numbers) for column in columns]
+
+
+@dataclass(frozen=True, slots=True)
 class Joining:
     """How a node makes joined values, by its joiner; ``right`` is the layout of what records are joined with."""
 
@@ -89,18 +109,19 @@ class Joining:
     right: Layout
     result: Layout
 
-    def join(self, inputs: Inputs, turns: Sequence[int], records: Batch, others: list[Any]) -> Batch:
+    def join(self, inputs: Inputs, turns: Sequence[int] | Rows, records: Batch, others: Partners) -> Batch:
         """Records of the left side, whose turns are given, with the values that they make with ``others``.
 
-        None among these, or among the records' values, is no partner. Raises ``UserFunctionError``.
+        A record without a value has none to give to a joiner. Raises ``UserFunctionError``.
         """
         joiner = self.joiner
         if isinstance(joiner, PythonFunction):
             keys = records.keys if joiner.takes_key else ()
-            return records.with_values(inputs.call(self.node, joiner, turns, keys, records.values, others), self.result)
+            values = inputs.call(self.node, joiner, turns, keys, records.values, others.each())
+            return records.with_values(values, self.result)
         frame, left = records.frame, records.layout
         sides = [frame[name].alias(f"{LEFT}{name}") for name in left.names]
-        sides += [column.alias(f"{RIGHT}{column.name}") for column in value_columns_of(self.right, others)]
+        sides += [column.alias(f"{RIGHT}{column.name}") for column in others.columns(self.right)]
         computed = {name: to_polars(expression).alias(name) for name, expression in joiner.columns}
         kept = [
             pl.col(f"{LEFT}{name}").alias(name) for name in left.value_columns if joiner.keep and name not in computed
@@ -113,7 +134,7 @@ class Joining:
         self, inputs: Inputs, turns: Sequence[int], left: Layout, keys: list[Any], values: list[Any], others: list[Any]
     ) -> list[Any]:
         """The same of keys and values as lists; gives the joined values."""
-        return self.join(inputs, turns, Batch.of_lists(left, keys, values, [0] * len(keys)), others).values
+        return self.join(inputs, turns, Batch.of_lists(left, keys, values, [0] * len(keys)), Partners(others)).values
 
 
 def key_of_values(

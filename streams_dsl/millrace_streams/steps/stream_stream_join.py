@@ -18,7 +18,7 @@ from typing import Any, Final
 from millrace_streams.graph import StreamStreamJoinNode
 from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.flow import Emitted, Inputs, Output
-from millrace_streams.steps.joins import Joining
+from millrace_streams.steps.joins import Joining, Partners
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer
 from millrace_streams.stores.entries import WaitingForPartner
@@ -66,7 +66,7 @@ class StreamStreamJoinStep:
         left, right = self.operator.inputs
         records = Batch.of_lists(left, out.keys, out.values, out.times)
         joining = Joining(node.name, node.joiner, right, self.operator.result)
-        batch = joining.join(inputs, out.causes, records, join.others)
+        batch = joining.join(inputs, out.causes, records, Partners(join.others))
         return typed(node, Output(batch, out.causes, out.dropped), inputs)
 
     @property

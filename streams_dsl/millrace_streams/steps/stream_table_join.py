@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from millrace_streams.expressions import Expression
 from millrace_streams.graph import StreamTableJoinNode
-from millrace_streams.steps.batch import Batch
+from millrace_streams.steps.batch import Batch, Rows
 from millrace_streams.steps.evaluation import to_polars
 from millrace_streams.steps.flow import Inputs, Output
 from millrace_streams.steps.groups import group, rows_that_count, rows_with_value
-from millrace_streams.steps.joins import Joining, TableView, VersionsView, keys_of_side
+from millrace_streams.steps.joins import Joining, Partners, TableView, VersionsView, keys_of_side
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer, VersionedStore
 from millrace_streams.stores.entries import WaitingForTable
@@ -45,26 +45,31 @@ class StreamTableJoinStep:
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Find the table's row of each record in turn, then join all."""
-        node, stream = self._node, inputs.batches[_STREAM]
-        found = _Found()
+        node = self._node
         if self._may_look_up_by_key(inputs, state):
-            self._find_by_key(inputs, state, found)
-            records = stream if len(found.rows) == stream.height else stream.take(found.rows)
-        elif node.buffer is None:
+            pairs = self._pairs_by_key(inputs, state)
+        else:
+            pairs = self._pairs_in_turn(inputs, state)
+        joining = Joining(node.name, node.joiner, self.operator.inputs[1], self.operator.result)
+        batch = joining.join(inputs, pairs.turns, pairs.records, pairs.partners)
+        # Where no record waits and each is joined, rows are turns.
+        is_row_by_row = node.buffer is None and len(pairs.turns) == len(inputs.rows)
+        return typed(node, Output(batch, None if is_row_by_row else pairs.turns, pairs.dropped), inputs)
+
+    def _pairs_in_turn(self, inputs: Inputs, state: State) -> _Pairs:
+        """Look up record by record."""
+        node, found = self._node, _Found()
+        if node.buffer is None:
             mapped = self._table_keys(inputs)
             self._find(inputs, mapped, self._view(inputs, state, mapped), found)
-            records = stream.take(found.rows)
+            records = inputs.batches[_STREAM].take(found.rows)
         else:
             mapped = self._table_keys(inputs)
             buffer = state.stores[node.buffer]
             assert isinstance(buffer, TimeBuffer)
             view = self._view(inputs, state, [*mapped, *(waiting.table_key for _, waiting in buffer.entries())])
             records = self._find_in_time(inputs, mapped, buffer, view, found)
-        joining = Joining(node.name, node.joiner, self.operator.inputs[1], self.operator.result)
-        batch = joining.join(inputs, found.turns, records, found.values)
-        # Where no record waits and each is joined, rows are turns.
-        is_row_by_row = node.buffer is None and len(found.turns) == len(inputs.rows)
-        return typed(node, Output(batch, None if is_row_by_row else found.turns, found.dropped), inputs)
+        return _Pairs(found.turns, records, Partners(found.values), found.dropped)
 
     def _may_look_up_by_key(self, inputs: Inputs, state: State) -> bool:
         """Whether each key has one row for the whole batch, and the keys are there in columns."""
@@ -74,7 +79,7 @@ class StreamTableJoinStep:
         is_table_of_versions = isinstance(state.stores[self._store_name], VersionedStore)
         return bool(stream.layout.key) and stream.in_columns and not is_table_of_versions
 
-    def _find_by_key(self, inputs: Inputs, state: State, found: _Found) -> None:
+    def _pairs_by_key(self, inputs: Inputs, state: State) -> _Pairs:
         """Look up each key of a batch once."""
         stream, is_left = inputs.batches[_STREAM], self._node.kind == "left"
         counted = rows_with_value(stream) if is_left else rows_that_count(stream, needs_value=True)
@@ -86,9 +91,9 @@ class StreamTableJoinStep:
         numbers[groups.rows.astype(np.int64)] = np.repeat(np.arange(len(stored)), np.diff([0, *groups.ends]))
         numbers = numbers[counted]
         there = np.asarray([is_left or each is not None for each in stored], dtype=np.bool_)[numbers]
-        found.rows = found.turns = counted[there].tolist()
-        found.values = list(map(values.__getitem__, numbers[there].tolist()))
-        found.dropped = stream.height - len(counted)
+        rows = counted[there]
+        records = stream if len(rows) == stream.height else stream.take(rows)
+        return _Pairs(rows, records, Partners(values, numbers[there]), stream.height - len(counted))
 
     def _find(self, inputs: Inputs, mapped: list[Any], view: TableView, found: _Found) -> None:
         """Look up records as they come."""
@@ -194,6 +199,15 @@ class StreamTableJoinStep:
         node = self.operator.node
         assert isinstance(node, StreamTableJoinNode)
         return node
+
+
+class _Pairs(NamedTuple):
+    """Records to be joined, their turns, and what each is joined with."""
+
+    turns: Rows | list[int]
+    records: Batch
+    partners: Partners
+    dropped: int
 
 
 @dataclass(slots=True)
