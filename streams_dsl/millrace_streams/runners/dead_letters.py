@@ -3,6 +3,11 @@
 A record is put aside as a whole where the stage begins that it came to: it changes nothing there, as if it had not
 come. What earlier stages made of it stays. A dead letter holds key and value as they were, if they were bytes; else as
 they came to that stage, as JSON. Its headers say where the record was read, and what was wrong.
+
+Which records fail is what it would be if they came one by one: a record may fail by what one before it did, that
+fails itself further on. So where one fails, those before it are run by themselves first; then it is known to be bad.
+Parts that went well are ended like batches of their own, and are run no more. The next part is twice as long, so that
+many bad records cost a few short runs each, and one among many good ones about three runs of a batch in all.
 """
 
 from __future__ import annotations
@@ -18,17 +23,16 @@ import pyarrow as pa
 
 from millrace_streams.errors import UserFunctionError
 from millrace_streams.layout import Layout
+from millrace_streams.runners.bucket_tasks import Tasks
 from millrace_streams.runners.crossing import Roots
 from millrace_streams.runners.packing import OUT, Packed
-from millrace_streams.steps.batch import TIMESTAMP
+from millrace_streams.steps.batch import TIMESTAMP, Rows
 from millrace_streams.steps.flow import ROOT, Flow
 from millrace_streams.steps.packed_frames import pack_frame, unpack_frame
-from millrace_streams.steps.task import Task, TaskResult
+from millrace_streams.steps.task import Task, TaskResult, merged
 
 DEAD_LETTERS: Final = "dead letters"
 """The ``target`` of dead letters among packed rows."""
-IN_A_BATCH_MAX: Final = 100
-"""Records of a bucket's share of a micro-batch that may fail on a stage; each costs another run of that share."""
 
 COLUMNS: Final = pa.schema(
     [
@@ -85,31 +89,49 @@ def packed_letters(letters: Sequence[DeadLetter], bucket: int) -> Iterator[Packe
 
 def run_without_bad(
     run: Callable[[Task, Mapping[str, Flow]], TaskResult],
-    new_task: Callable[[], Task],
+    tasks: Tasks,
     arrivals: Mapping[str, Flow],
     roots: Roots,
     topics: Sequence[str],
-) -> tuple[Task, TaskResult, list[DeadLetter]]:
-    """Run a batch without the records that fail; ``new_task`` gives a task as it was before the batch.
-
-    Raises ``UserFunctionError`` for what is no single record's fault, and when too many fail.
-    """
+) -> tuple[TaskResult, list[DeadLetter]]:
+    """Run a batch without the records that fail. Raises ``UserFunctionError`` for what is no single record's fault."""
+    numbers = np.unique(np.concatenate([flow.marks[:, ROOT] for flow in arrivals.values()]))
     letters: list[DeadLetter] = []
-    while True:
-        task = new_task()
+    results: list[TaskResult] = []
+    start, length = 0, len(numbers)
+    bad: UserFunctionError | None = None
+    """Why the record fails that comes after the part in hand."""
+    while start < len(numbers) or not results:
+        task, part = tasks.begin(), numbers[start : start + length]
         try:
-            return task, run(task, arrivals), letters
+            result = run(task, _of_roots(arrivals, part))
         except UserFunctionError as error:
             root = roots.find(error.topic, error.partition, error.offset, topics)
             if root is None:
                 raise
-            if len(letters) >= IN_A_BATCH_MAX:
-                raise UserFunctionError(
-                    f"{error.message}; {IN_A_BATCH_MAX} records of the same micro-batch failed before: it is the "
-                    "function that must be mended"
-                ) from error
-            letters.append(_letter(error, arrivals, root))
-            arrivals = {name: _without(flow, root) for name, flow in arrivals.items()}
+            bad, length = error, int(np.searchsorted(part, root))
+            if length:
+                continue
+            part = part[:0]
+        else:
+            tasks.end(task, result)
+            results.append(result)
+        start += len(part)
+        length = max(2 * len(part), 1)
+        if bad is not None:
+            letters.append(_letter(bad, arrivals, int(numbers[start])))
+            bad, start = None, start + 1
+    return merged(results, task.stores), letters
+
+
+def _of_roots(arrivals: Mapping[str, Flow], roots: Rows) -> dict[str, Flow]:
+    """The rows of records that follow one another."""
+    found = {}
+    for name, flow in arrivals.items():
+        marks = flow.marks[:, ROOT]
+        first, end = np.searchsorted(marks, roots[[0, -1]] + [0, 1]) if len(roots) else (0, 0)
+        found[name] = Flow(flow.batch.take(np.arange(first, end)), flow.marks[first:end])
+    return found
 
 
 def _letter(error: UserFunctionError, arrivals: Mapping[str, Flow], root: int) -> DeadLetter:
@@ -129,11 +151,6 @@ def _letter(error: UserFunctionError, arrivals: Mapping[str, Flow], root: int) -
         as_bytes(batch.values[row]),
         batch.times[row],
     )
-
-
-def _without(flow: Flow, root: int) -> Flow:
-    rows = np.flatnonzero(flow.marks[:, ROOT] != root)
-    return Flow(flow.batch.take(rows), flow.marks[rows])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,12 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from millrace_streams.graph.store_names import PAGES, state_name
+from millrace_streams.runners.bucket_tasks import KeptTasks
 from millrace_streams.runners.packing import OUT, Packed
 from millrace_streams.runners.references import ReferredSource, resolved
-from millrace_streams.runners.state import kept_rows, save, store_over
 from millrace_streams.runners.worker import Program, total_dropped
 from millrace_streams.state.pages import Page
 from millrace_streams.state.rows import LIMITS, Limits
-from millrace_streams.steps.task import Task
 from pyspark_millrace.worker_garbage import settle_worker
 
 _CHUNK: Final = StructType([StructField("chunk", BinaryType())])
@@ -70,16 +69,8 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
 
     def _run(self, runs: list[Packed], bucket: int) -> Iterator[Packed]:
         program = self._program
-        kept = {
-            spec.name: kept_rows(spec, self._states[spec.name], self._limits, buckets=program.buckets)
-            for spec in program.stores
-        }
-
-        def new_task() -> Task:
-            return program.task({spec.name: store_over(spec, kept[spec.name]) for spec in program.stores})
-
-        outcome = program.run(new_task, runs, bucket)
-        save(outcome.task.stores, kept, outcome.result)
+        tasks = KeptTasks(program.task, program.stores, self._states, program.buckets, self._limits)
+        outcome = program.run(tasks, runs, bucket)
         yield from program.packed(outcome, bucket)
         dropped = sum(run.dropped for run in runs) + total_dropped(outcome.result)
         yield Packed(OUT, bucket, records=sum(run.records for run in runs), dropped=dropped)

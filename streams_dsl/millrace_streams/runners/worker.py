@@ -7,9 +7,9 @@ stream, this process for a batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, cast
 
 import polars as pl
@@ -21,6 +21,7 @@ from millrace_streams.compiler.stages import Send, Stage, Stages
 from millrace_streams.errors import UserFunctionError
 from millrace_streams.graph import DeltaSinkNode, TopicSinkNode
 from millrace_streams.layout import Layout
+from millrace_streams.runners.bucket_tasks import KeptTasks, LivingTask, Tasks
 from millrace_streams.runners.crossing import Roots, arrive, by_bucket, crossing_frame, head_frame
 from millrace_streams.runners.dead_letters import DeadLetter, as_bytes, packed_letters, run_without_bad
 from millrace_streams.runners.output import gone, newest_rows
@@ -32,6 +33,7 @@ from millrace_streams.runners.packing import (
     from_batch,
     to_batches,
 )
+from millrace_streams.state.variables import MemoryVariables
 from millrace_streams.steps import Operator
 from millrace_streams.steps.batch import OFFSET, PARTITION, TIMESTAMP, TOMBSTONE
 from millrace_streams.steps.flow import Flow
@@ -123,22 +125,19 @@ class Program:
         """What came in, in the order of its records."""
         return arrive(frames, self._layouts, self.topic_of, bucket, self.steps.fork_count)
 
-    def run(self, new_task: Callable[[], Task], runs: Iterable[Packed], bucket: int) -> Outcome:
-        """Run what came for a bucket, as packed rows, through its task.
-
-        ``new_task`` gives the task as it is before these; it is asked again where a record had to be put aside.
-        """
+    def run(self, tasks: Tasks, runs: Iterable[Packed], bucket: int) -> Outcome:
+        """Run what came for a bucket, as packed rows, through its task."""
         frames: dict[str, list[Packed]] = {}
         for run in sorted(runs, key=lambda run: run.sequence):
             frames.setdefault(run.target, []).append(run)
         arrivals, roots = self.arrive({name: _unpacked(found) for name, found in sorted(frames.items())}, bucket)
-        if not self.puts_aside:
-            task = new_task()
-            return Outcome(task, self.run_flows(task, arrivals, roots), roots, [])
-        task, result, letters = run_without_bad(
-            lambda task, left: self.run_flows(task, left, roots), new_task, arrivals, roots, self.topics
-        )
-        return Outcome(task, result, roots, letters)
+        if self.puts_aside:
+            run_part = partial(self.run_flows, roots=roots)
+            return Outcome(*run_without_bad(run_part, tasks, arrivals, roots, self.topics), roots)
+        task = tasks.begin()
+        result = self.run_flows(task, arrivals, roots)
+        tasks.end(task, result)
+        return Outcome(result, [], roots)
 
     def run_flows(self, task: Task, arrivals: Mapping[str, Flow], roots: Roots) -> TaskResult:
         """Run flows through a task."""
@@ -171,12 +170,11 @@ class Program:
 
 
 class Outcome(NamedTuple):
-    """What a bucket's batch gave: the task as it is after it, outputs, the records they go back to, those put aside."""
+    """What a bucket's batch gave: outputs, the records put aside, and those that outputs go back to."""
 
-    task: Task
     result: TaskResult
-    roots: Roots
     letters: list[DeadLetter]
+    roots: Roots
 
 
 def _ending(send: Send) -> Operator:
@@ -295,7 +293,7 @@ class SourceRun:
         arrivals, roots = self._arrive(head, frame, partition)
         task = program.task()
         result = program.run_flows(task, arrivals, roots)
-        yield from program.packed(Outcome(task, result, roots, []), partition)
+        yield from program.packed(Outcome(result, [], roots), partition)
         yield Packed(OUT, partition, dropped=total_dropped(result))
 
     def _arrive(self, head: str, frame: pl.DataFrame, partition: int) -> tuple[dict[str, Flow], Roots]:
@@ -354,7 +352,10 @@ class _Bucket:
     def __init__(self, program: Program, number: int) -> None:
         self.number = number
         self._program = program
-        self._task = program.task()
+        self._tasks: Tasks = LivingTask(program.task())
+        if program.puts_aside:
+            variables = {spec.name: MemoryVariables() for spec in program.stores}
+            self._tasks = KeptTasks(program.task, program.stores, variables, program.buckets)
         self._streams = [sink for sink in program.sinks if not sink.layout.table]
         self._tables: dict[str, list[pl.DataFrame]] = {sink.name: [] for sink in program.sinks if sink.layout.table}
         self._sinks = {sink.name: sink for sink in program.sinks}
@@ -369,10 +370,10 @@ class _Bucket:
         if self._program.puts_aside or not self._program.stage.incremental:
             self._waiting.append(run)
             return iter(())
-        return self._run([run], lambda: self._task)
+        return self._run([run])
 
-    def _run(self, runs: list[Packed], new_task: Callable[[], Task]) -> Iterator[Packed]:
-        outcome = self._program.run(new_task, runs, self.number)
+    def _run(self, runs: list[Packed]) -> Iterator[Packed]:
+        outcome = self._program.run(self._tasks, runs, self.number)
         self._dropped += total_dropped(outcome.result)
         for name, parts in self._tables.items():
             parts.append(self._sinks[name].rows(outcome.result.outputs[name].batch.frame))
@@ -382,7 +383,7 @@ class _Bucket:
 
     def finish(self) -> Iterator[Packed]:
         if self._waiting:
-            yield from self._run(self._waiting, self._program.task)
+            yield from self._run(self._waiting)
         self._compact()
         tables = {name: parts[0] for name, parts in self._tables.items() if parts}
         for name, frame in tables.items():

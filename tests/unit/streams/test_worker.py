@@ -35,7 +35,7 @@ from millrace_streams import (
 )
 from millrace_streams.compiler import Plan, Stages, stages_of
 from millrace_streams.layout import OPAQUE_SHAPE
-from millrace_streams.runners.dead_letters import DEAD_LETTERS, IN_A_BATCH_MAX
+from millrace_streams.runners.dead_letters import DEAD_LETTERS
 from millrace_streams.runners.output import newest_rows
 from millrace_streams.runners.packed_task import PackedTask
 from millrace_streams.runners.packing import OUT, Packed, from_batch, to_batches
@@ -383,15 +383,49 @@ def test_records_that_fail_are_put_aside_as_if_they_had_not_come(where: str) -> 
         assert as_rows(sums) == as_rows(driver.table("sums"))
 
 
-def test_when_too_many_fail_it_is_not_the_records() -> None:
+def fragile(fails: Callable[[int], bool], limit: int) -> Stages:
+    """Sums that no failing value goes into, and none by which they would pass a limit further on."""
+
+    def add(one: int, value: int) -> int:
+        if fails(value):
+            raise ValueError(f"{value} in {one}")
+        return one + value
+
+    def checked(total: int) -> int:
+        if total > limit:
+            raise ValueError(f"{total} is too much")
+        return total
+
     builder = StreamsBuilder()
-    builder.stream("in", **TYPES).group_by_key().reduce(lambda one, value: 1 // 0).to_delta("t")
-    cut = stages_of(compile_topology(builder.build(), {"in": OPAQUE_SHAPE}))
-    script = [(0, ("a", 1, 0))] * (IN_A_BATCH_MAX + 2)
-    with pytest.raises(
-        UserFunctionError, match="100 records of the same micro-batch failed before: it is the function"
-    ):
-        stream_results(cut, [script], puts_aside=True)
+    sums = builder.stream("in", **TYPES).group_by_key().reduce(add, store="sums")
+    sums.to_stream().map_values(checked).to_delta("checked")
+    return stages_of(compile_topology(builder.build(), {"in": OPAQUE_SHAPE}))
+
+
+def letters_of(rows: list[Packed]) -> list[tuple[Any, ...]]:
+    return [row for each in rows if each.target == DEAD_LETTERS for row in each.frame.select("offset", "reason").rows()]
+
+
+@settings(max_examples=25)
+@given(script=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), min_size=1, max_size=40))
+def test_the_same_records_fail_as_one_by_one(script: list[tuple[str, int]]) -> None:
+    """Also where one fails by what another did before that is put aside itself, or does not because of that."""
+    cut = fragile(lambda value: value in (3, 7), limit=15)
+    placed = [(0, (key, value, place)) for place, (key, value) in enumerate(script)]
+    expected = stream_results(cut, [[record] for record in placed], puts_aside=True)
+    for results_of in (stream_results, bounded_results):
+        found = results_of(cut, [placed], puts_aside=True)
+        assert letters_of(found) == letters_of(expected)
+        assert as_rows(tables_of(cut, found)["checked"]) == as_rows(tables_of(cut, expected)["checked"])
+
+
+def test_any_number_of_records_can_fail() -> None:
+    cut = fragile(lambda value: value % 10 == 3, limit=2**40)
+    script = [(0, (f"{number % 7}", number, 0)) for number in range(14, 3_014)]
+    rows = stream_results(cut, [script], puts_aside=True)
+    assert [offset for offset, _ in letters_of(rows)] == list(range(9, 3_000, 10))
+    assert sum(row.rows for row in rows if row.target == cut.plan.delta_sinks[0].name) == 2_700
+    assert len(letters_of(stream_results(cut, [[(0, ("a", 3, 0))] * 300], puts_aside=True))) == 299
 
 
 def test_state_is_not_looked_for_in_other_buckets_than_it_was_put_in() -> None:
