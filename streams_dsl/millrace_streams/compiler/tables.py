@@ -90,7 +90,7 @@ def _sending_old(node: TableNode) -> TableNode:
     fields: dict[str, Any] = {"sends_old": True}
     if isinstance(node, ToTableNode | ResponseJoinNode) and node.store is None:
         fields["store"] = f"{node.name}-STATE-STORE"
-    if isinstance(node, AggregateNode):
+    if isinstance(node, AggregateNode | FoldNode | TableFoldNode):
         # Each change must say what it replaces, so that none may be left out.
         fields["emit"] = "every"
     return replace(node, **fields)

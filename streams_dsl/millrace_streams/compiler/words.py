@@ -139,13 +139,13 @@ def _(node: AggregateNode, operator: Operator) -> str:
 @words_of.register
 def _(node: FoldNode, operator: Operator) -> str:
     windows = f" and window ({node.window})" if node.window is not None else ""
-    closing = ", on close" if node.on_close else ""
+    closing = ", on close" if node.on_close else _emitted(node)
     return f"Python aggregate per {', '.join(operator.given.key)}{windows}{closing}{_kept(node)}"
 
 
 @words_of.register
 def _(node: TableFoldNode, operator: Operator) -> str:
-    return f"Python adder and subtractor per {', '.join(operator.given.key)}{_kept(node)}"
+    return f"Python adder and subtractor per {', '.join(operator.given.key)}{_emitted(node)}{_kept(node)}"
 
 
 @words_of.register
@@ -217,6 +217,10 @@ def _kept(node: Node) -> str:
 
 def _old(node: Node) -> str:
     return ", with old values" if isinstance(node, TableNode) and node.sends_old else ""
+
+
+def _emitted(node: FoldNode | TableFoldNode) -> str:
+    return ", emit last" if node.emit == "last" else ""
 
 
 def _stores(node: Node) -> str:

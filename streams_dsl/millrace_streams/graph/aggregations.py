@@ -76,6 +76,7 @@ class FoldNode(TableNode):
     window: Windows | None
     serde: Serde | RowSerde | None
     store: str
+    emit: Emit = "every"
     on_close: bool = False
     aggregates: tuple[tuple[str, Aggregate], ...] = ()
     bare: bool = False
@@ -91,3 +92,4 @@ class TableFoldNode(TableNode):
     subtractor: Callable[[Any, Any, Any], Any]
     serde: Serde | RowSerde | None
     store: str
+    emit: Emit = "every"

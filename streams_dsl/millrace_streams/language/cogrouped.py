@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from millrace_streams.errors import TopologyError
 from millrace_streams.functions import exact_function
-from millrace_streams.graph import Fold, FoldNode
+from millrace_streams.graph import Emit, Fold, FoldNode
+from millrace_streams.language.folds import check_emit
 from millrace_streams.language.grouped import KGroupedStream
 from millrace_streams.language.handle import Function
 from millrace_streams.windows import (
@@ -36,7 +37,13 @@ class _Cogrouped:
         self._grouped = grouped
 
     def _aggregate(
-        self, initializer: Function, merger: Function | None, value: Any, store: str | None, name: str | None
+        self,
+        initializer: Function,
+        merger: Function | None,
+        value: Any,
+        store: str | None,
+        emit: Emit | None,
+        name: str | None,
     ) -> KTable:
         from millrace_streams.language.table import KTable
 
@@ -51,6 +58,7 @@ class _Cogrouped:
             folds=tuple(Fold(initializer=begin, aggregator=each, merger=merge) for _, each in self._grouped),
             window=self._window,
             serde=first._serde("cogroup", value, name),
+            emit=check_emit(where, emit),
             store=store or self._builder._new_name("COGROUPKSTREAM-AGGREGATE-STATE-STORE"),
         )
         return KTable(self._builder, node)
@@ -73,10 +81,16 @@ class CogroupedKStream(_Cogrouped):
         return TimeWindowedCogroupedKStream(self._builder, self._grouped, window)
 
     def aggregate(
-        self, initializer: Function, *, value: Any = None, store: str | None = None, name: str | None = None
+        self,
+        initializer: Function,
+        *,
+        value: Any = None,
+        store: str | None = None,
+        emit: Emit | None = None,
+        name: str | None = None,
     ) -> KTable:
         """A table of what the aggregators make together of the values of a key, beginning with ``initializer()``."""
-        return self._aggregate(initializer, None, value, store, name)
+        return self._aggregate(initializer, None, value, store, emit, name)
 
 
 class TimeWindowedCogroupedKStream(_Cogrouped):
@@ -93,10 +107,16 @@ class TimeWindowedCogroupedKStream(_Cogrouped):
         self._window = window
 
     def aggregate(
-        self, initializer: Function, *, value: Any = None, store: str | None = None, name: str | None = None
+        self,
+        initializer: Function,
+        *,
+        value: Any = None,
+        store: str | None = None,
+        emit: Emit | None = None,
+        name: str | None = None,
     ) -> KTable:
         """As without a window; each stream has its own stream time by which it comes too late."""
-        return self._aggregate(initializer, None, value, store, name)
+        return self._aggregate(initializer, None, value, store, emit, name)
 
 
 class SessionWindowedCogroupedKStream(_Cogrouped):
@@ -114,9 +134,10 @@ class SessionWindowedCogroupedKStream(_Cogrouped):
         *,
         value: Any = None,
         store: str | None = None,
+        emit: Emit | None = None,
         name: str | None = None,
     ) -> KTable:
         """As without a window; ``merger(key, one, other)`` joins two sessions that become one."""
         if merger is None:
             raise TopologyError("sessions of cogrouped streams need a merger of two aggregates")
-        return self._aggregate(initializer, merger, value, store, name)
+        return self._aggregate(initializer, merger, value, store, emit, name)

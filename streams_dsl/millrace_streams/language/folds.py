@@ -8,7 +8,14 @@ from typing import Any, Final
 from millrace_streams.aggregates import Aggregate
 from millrace_streams.errors import TopologyError
 from millrace_streams.expressions import Column
-from millrace_streams.graph import Fold
+from millrace_streams.graph import Emit, Fold
+
+
+def check_emit(where: str, emit: Emit | None) -> Emit:
+    """What a fold gives, by default every update. Raises ``TopologyError`` naming ``where``."""
+    if emit not in ("every", "last", None):
+        raise TopologyError(f"{where}: emit={emit!r}: must be 'every' or 'last'")
+    return emit or "every"
 
 
 def reduction(reducer: Callable[[Any, Any], Any]) -> Fold:

@@ -8,7 +8,7 @@ from millrace_streams.aggregates import Aggregate, Count
 from millrace_streams.errors import TopologyError
 from millrace_streams.functions import exact_function
 from millrace_streams.graph import AggregateNode, Emit, Fold, FoldNode
-from millrace_streams.language.folds import count_fold, fold_of, reduction
+from millrace_streams.language.folds import check_emit, count_fold, fold_of, reduction
 from millrace_streams.language.handle import Function, Handle
 from millrace_streams.windows import (
     SessionWindows,
@@ -49,8 +49,8 @@ class Aggregating(Handle):
 
         ``initializer()`` gives the first aggregate, ``aggregator(key, value, aggregate)`` the next (None deletes it),
         ``merger(key, one, other)`` that of two sessions which become one; ``value`` says of which type they are.
-        ``emit`` of named aggregates: a result for each record (``"every"``, the default where it makes a difference),
-        or the last one of each key per batch (``"last"``, cheaper).
+        ``emit``: a result for each record (``"every"``, the default where it makes a difference), or the last one of
+        each key per batch (``"last"``, cheaper).
         """
         if isinstance(value, Aggregate):
             aggregates["value"] = value
@@ -67,7 +67,7 @@ class Aggregating(Handle):
             aggregator=exact_function(aggregator, where, "key", "value", "aggregate"),
             merger=None if merger is None else exact_function(merger, where, "key", "one", "other"),
         )
-        return self._fold(fold, value, store, name)
+        return self._fold(fold, value, store, emit, name)
 
     def count(
         self, *, column: str = "count", store: str | None = None, emit: Emit | None = None, name: str | None = None
@@ -75,10 +75,12 @@ class Aggregating(Handle):
         """A table of the number of records per key (and window), in ``column``."""
         return self._columns(self._where("count", name), {column: Count()}, store, emit, name, bare=True)
 
-    def reduce(self, reducer: Function, *, store: str | None = None, name: str | None = None) -> KTable:
+    def reduce(
+        self, reducer: Function, *, store: str | None = None, emit: Emit | None = None, name: str | None = None
+    ) -> KTable:
         """A table of what ``reducer(aggregate, value)`` makes of the values of a key (and window), of their type."""
         where = self._where("reduce", name)
-        return self._fold(reduction(exact_function(reducer, where, "aggregate", "value")), None, store, name)
+        return self._fold(reduction(exact_function(reducer, where, "aggregate", "value")), None, store, emit, name)
 
     def _columns(
         self,
@@ -93,16 +95,11 @@ class Aggregating(Handle):
         from millrace_streams.language.table import KTable
 
         check_aggregates(where, aggregates)
-        if emit not in ("every", "last", None):
-            raise TopologyError(f"{where}: emit={emit!r}: must be 'every' or 'last'")
+        check_emit(where, emit)
         named = tuple(aggregates.items())
         if self._on_close or not isinstance(self._window, TimeWindows | None):
-            if emit is not None:
-                raise TopologyError(
-                    f"{where}: emit={emit!r} goes with tumbling and hopping windows, and with none: leave it out"
-                )
             fold = count_fold() if bare else fold_of(where, named)
-            return self._fold(fold, None, store, name, aggregates=named, bare=bare)
+            return self._fold(fold, None, store, emit, name, aggregates=named, bare=bare)
         fields = {
             "aggregates": named,
             "window": self._window,
@@ -112,10 +109,16 @@ class Aggregating(Handle):
         }
         return KTable(self._builder, self._then(AggregateNode, name, **fields))
 
-    def _fold(self, fold: Fold, value: Any, store: str | None, name: str | None, **fields: Any) -> KTable:
+    def _fold(
+        self, fold: Fold, value: Any, store: str | None, emit: Emit | None, name: str | None, **fields: Any
+    ) -> KTable:
         from millrace_streams.language.table import KTable
 
+        where = self._where("aggregate", name)
+        if self._on_close and emit is not None:
+            raise TopologyError(f"{where}: emit={emit!r}: a window gives one result when it closes: leave it out")
         fields |= {
+            "emit": check_emit(where, emit),
             "folds": (fold,),
             "window": self._window,
             "serde": self._serde("aggregate", value, name),

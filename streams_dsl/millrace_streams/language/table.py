@@ -12,6 +12,7 @@ from millrace_streams.functions import exact_function
 from millrace_streams.graph import (
     AnswerNode,
     DeltaSinkNode,
+    Emit,
     GroupTableNode,
     JoinKind,
     RepartitionNode,
@@ -26,6 +27,7 @@ from millrace_streams.graph import (
     TableTableJoinNode,
     ToStreamNode,
 )
+from millrace_streams.language.folds import check_emit
 from millrace_streams.language.handle import Function, Handle, JoinedBy, KeyOf, Predicate
 from millrace_streams.language.stream import KStream
 from millrace_streams.serdes import LONG
@@ -251,6 +253,7 @@ class KGroupedTable(Handle):
         name: str | None = None,
         **aggregates: Aggregate,
     ) -> KTable:
+        emit: Emit | None = None,
         """A table of Python functions: ``adder(key, value, aggregate)`` and ``subtractor(key, value, aggregate)``.
 
         Raises ``TopologyError`` for named aggregates: they can add, but not take away again.
@@ -270,7 +273,8 @@ class KGroupedTable(Handle):
             name,
         )
 
-    def count(self, *, store: str | None = None, name: str | None = None) -> KTable:
+            emit,
+    def count(self, *, store: str | None = None, emit: Emit | None = None, name: str | None = None) -> KTable:
         """A table of the number of rows per group; one that falls to 0 stays."""
         return self._fold(
             lambda: 0,
@@ -281,8 +285,15 @@ class KGroupedTable(Handle):
             name,
         )
 
+            emit,
     def reduce(
-        self, adder: Function, subtractor: Function, *, store: str | None = None, name: str | None = None
+        self,
+        adder: Function,
+        subtractor: Function,
+        *,
+        store: str | None = None,
+        emit: Emit | None = None,
+        name: str | None = None,
     ) -> KTable:
         """A table of ``adder(aggregate, value)`` and ``subtractor(aggregate, value)``, of the values' type."""
         where = self._where("reduce", name)
@@ -297,6 +308,7 @@ class KGroupedTable(Handle):
             name,
         )
 
+            emit,
     def _fold(
         self,
         initializer: Callable[[], Any] | None,
@@ -307,9 +319,11 @@ class KGroupedTable(Handle):
         name: str | None,
     ) -> KTable:
         fields = {
+        emit: Emit | None,
             "initializer": initializer,
             "adder": adder,
             "subtractor": subtractor,
+            "emit": check_emit(self._where("aggregate", name), emit),
             "serde": self._serde("aggregate", value, name),
             "store": store or self._builder._new_name("KTABLE-AGGREGATE-STATE-STORE"),
         }

@@ -111,6 +111,8 @@ class FoldStep:
                 output = self._fold_groups(inputs.batch, store, place)
             else:
                 output = self._fold_records(inputs, store, place)
+        if self.node.emit == "last":
+            output = output.last_of_keys()
         return typed(self.node, output, inputs).in_order()
 
     def place(self, batch: Batch, counted: Rows, store: Any, out: Emitted) -> Placed:

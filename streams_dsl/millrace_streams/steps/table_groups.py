@@ -110,7 +110,8 @@ class TableFoldStep:
         times = pl.Series(TIMESTAMP, folded.times, dtype=pl.Int64)
         keyed = taken.with_times(times).with_values(folded.results, self.operator.result)
         changes = keyed.with_changes(self.operator.result, folded.befores if node.sends_old else None, None)
-        return typed(node, Output(changes, groups.rows), inputs).in_order()
+        output = Output(changes, groups.rows)
+        return typed(node, output if node.emit == "every" else output.last_of_keys(), inputs).in_order()
 
     def _begun(self, key: Any, new: Any) -> Any:
         """The aggregate of a first value."""

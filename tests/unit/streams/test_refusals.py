@@ -113,8 +113,8 @@ def stream(b: StreamsBuilder, topic: str = "s", **types: Any) -> Any:
             r"inner join after KSTREAM-SOURCE-0000000000: 60000 are no such windows: give window=within",
         ),
         (
-            lambda b: stream(b).group_by_key().windowed_by(sessions(5)).count(emit="last"),
-            "emit='last' goes with tumbling and hopping windows, and with none: leave it out",
+            lambda b: stream(b).group_by_key().reduce(both, emit="newest"),
+            "emit='newest': must be 'every' or 'last'",
         ),
         (lambda b: table(b).suppress("hour"), "'hour': give Suppressed.until_window_closes"),
         (
