@@ -14,10 +14,9 @@ from typing import Final
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.dynamic import RATES, check_dynamic, check_threads, with_dynamic
-from millrace.coordination import Coordination, NoNodeError, Operation, Write, ensure_path, paths
-from millrace.coordination.nodes import ConfigNode
-from millrace.coordination.outcomes import settle
+from millrace.coordination import Coordination, Operation, paths
 from millrace.errors import InvalidConfigError, InvalidRequestError
+from millrace_broker.metadata.config_nodes import change_config, read_config
 
 _logger = logging.getLogger(__name__)
 
@@ -47,8 +46,8 @@ class BrokerConfigs:
 
     def reload(self) -> None:
         """Read anew what was set."""
-        self.for_all = self._usable(self._read(ALL_BROKERS))
-        self.for_this = self._usable(self._read(str(self._file.broker_id)))
+        self.for_all = self._usable(read_config(self._coordination, _path(ALL_BROKERS)))
+        self.for_this = self._usable(read_config(self._coordination, _path(str(self._file.broker_id))))
         self.current = with_dynamic(self._file, {**self.for_all, **self.for_this})
 
     def rate(self, name: str) -> float:
@@ -67,27 +66,23 @@ class BrokerConfigs:
         if both:
             raise InvalidRequestError(f"{', '.join(both)} of broker {name} is both set and deleted")
         check_dynamic(removals)
-        after = {option: value for option, value in self._read(name).items() if option not in removals} | dict(values)
-        self._check(name, values, after)
-        if validate_only:
-            return
+
+        def change(present: Mapping[str, str]) -> dict[str, str]:
+            after = {option: value for option, value in present.items() if option not in removals} | dict(values)
+            self._check(name, values, after)
+            return after
+
         path = _path(name)
-        ensure_path(self._coordination, path)
-        notices = self._notices(path.removeprefix(f"{paths.CONFIGS}/"))
-        settle(self._coordination, [Write(path, ConfigNode(after).encode()), *notices])
+        if validate_only:
+            change(read_config(self._coordination, path))
+            return
+        change_config(self._coordination, path, change, self._notices(path.removeprefix(f"{paths.CONFIGS}/")))
 
     def _check(self, name: str, values: Mapping[str, str], after: Mapping[str, str]) -> None:
         with_dynamic(self._file, values)  # also where another layer hides it
         if self.concerns_this(name):
             layers = (after, self.for_this) if name == ALL_BROKERS else (self.for_all, after)
             check_threads(self.current, with_dynamic(self._file, {**self._usable(layers[0]), **layers[1]}))
-
-    def _read(self, name: str) -> dict[str, str]:
-        try:
-            data, _ = self._coordination.get(_path(name))
-        except NoNodeError:
-            return {}
-        return ConfigNode.decode(data).config if data else {}
 
     def _usable(self, values: Mapping[str, str]) -> Mapping[str, str]:
         """What of it means something here: tools of others may write what they like."""

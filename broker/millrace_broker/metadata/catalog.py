@@ -17,9 +17,10 @@ from types import MappingProxyType
 
 from millrace.config.topic import TopicConfig
 from millrace.coordination import Coordination, NoNodeError, paths
-from millrace.coordination.nodes import ConfigNode, PartitionStateNode, SchemaNode, TopicNode, TypedTopicNode
+from millrace.coordination.nodes import PartitionStateNode, SchemaNode, TopicNode, TypedTopicNode
 from millrace.errors import UnknownTopicOrPartitionError
-from millrace_broker.metadata.rules import effective_config
+from millrace_broker.metadata.config_nodes import read_config
+from millrace_broker.metadata.rules import effective_config, is_topic_name
 from millrace_broker.metadata.topics import LEADER_NONE, PartitionInfo, SchemaVersion, TopicInfo
 
 
@@ -66,12 +67,14 @@ class TopicCatalog:
 
     def topic(self, name: str) -> TopicInfo:
         """The topic of that name. Raises ``UnknownTopicOrPartitionError``."""
-        try:
-            return self._topics[name]
-        except KeyError:
-            raise UnknownTopicOrPartitionError(
-                f"topic {name} does not exist: create it, or see 'millrace topics list'"
-            ) from None
+        return _found(name, self._topics.get(name))
+
+    def written(self, name: str) -> TopicInfo:
+        """The topic as it is in coordination, whether this broker has heard of that or not.
+
+        Raises ``UnknownTopicOrPartitionError``.
+        """
+        return _found(name, self._read(name) if is_topic_name(name) else None)
 
     def topic_of_id(self, topic_id: uuid.UUID) -> TopicInfo | None:
         """The topic with that id."""
@@ -104,7 +107,7 @@ class TopicCatalog:
         except NoNodeError:
             return None
         schemas, key_columns = self._read_schemas(name)
-        overrides = self._read_overrides(name)
+        overrides = read_config(coordination, paths.topic_config_path(name))
         return TopicInfo(
             name=name,
             topic_id=topic.topic_id,
@@ -124,12 +127,6 @@ class TopicCatalog:
             for (number, replicas), node in zip(topic.assignment.items(), states, strict=True)
         }
 
-    def _read_overrides(self, name: str) -> dict[str, str]:
-        try:
-            return ConfigNode.decode(self._coordination.get(paths.topic_config_path(name))[0]).config
-        except NoNodeError:
-            return {}
-
     def _read_schemas(self, name: str) -> tuple[tuple[SchemaVersion, ...], tuple[str, ...]]:
         try:
             typed = TypedTopicNode.decode(self._coordination.get(paths.typed_topic_path(name))[0])
@@ -141,6 +138,12 @@ class TopicCatalog:
             for schema_id, node in nodes
         )
         return versions, typed.key_columns
+
+
+def _found(name: str, topic: TopicInfo | None) -> TopicInfo:
+    if topic is None:
+        raise UnknownTopicOrPartitionError(f"topic {name} does not exist: create it, or see 'millrace topics list'")
+    return topic
 
 
 def _partition_info(number: int, replicas: tuple[int, ...], state: PartitionStateNode | None) -> PartitionInfo:

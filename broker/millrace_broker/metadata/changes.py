@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.topic import TopicConfig
 from millrace.coordination import (
     BadVersionError,
+    Check,
     Coordination,
     Create,
     NodeExistsError,
@@ -48,6 +49,7 @@ from millrace_broker.controller.assignment import (
 )
 from millrace_broker.metadata import registration, rules
 from millrace_broker.metadata.catalog import TopicCatalog
+from millrace_broker.metadata.config_nodes import change_config
 from millrace_broker.metadata.topics import SchemaVersion, TopicInfo
 
 _logger = logging.getLogger(__name__)
@@ -182,7 +184,7 @@ class TopicChanges:
             break
         topic = self._catalog.refresh(name)
         if topic is None:
-            raise UnknownTopicOrPartitionError(f"topic {name} was deleted meanwhile")
+            raise _deleted(name)
         self.deployment.created(topic, new)
         return topic
 
@@ -230,27 +232,38 @@ class TopicChanges:
         self, name: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False
     ) -> None:
         """Set and remove options of a topic. Raises ``InvalidConfigError``; then nothing has changed."""
-        topic = self._topic(name)
         both = sorted(removals & values.keys())
         if both:
             raise InvalidRequestError(f"{', '.join(both)} of topic {name} is both set and deleted")
         rules.check_option_names(removals)
-        overrides = {option: value for option, value in topic.overrides.items() if option not in removals} | dict(
-            values
-        )
-        config = rules.effective_config(self._catalog.defaults, overrides, is_typed=topic.is_typed)
-        rules.check_compaction(name, config, is_typed=topic.is_typed, key_columns=topic.key_columns)
-        enabled = self._config.remote_log_storage_system_enable
-        rules.check_remote_storage(name, topic.config, config, is_system_enabled=enabled)
+        topic = self._catalog.written(name)
+
+        def change(present: Mapping[str, str]) -> dict[str, str]:
+            after = {option: value for option, value in present.items() if option not in removals} | dict(values)
+            self._check_config(topic, present, after)
+            return after
+
         if validate_only:
+            change(topic.overrides)
             return
-        written = Write(paths.topic_config_path(name), ConfigNode(overrides).encode())
+        also = [Check(paths.topic_path(name)), *self.deployment.notices(name)]
         try:
-            settle(self._coordination, [written, *self.deployment.notices(name)])
+            change_config(self._coordination, paths.topic_config_path(name), change, also)
         except NoNodeError:
-            raise UnknownTopicOrPartitionError(f"topic {name} was deleted meanwhile") from None
-        self._catalog.refresh(name)
-        self.deployment.configured(name, config)
+            raise _deleted(name) from None
+        changed = self._catalog.refresh(name)
+        if changed is None:
+            raise _deleted(name)
+        self.deployment.configured(name, changed.config)
+
+    def _check_config(self, topic: TopicInfo, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """Raise ``InvalidConfigError`` unless a topic may go from these options to those."""
+        defaults, is_typed = self._catalog.defaults, topic.is_typed
+        present = rules.effective_config(defaults, before, is_typed=is_typed)
+        config = rules.effective_config(defaults, after, is_typed=is_typed)
+        rules.check_compaction(topic.name, config, is_typed=is_typed, key_columns=topic.key_columns)
+        enabled = self._config.remote_log_storage_system_enable
+        rules.check_remote_storage(topic.name, present, config, is_system_enabled=enabled)
 
     def evolve_schema(
         self, name: str, arrow_schema: bytes, *, validate_only: bool = False, compatibility: str = ""
@@ -262,38 +275,45 @@ class TopicChanges:
         """
         from millrace.schemas import check_evolution, deserialize_schema, serialize_schema
 
-        topic = self._topic(name)
-        if not topic.is_typed:
-            raise InvalidRequestError(f"topic {name} is opaque and has no schema to evolve: create a typed topic")
-        present = topic.schemas[-1]
         new = deserialize_schema(arrow_schema)
-        mode = (
-            rules.compatibility(compatibility) if validate_only and compatibility else topic.config.schema_compatibility
-        )
-        check_evolution([version.schema for version in topic.schemas], new, mode, topic.key_columns)
-        if new.equals(present.schema):
-            return present
-        if validate_only:
-            return SchemaVersion(id=0, version=present.version + 1, arrow_schema=serialize_schema(new))
+        while True:
+            stat = self._coordination.exists(paths.typed_topic_path(name))  # before the topic: what is read is as new
+            topic = self._catalog.written(name)
+            if stat is None or not topic.is_typed:
+                raise InvalidRequestError(f"topic {name} is opaque and has no schema to evolve: create a typed topic")
+            present = topic.schemas[-1]
+            mode = topic.config.schema_compatibility
+            if validate_only and compatibility:
+                mode = rules.compatibility(compatibility)
+            check_evolution([version.schema for version in topic.schemas], new, mode, topic.key_columns)
+            if new.equals(present.schema):
+                self._catalog.refresh(name)
+                return present
+            version = SchemaVersion(id=0, version=present.version + 1, arrow_schema=serialize_schema(new))
+            if validate_only:
+                return version
+            try:
+                return self._add_schema(topic, version, stat.version)
+            except BadVersionError:
+                continue  # another broker was faster: look again
+            except NoNodeError:
+                raise _deleted(name) from None
 
-        def operations() -> list[Operation]:
-            schema_id, counter = self._next_schema_id()
-            schema_ids = (*(version.id for version in topic.schemas), schema_id)
-            node = SchemaNode(
-                topic_id=topic.topic_id, schema_version=present.version + 1, arrow_schema=serialize_schema(new)
-            )
-            return [
-                counter,
-                Create(paths.schema_path(schema_id), node.encode()),
-                Write(paths.typed_topic_path(name), TypedTopicNode(schema_ids, topic.key_columns).encode()),
-                *self.deployment.notices(name),
-            ]
-
-        self._write(operations)
-        refreshed = self._catalog.refresh(name)
-        if refreshed is None:
-            raise UnknownTopicOrPartitionError(f"topic {name} was deleted meanwhile")
-        return refreshed.schemas[-1]
+    def _add_schema(self, topic: TopicInfo, new: SchemaVersion, read_version: int) -> SchemaVersion:
+        """Write the next version of a topic's schema, if its node is the one that was read."""
+        schema_id, counter = self._next_schema_id()
+        schema_ids = (*(version.id for version in topic.schemas), schema_id)
+        schema = SchemaNode(topic_id=topic.topic_id, schema_version=new.version, arrow_schema=new.arrow_schema)
+        typed = TypedTopicNode(schema_ids, topic.key_columns)
+        operations = [
+            counter,
+            Create(paths.schema_path(schema_id), schema.encode()),
+            Write(paths.typed_topic_path(topic.name), typed.encode(), read_version),
+            *self.deployment.notices(topic.name),
+        ]
+        settle(self._coordination, operations)
+        self._catalog.refresh(topic.name)
+        return replace(new, id=schema_id)
 
     def _check_new(self, spec: TopicSpec) -> Assignment:
         rules.check_topic_name(spec.name)
@@ -349,6 +369,10 @@ class TopicChanges:
         data, stat = self._coordination.get(paths.SCHEMAS)
         schema_id = int(data or b"0") + 1
         return schema_id, Write(paths.SCHEMAS, str(schema_id).encode(), stat.version)
+
+
+def _deleted(name: str) -> UnknownTopicOrPartitionError:
+    return UnknownTopicOrPartitionError(f"topic {name} was deleted meanwhile")
 
 
 def _check_schema(spec: TopicSpec) -> None:

@@ -7,10 +7,9 @@ from typing import Final
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.group import GroupConfig
-from millrace.coordination import Coordination, Operation, Write, ensure_path, paths
-from millrace.coordination.nodes import ConfigNode
-from millrace.coordination.outcomes import settle
+from millrace.coordination import Coordination, Operation, paths
 from millrace.errors import InvalidConfigError, InvalidGroupIdError, InvalidRequestError
+from millrace_broker.metadata.config_nodes import change_config, read_config
 
 
 class GroupConfigs:
@@ -33,8 +32,7 @@ class GroupConfigs:
     def reload(self, name: str) -> None:
         """Read what a group says itself; ``name`` is its node's."""
         group_id = bytes.fromhex(name).decode()
-        data, _ = self._coordination.get(paths.group_config_path(group_id))
-        self._overrides[group_id] = ConfigNode.decode(data).config
+        self._overrides[group_id] = read_config(self._coordination, paths.group_config_path(group_id))
 
     def overrides(self, group_id: str) -> Mapping[str, str]:
         """What a group says itself."""
@@ -59,13 +57,15 @@ class GroupConfigs:
         unknown = sorted(removals - set(GroupConfig.option_names()))
         if unknown:
             raise InvalidConfigError(f"{', '.join(unknown)}: the options are {', '.join(GroupConfig.option_names())}")
-        overrides = {option: value for option, value in self.overrides(group_id).items() if option not in removals}
-        overrides |= values
-        GroupConfig.load({**self._defaults, **overrides})
-        if validate_only:
-            return
+
+        def change(present: Mapping[str, str]) -> dict[str, str]:
+            after = {option: value for option, value in present.items() if option not in removals} | dict(values)
+            GroupConfig.load({**self._defaults, **after})
+            return after
+
         path = paths.group_config_path(group_id)
-        ensure_path(self._coordination, path)
+        if validate_only:
+            change(read_config(self._coordination, path))
+            return
         notices = self._notices(path.removeprefix(f"{paths.CONFIGS}/"))
-        settle(self._coordination, [Write(path, ConfigNode(overrides).encode()), *notices])
-        self._overrides[group_id] = overrides
+        self._overrides[group_id] = change_config(self._coordination, path, change, notices)

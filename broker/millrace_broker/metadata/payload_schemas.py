@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from millrace.coordination import (
+    BadVersionError,
     Coordination,
     Create,
     Delete,
@@ -73,7 +74,7 @@ class PayloadSchemas:
         while True:
             try:
                 return self._register(wanted, validate_only=validate_only)
-            except (NodeExistsError, NoNodeError):
+            except (BadVersionError, NodeExistsError, NoNodeError):
                 self.reload()  # another broker has changed them, and its notice has not come yet
 
     def _register(
@@ -120,10 +121,18 @@ class PayloadSchemas:
             if schema_id not in self._nodes:
                 operations.append(Create(path, node.encode()))
             elif self._nodes[schema_id] != node:
-                operations.append(Write(path, node.encode()))
+                operations.append(Write(path, node.encode(), self._version(schema_id)))
         if operations:
             settle(self._coordination, [*operations, *self._notices(ENTITY)])
         self._nodes = nodes
+
+    def _version(self, schema_id: int) -> int:
+        """The version of the node of a schema that is held here. Raises ``BadVersionError`` when it says otherwise."""
+        path = paths.payload_schema_path(schema_id)
+        data, stat = self._coordination.get(path)
+        if PayloadSchemaNode.decode(data) != self._nodes[schema_id]:
+            raise BadVersionError(f"{path} was changed by another broker")
+        return stat.version
 
 
 def unknown(schema_id: int) -> UnknownSchemaError:
