@@ -351,25 +351,6 @@ def test_a_new_leader_does_not_say_less_than_the_one_before(cluster: ReplicaClus
     assert answer().offset == 1
 
 
-def test_replicas_that_are_catching_up_are_throttled(pair: ReplicaCluster) -> None:
-    pair.create("t", (1,), leader_replication_throttled_replicas="0:1")
-    for _ in range(30):
-        append(pair, 1, "t", b"x" * 100_000)
-    for broker_id in (1, 2):
-        pair.broker(broker_id).replicas.set_throttle_rates(leader_bytes_per_s=50_000, follower_bytes_per_s=1e12)
-    pair.assign("t", 1, 2)
-    wait_until(lambda: pair.log(2, "t").log_end_offset > 0)
-    time.sleep(0.5)
-    caught_up = pair.log(2, "t").log_end_offset
-    assert caught_up < 30  # the limit's ten seconds at once, and not much more
-    assert pair.isr("t") == {1}
-    assert append(pair, 1, "t", b"acknowledged without it").base_offset == 30
-    pair.broker(1).replicas.set_throttle_rates(leader_bytes_per_s=float("inf"), follower_bytes_per_s=float("inf"))
-    pair.wait_for_isr("t", 1, 2)
-    pair.settle("t")
-    pair.assert_identical("t")
-
-
 def noted(read: Any, noted_in: list[int], broker_id: int) -> Any:
     """Note whom reads come to."""
 

@@ -166,7 +166,8 @@ class SourceFetcher:
 
     async def _ask_throttled(self) -> bool:
         """Fetch only what is not limited, as long as the limit is exceeded."""
-        fetches = {key: each for key, each in self._fetches.items() if not self._is_throttled(self._standing[key][0])}
+        limits, standing = self._replicas.throttles.limits_follower, self._standing
+        fetches = {key: each for key, each in self._fetches.items() if not limits(standing[key][0])}
         if fetches:
             await self._fetch(fetches)
         elif self._fetches:
@@ -194,9 +195,6 @@ class SourceFetcher:
             else:
                 asked[key] = (replica, follower, question)
         return asked
-
-    def _is_throttled(self, replica: HostedReplica) -> bool:
-        return self._replicas.throttles.limits_follower(replica)
 
     # --- asking ----------------------------------------------------------------------------------------------
 
@@ -309,7 +307,7 @@ class SourceFetcher:
                 self._failed(each.replica, each.follower, each.question, each.error, now_ms)
                 continue
             size_bytes = len(each.answer.records)
-            if size_bytes and self._is_throttled(each.replica):
+            if size_bytes and self._replicas.throttles.counts_follower(each.replica):
                 self._replicas.throttles.from_leaders.used(size_bytes)
             self._replicas.fetched(each.replica, size_bytes)
 

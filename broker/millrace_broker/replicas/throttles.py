@@ -1,7 +1,8 @@
 """Limits on the bytes a second that go to replicas that are catching up, or come to them (KIP-73).
 
 Bytes are counted over the last eleven seconds, as Kafka's quotas are: what was not used may be used a little later.
-Only replicas that are named as throttled and are not in sync count: a limit never keeps one in sync from staying so.
+Only replicas that topics name are limited, and only those that are not in sync: a limit never keeps one in sync from
+staying so. What one in sync fetches counts for the follower all the same, as in Kafka: the others get what is left.
 """
 
 from __future__ import annotations
@@ -79,7 +80,12 @@ class Throttles:
             return False
         return is_throttled(option, replica.key[1], self._broker_id)
 
-    def limits_follower(self, replica: HostedReplica) -> bool:
-        """Whether what is fetched for a replica here is limited: it is named as one that is catching up."""
+    def counts_follower(self, replica: HostedReplica) -> bool:
+        """Whether what is fetched for a replica here counts: it is named."""
         option = replica.log.config.follower_replication_throttled_replicas
         return bool(option) and is_throttled(option, replica.key[1], self._broker_id)
+
+    def limits_follower(self, replica: HostedReplica) -> bool:
+        """Whether a replica here may have to wait: it is named, and has to catch up, as far as it knows."""
+        is_behind = replica.follower is not None and not replica.follower.has_caught_up
+        return is_behind and self.counts_follower(replica)

@@ -129,6 +129,8 @@ class Follower:
         self._stage = Stage.FETCHING if decision.leader >= 0 else Stage.WAITING
         self._asked_again_ms = 0
         self._soon_left = _SOON_MAX
+        self._committed_to: int | None = None
+        """The watermark that this leader has told last."""
         if self._stage is Stage.FETCHING and log.epochs.latest is not None and not settings.does_truncate_on_fetch:
             self._stage = Stage.COMPARING
 
@@ -141,6 +143,11 @@ class Follower:
     def high_watermark(self) -> int:
         """What it knows to be on all replicas in sync, from this leader or an earlier one; truncation takes it back."""
         return self._high_watermark
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether it has all that is committed, as far as its leader has told: it is in sync, or is about to be."""
+        return self._committed_to is not None and self._log.log_end_offset >= self._committed_to
 
     @property
     def asked_again_ms(self) -> int:
@@ -182,6 +189,7 @@ class Follower:
         effects: list[Effect] = []
         if answer.end_offset > question.offset:
             effects.append(Append(answer.end_offset))
+        self._committed_to = answer.high_watermark
         # A leader that has just been elected may know of less: what was known to be committed stays so.
         self._high_watermark = max(self._high_watermark, min(answer.high_watermark, answer.end_offset))
         if self._log.log_start_offset < answer.log_start_offset <= self._high_watermark:

@@ -259,3 +259,20 @@ def test_a_stop_that_is_not_older_holds(epoch: int) -> None:
     assert replica.role is not None
     replica.stopped(epoch)
     assert replica.role is None
+
+
+def test_it_has_caught_up_once_it_has_what_its_leader_says_is_committed() -> None:
+    log = log_of(0, 0)
+    follower = following(log, watermark=2)
+    assert not follower.has_caught_up  # nothing is known of this leader
+    asked = follower.question(NOW)
+    assert isinstance(asked, FetchFrom)
+    follower.fetched(asked, FetchedRecords(end_offset=3, high_watermark=4))
+    log.append((5, "record 2"))
+    assert not follower.has_caught_up
+    asked = follower.question(NOW)
+    assert isinstance(asked, FetchFrom)
+    follower.fetched(asked, FetchedRecords(end_offset=4, high_watermark=4))
+    assert not follower.has_caught_up  # it is not appended yet
+    log.append((5, "record 3"))
+    assert follower.has_caught_up
