@@ -273,16 +273,22 @@ def _with_metadata(frame: DataFrame, reader: SourceReader) -> DataFrame:
 
 
 def _check_partitions(stages: Stages, partitions: Mapping[str, int]) -> None:
-    """Refuse topics that are not partitioned alike where their records meet before they moved."""
-    meeting: dict[str, SourceNode] = {}
+    """Refuse topics that are not partitioned alike where their records meet, at a node or store, before they moved."""
+    comes_from: dict[str, SourceNode] = {}
+    kept_of: dict[str, SourceNode] = {}
     for reader, prologue in zip(stages.plan.readers, stages.prologues, strict=True):
-        topic = reader.source.topic
-        if topic in partitions and any(send.way == "partition" for send in prologue.sends):
-            meeting[topic] = reader.source
-    for topic, source in meeting.items():
-        first = next(iter(meeting))
-        if partitions[topic] != partitions[first]:
-            raise TopologyError(
-                f"{source.name}: {topic} has {partitions[topic]} partitions, {first} has {partitions[first]}: what is "
-                "joined or merged must have as many: repartition() both, or read one as a global table"
-            )
+        if reader.source.topic in partitions:
+            comes_from |= {send.node: reader.source for send in prologue.sends if send.way == "partition"}
+    for node in (operator.node for stage in stages.stages if stage.number == 0 for operator in stage.operators):
+        met = [comes_from[name] for name in node.parents if name in comes_from]
+        met += [kept_of[name] for name in node.stores if name in kept_of]
+        for other in met[1:]:
+            first, second = met[0].topic, other.topic
+            if partitions[first] != partitions[second]:
+                raise TopologyError(
+                    f"{node.name}: {second} has {partitions[second]} partitions, {first} has {partitions[first]}: what "
+                    "is joined or merged must have as many: repartition() both, or read one as a global table"
+                )
+        if met:
+            comes_from[node.name] = met[0]
+            kept_of |= dict.fromkeys(node.stores, met[0])

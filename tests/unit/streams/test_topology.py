@@ -16,6 +16,7 @@ from millrace_streams import (
     compile_topology,
     count,
     hopping,
+    key_value_store,
     lit,
     mean,
     tumbling,
@@ -247,16 +248,37 @@ def test_topics_that_meet_before_their_records_moved_must_have_as_many_partition
     def prepare(build):
         builder = StreamsBuilder()
         build(*(builder.stream(topic, schema=FLIGHTS.schema, key_columns=["origin"]) for topic in ("few", "many")))
-        partitions = {"few": (FLIGHTS, 1), "many": (FLIGHTS, 3)}
+        partitions = {"few": (FLIGHTS, 1), "many": (FLIGHTS, 3), "planes": (FLIGHTS, 2)}
         with mock.patch.object(Inputs, "shape_of", side_effect=lambda topic, key: partitions[topic]):
             return Job.prepare(builder.build(), Inputs(bootstrap_servers="nowhere:1"))
 
     def alike(few, many):
         few.merge(many).group_by_key().count().to_delta("t")
 
-    with pytest.raises(TopologyError, match="KSTREAM-SOURCE-0000000001: many has 3 partitions, few has 1: what is"):
+    def joined(few, many):
+        many.filter(col("carrier") == "AA").join(few.to_table(), lambda left, right: left).to("out")
+
+    def sharing(few, many):
+        store = key_value_store("shared", key="string", value="long")
+        for stream in (few, many):
+            stream.process(object, stores=[store], key="string")
+
+    with pytest.raises(TopologyError, match="KSTREAM-MERGE-0000000002: many has 3 partitions, few has 1: what is"):
         prepare(alike)
+    with pytest.raises(TopologyError, match="KSTREAM-JOIN-0000000004: few has 1 partitions, many has 3: what is"):
+        prepare(joined)
+    with pytest.raises(TopologyError, match="KSTREAM-PROCESSOR-0000000003: few has 1 partitions, many has 3"):
+        prepare(sharing)
     assert prepare(lambda few, many: few.repartition().merge(many).group_by_key().count().to_delta("t")).buckets == 3
+
+    def apart(few, many):
+        planes = few._builder.global_table("planes", schema=FLIGHTS.schema, key_columns=["origin"])
+        for name, stream in (("few", few), ("many", many)):
+            joined = stream.join(planes, lambda left, right: left, selector=col("carrier"))
+            joined.group_by_key().count().to_delta(name)
+
+    # What never meets, or meets in a table that is everywhere, may be partitioned as it likes.
+    assert prepare(apart).buckets == 3
 
 
 def test_only_the_columns_that_count_are_read():
