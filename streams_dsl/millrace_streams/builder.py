@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from millrace_streams.errors import TopologyError
-from millrace_streams.functions import python_function
+from millrace_streams.functions import extractor_function, is_function
 from millrace_streams.graph import Node, SourceNode, Topology, ToTableNode
 from millrace_streams.language import GlobalKTable, KStream, KTable
 from millrace_streams.language.handle import check_name
@@ -52,8 +52,9 @@ class StreamsBuilder:
         Of a topic of bytes ``key`` and ``value`` say what they are: serdes, their names (``"string"``, ``"long"``,
         ``"json"`` ...), or an Arrow schema for values that are rows. ``schema`` (an Arrow schema, or whatever
         ``millrace.schemas.parse_schema`` reads) and ``key_columns`` declare a typed topic's beforehand: mistakes are
-        then found without a cluster. ``timestamp`` is the column of event time, or a function of value, key and value,
-        or key, value and the record's timestamp that gives it in ms; without it the record's own timestamp is used.
+        then found without a cluster. ``timestamp`` is the column of event time, or a function that gives it in ms, of
+        (value), (value, timestamp) or (key, value, timestamp); the record's own timestamp, in ms, is the last of these,
+        and event time where nothing is said.
         """
         return KStream(self, self._source(topic, key, value, schema, key_columns, timestamp, name))
 
@@ -138,8 +139,8 @@ class StreamsBuilder:
             fields["schema"] = row(schema).schema
         if key_columns is not None:
             fields["key_columns"] = tuple(key_columns)
-        if callable(timestamp):
-            fields["extractor"] = python_function(timestamp, where, takes=("value", "timestamp"))
+        if is_function(timestamp):
+            fields["extractor"] = extractor_function(timestamp, where)
         else:
             fields["timestamp"] = timestamp
         return self._add(SourceNode, name, (), **fields)

@@ -4,17 +4,18 @@ A function is called once per record unless it is wrapped in ``batchwise``. Per 
 value if it takes two parameters; a value is a dict of the columns (of a typed topic) or the bare value (of a topic of
 single values), a key the bare value of its one column, a tuple of several, or a ``Windowed``. A joiner gets both sides'
 values, or the key before them. Batchwise a function gets a polars frame of all columns and gives a frame of as many
-rows (``map_values``) or a boolean series (``filter``): about a hundred times faster.
+rows (``map_values`` of streams) or a boolean series (``filter``, ``branch``): about a hundred times faster.
 
 Functions must depend on nothing but their arguments: a batch is run again after a failure.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from millrace_streams.errors import TopologyError
 
@@ -51,14 +52,28 @@ def batchwise(call: Callable[..., Any]) -> Batchwise:
     return Batchwise(call)
 
 
+def is_function(given: object) -> TypeGuard[Callable[..., Any] | Batchwise]:
+    """Whether something is a function of either kind, and no column or expression."""
+    return callable(given) or isinstance(given, Batchwise)
+
+
 def python_function(
-    function: Callable[..., Any] | Batchwise, node: str, *, takes: tuple[str, ...] = ("value",)
+    function: Callable[..., Any] | Batchwise,
+    node: str,
+    *,
+    takes: tuple[str, ...] = ("value",),
+    whole_frames: bool = False,
 ) -> PythonFunction:
     """Look at a function and say how it is to be called: with the values of ``takes``, or the key and these.
 
-    Raises ``TopologyError`` naming ``node``.
+    ``whole_frames`` says that the node can call a ``batchwise`` one. Raises ``TopologyError`` naming ``node``.
     """
     if isinstance(function, Batchwise):
+        if not whole_frames:
+            raise TopologyError(
+                f"{node}: a batchwise function is taken by filters, branches and map_values() of streams: give one "
+                "of a single record"
+            )
         return PythonFunction(call=function.call, takes_key=False, batchwise=True)
     if not callable(function):
         raise TopologyError(f"{node}: {function!r} is neither an expression nor a function")
@@ -69,6 +84,28 @@ def python_function(
         forms = f"({', '.join(takes)}) or ({', '.join(('key', *takes))})"
         raise TopologyError(f"{node}: the function must take {forms}, not {count} parameters")
     return PythonFunction(call=function, takes_key=count == len(takes) + 1)
+
+
+def extractor_function(function: Callable[..., Any] | Batchwise, node: str) -> PythonFunction:
+    """A function of (value), (value, timestamp) or (key, value, timestamp), as one that takes the last two.
+
+    Raises ``TopologyError`` naming ``node``.
+    """
+    count = None if isinstance(function, Batchwise) else _parameters(function)
+    if count not in (1, 2, 3, None):
+        raise TopologyError(
+            f"{node}: a timestamp extractor must take (value), (value, timestamp) or (key, value, timestamp), not "
+            f"{count} parameters"
+        )
+    if isinstance(function, Batchwise) or count != 1:
+        return python_function(function, node, takes=("value", "timestamp"))
+    of_value = function
+
+    @functools.wraps(of_value)
+    def extract(value: Any, timestamp: int) -> Any:
+        return of_value(value)
+
+    return PythonFunction(call=extract, takes_key=False)
 
 
 def exact_function(function: Callable[..., Any], node: str, *takes: str) -> Callable[..., Any]:

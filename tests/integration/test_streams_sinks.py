@@ -12,7 +12,21 @@ import pytest
 
 from millrace.clients import Admin, Consumer, Producer
 from millrace.errors import UnknownTopicOrPartitionError
-from millrace_streams import StreamsBuilder, Topology, TopologyError, run_batch, run_stream, sessions, tumbling
+from millrace_streams import (
+    StreamsBuilder,
+    Topology,
+    TopologyError,
+    avro,
+    col,
+    count,
+    json_rows,
+    protobuf,
+    run_batch,
+    run_stream,
+    sessions,
+    tumbling,
+)
+from millrace_streams import sum as sum_
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,6 +129,45 @@ def taking(taken: list[Any]) -> Any:
     return take
 
 
+def test_rows_are_written_to_topics_of_bytes_in_every_format_and_read_back(
+    spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    servers = module_broker.bootstrap_servers
+    columns = "sku STRING, n BIGINT, total DOUBLE"
+    formats = {"avro": avro(columns), "json": json_rows(columns), "protobuf": protobuf(columns)}
+    topics(servers, sales=2, checked=2, **{f"sold_{name}": 2 for name in formats})
+    sale = avro("sku STRING, price DOUBLE")
+    produce(
+        servers,
+        "sales",
+        [("k", sale.serialize({"sku": "abc"[number % 3], "price": number / 2})) for number in range(12)],
+    )
+    builder = StreamsBuilder()
+    sales = builder.stream("sales", key="string", value=sale).filter(col("price") > 0.0)
+    checked = sales.select_key("sku").through("checked", value=sale)
+    sold = checked.group_by_key().aggregate(n=count(), total=sum_("price"), emit="last").to_stream()
+    for name, serde in formats.items():
+        sold.to(f"sold-{name}", key=json_rows("sku STRING"), value=serde)
+    run_on(builder.build(), spark, tmp_path / "c", bootstrap_servers=servers)
+    through = [(record.key, sale.deserialize(record.value)["sku"]) for record in consumed(servers, "checked")]
+    assert sorted(through) == sorted(("abc"[number % 3].encode(), "abc"[number % 3]) for number in range(1, 12))
+    expected = [
+        {"sku": sku, "n": len(prices), "total": float(sum(prices))}
+        for sku, prices in (("a", [1.5, 3.0, 4.5]), ("b", [0.5, 2.0, 3.5, 5.0]), ("c", [1.0, 2.5, 4.0, 5.5]))
+    ]
+    for name, serde in formats.items():
+        records = consumed(servers, f"sold-{name}")
+        rows = sorted((serde.deserialize(record.value) for record in records), key=lambda row: row["sku"])
+        assert rows == expected
+        assert sorted(record.key for record in records) == [b'{"sku":"%c"}' % sku for sku in b"abc"]
+        # And by another topology, as rows with columns.
+        builder = StreamsBuilder()
+        builder.stream(f"sold-{name}", key="bytes", value=serde).filter(col("n") > 3).select("sku", "n").to_delta("t")
+        run_batch(builder.build(), spark, bootstrap_servers=servers, tables=str(tmp_path / name))
+        found = spark.read.format("delta").load(str(tmp_path / name)).select("sku", "n").collect()
+        assert sorted(map(tuple, found)) == [("b", 4), ("c", 4)]
+
+
 def test_a_function_takes_the_place_of_a_table_or_topic(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     rows = [{"key": "ab"[number % 2], "value": number, "__offset": number} for number in range(6)]
@@ -207,7 +260,11 @@ def test_what_a_topic_cannot_take_is_refused_before_anything_starts(
 
     with pytest.raises(UnknownTopicOrPartitionError, match="nowhere"):
         run(lambda s: s.to("nowhere"))
-    with pytest.raises(TopologyError, match=r"pairs is a topic of bytes, whose value is one value, not the columns n"):
+    with pytest.raises(TopologyError, match=r"the value of pairs is one value in a topic of bytes, not the columns n"):
         run(lambda s: s.map_values(lambda value: {"n": value}, value=pa.schema([("n", pa.int64())])).to("pairs"))
+    with Admin({"bootstrap.servers": servers}) as admin:
+        admin.create_topic("columns", schema=TYPED, key_columns=["key"])
+    with pytest.raises(TopologyError, match="columns is a typed topic, whose columns are written by name: leave key="):
+        run(lambda s: s.to("columns", value="long"))
     with pytest.raises(UnknownTopicOrPartitionError, match="no-letters"):
         run(lambda s: s.to("others"), dead_letters="no-letters")

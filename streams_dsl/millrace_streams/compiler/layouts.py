@@ -8,6 +8,7 @@ from functools import singledispatch
 import polars as pl
 import pyarrow as pa
 
+from millrace_streams.compiler.produced import produced_of
 from millrace_streams.errors import TopologyError
 from millrace_streams.expressions import LEFT, RIGHT, Column, Expression
 from millrace_streams.functions import PythonFunction
@@ -108,6 +109,7 @@ def _(node: RepartitionNode, given: tuple[Layout, ...]) -> Layout:
     [layout] = given
     if not layout.key:
         raise TopologyError(f"{node.name}: the records have no key to be moved by: select_key(column) first")
+    _check_produced(node, layout)
     return replace(layout, bucket_columns=layout.key)
 
 
@@ -147,7 +149,14 @@ def _(node: StreamStreamJoinNode, given: tuple[Layout, ...]) -> Layout:
 def _(node: TopicSinkNode | DeltaSinkNode, given: tuple[Layout, ...]) -> Layout:
     if isinstance(node, TopicSinkNode):
         needs_streams(node, given, "to")
+        _check_produced(node, given[0])
     return given[0]
+
+
+def _check_produced(node: TopicSinkNode | RepartitionNode, given: Layout) -> None:
+    """Refuse what a topic of bytes, as far as the topology says that it is one, cannot hold."""
+    if node.produced:
+        produced_of(given, node.produced, node.name, node.topic)
 
 
 def named_alike(layout: Layout, other: Layout) -> Layout:

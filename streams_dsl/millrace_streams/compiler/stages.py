@@ -177,12 +177,14 @@ class _Cutter:
 
     def _copy(self, node: Node, parent: str) -> MaterializeNode:
         table = self._plan.topology.node(parent)
+        # Named after the store that it copies, and the join: both may be the user's names.
+        assert isinstance(table, TableNode)
         nodes = {each.name: each for each in self._plan.topology.nodes}
         return MaterializeNode(
             name=f"{parent}-for-{node.name}",
             parents=(parent,),
-            store=f"{parent}-for-{node.name}-STATE-STORE",
-            sends_old=isinstance(table, TableNode) and table.sends_old,
+            store=f"{table.store}-for-{node.name}",
+            sends_old=table.sends_old,
             history_ms=history_of(parent, nodes),
         )
 

@@ -103,12 +103,12 @@ def _(node: MergeNode, operator: Operator) -> str:
 
 @words_of.register
 def _(node: RepartitionNode, operator: Operator) -> str:
-    return f"through topic {node.topic} to the bucket of {', '.join(operator.result.key)}"
+    return f"through topic {node.topic}{_produced(node)} to the bucket of {', '.join(operator.result.key)}"
 
 
 @words_of.register
 def _(node: TopicSinkNode, operator: Operator) -> str:
-    return f"write to topic {node.topic}"
+    return f"write to topic {node.topic}{_produced(node)}"
 
 
 @words_of.register
@@ -225,6 +225,12 @@ def _emitted(node: FoldNode | TableFoldNode) -> str:
 
 def _stores(node: Node) -> str:
     return f"; store {', '.join(node.stores)}" if node.stores else ""
+
+
+def _produced(node: RepartitionNode | TopicSinkNode) -> str:
+    told = {"key": node.produced.key, "value": node.produced.value}
+    words = [f"{what} as {serde}" for what, serde in told.items() if serde is not None]
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _function(function: Expression | PythonFunction | JoinColumns) -> str:

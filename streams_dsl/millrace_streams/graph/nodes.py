@@ -149,17 +149,30 @@ class MergeNode(Node):
     prefix = "KSTREAM-MERGE"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produced:
+    """The serdes that write a topic of bytes; None: that of the key's or the value's column."""
+
+    key: Serde | RowSerde | None = None
+    value: Serde | RowSerde | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything was said: then the topic is one of bytes."""
+        return self.key is not None or self.value is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RepartitionNode(Node):
     """Records go through a topic, to the bucket of their key: here a sub-topology ends and another begins.
 
-    ``visible`` says that it is the user's own topic, which others may read.
+    ``visible`` says that it is the user's own topic, which others may read; ``produced`` how it is written.
     """
 
     prefix = "KSTREAM-REPARTITION"
     topic: str
     keep_null_keys: bool = False
     visible: bool = False
+    produced: Produced = Produced()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -168,6 +181,7 @@ class TopicSinkNode(Node):
 
     prefix = "KSTREAM-SINK"
     topic: str
+    produced: Produced = Produced()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

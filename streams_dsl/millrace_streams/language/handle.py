@@ -60,15 +60,21 @@ class Handle:
             raise TopologyError(f"{where}: a column is named twice in {', '.join(names)}")
         return tuple(pairs)
 
-    def _function(self, what: str, function: Function | Batchwise, name: str | None, *takes: str) -> PythonFunction:
-        return python_function(function, self._where(what, name), takes=takes or ("value",))
+    def _function(
+        self, what: str, function: Function | Batchwise, name: str | None, *, whole_frames: bool = False
+    ) -> PythonFunction:
+        return python_function(function, self._where(what, name), whole_frames=whole_frames)
 
     def _predicate(self, what: str, predicate: Predicate, name: str | None) -> Expression | PythonFunction:
-        return predicate if isinstance(predicate, Expression) else self._function(what, predicate, name)
+        if isinstance(predicate, Expression):
+            return predicate
+        return self._function(what, predicate, name, whole_frames=True)
 
     def _key_of(self, what: str, given: KeyOf, name: str | None) -> Expression | PythonFunction:
         """The key of another table, from a column or an expression of the value, or from a function."""
-        return self._predicate(what, col(given) if isinstance(given, str) else given, name)
+        if isinstance(given, str):
+            return col(given)
+        return given if isinstance(given, Expression) else self._function(what, given, name)
 
     def _joined(
         self, what: str, joiner: JoinedBy, value: Any, keep: bool, columns: dict[str, Any], name: str | None

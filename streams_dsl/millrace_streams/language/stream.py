@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millrace_streams.errors import TopologyError
 from millrace_streams.expressions import Alias, Expression
-from millrace_streams.functions import Batchwise, PythonFunction
+from millrace_streams.functions import Batchwise, PythonFunction, is_function
 from millrace_streams.graph import (
     BranchNode,
     DeltaSinkNode,
@@ -21,6 +21,7 @@ from millrace_streams.graph import (
     Node,
     PeekNode,
     ProcessNode,
+    Produced,
     RepartitionNode,
     SelectKeyFunctionNode,
     SelectKeyNode,
@@ -87,7 +88,7 @@ class KStream(Handle):
             raise TopologyError(
                 f"map_values after {self._node.name}: give a function with value=..., or column=expression, not both"
             )
-        python = self._function("map_values", function, name)
+        python = self._function("map_values", function, name, whole_frames=True)
         serde = self._serde("map_values", value if value is not None else schema, name)
         return KStream(self._builder, self._then(MapFunctionNode, name, function=python, serde=serde))
 
@@ -120,7 +121,7 @@ class KStream(Handle):
         With a function ``key`` is the key's serde, by default that of the key before.
         """
         self._where("select_key", name)
-        if columns and callable(columns[0]):
+        if columns and is_function(columns[0]):
             function = self._function("select_key", columns[0], name)
             serde = self._key_serde("select_key", expressions.pop("key", None), name)
             if len(columns) > 1 or expressions:
@@ -166,9 +167,10 @@ class KStream(Handle):
         topic = topic or self._builder._new_name("KSTREAM-REPARTITION-TOPIC")
         return KStream(self._builder, self._then(RepartitionNode, name, topic=f"{topic}-repartition"))
 
-    def through(self, topic: str, *, name: str | None = None) -> KStream:
-        """Write the records to a topic that others may read, and go on with what it holds."""
-        fields = {"topic": topic, "visible": True, "keep_null_keys": True}
+    def through(self, topic: str, *, key: Any = None, value: Any = None, name: str | None = None) -> KStream:
+        """Write the records to a topic that others may read, as ``to`` does, and go on with what it holds."""
+        produced = self._produced("through", key, value, name)
+        fields = {"topic": topic, "visible": True, "keep_null_keys": True, "produced": produced}
         return KStream(self._builder, self._then(RepartitionNode, name, **fields))
 
     def to_table(
@@ -203,7 +205,8 @@ class KStream(Handle):
         default the left one's. Without a function it is made of expressions, ``region=right("region")`` or the one
         ``left() + right()``: of these columns and the key's, with ``keep`` of all the left ones as well. ``selector``
         is a column, an expression, or a function of value, or key and value. With ``grace`` records wait so long for
-        older changes of a versioned table.
+        older changes of a versioned table. What a join with a ``name`` keeps is named after it, as state must be that
+        another topology goes on from.
         """
         made = self._joined("inner join", joiner, value, keep, columns, name)
         return self._join("inner", other, made, window, selector, grace, name)
@@ -265,7 +268,8 @@ class KStream(Handle):
         if selector is not None:
             fields["selector"] = self._key_of("selector", selector, name)
         if grace is not None:
-            fields |= {"grace_ms": milliseconds(grace), "buffer": self._builder._new_name("KSTREAM-JOIN-BUFFER-STORE")}
+            buffer = f"{name or self._builder._new_name('KSTREAM-JOIN')}-BUFFER-STORE"
+            fields |= {"grace_ms": milliseconds(grace), "buffer": buffer}
         return KStream(self._builder, self._then(StreamTableJoinNode, name, other, **fields))
 
     def _join_stream(
@@ -274,8 +278,8 @@ class KStream(Handle):
         if window is None:
             raise TopologyError(f"{where}: two streams are joined within a window: give window=within(...)")
         check_windows(window, JoinWindows, where, "give window=within(...)")
-        number = self._builder._new_name("KSTREAM-JOIN")
-        stores = {f"{side}_store": f"{number}-{side}-store" for side in ("left", "right", "waiting")}
+        of = name or self._builder._new_name("KSTREAM-JOIN")
+        stores = {f"{side}_store": f"{of}-{side}-store" for side in ("left", "right", "waiting")}
         return KStream(self._builder, self._then(StreamStreamJoinNode, name, other, window=window, **stores, **fields))
 
     def process(
@@ -330,9 +334,17 @@ class KStream(Handle):
         }
         return KStream(self._builder, self._then(ProcessNode, name, **fields))
 
-    def to(self, topic: str, *, name: str | None = None) -> None:
-        """Write the records to a topic."""
-        self._then(TopicSinkNode, name, topic=topic)
+    def to(self, topic: str, *, key: Any = None, value: Any = None, name: str | None = None) -> None:
+        """Write the records to a topic.
+
+        Of a topic of bytes ``key`` and ``value`` say how they are written: serdes or their names, for single ones by
+        default those of their columns, for rows ``json_rows(...)``, ``avro(...)`` or ``protobuf(...)``, which take
+        their columns by name, the key's among them. A typed topic takes columns by name and neither of them.
+        """
+        self._then(TopicSinkNode, name, topic=topic, produced=self._produced("to", key, value, name))
+
+    def _produced(self, what: str, key: Any, value: Any, name: str | None) -> Produced:
+        return Produced(key=self._serde(what, key, name), value=self._serde(what, value, name))
 
     def to_delta(self, table: str, *, name: str | None = None) -> None:
         """Append the records to a Delta table. ``table`` is a name; the runner is told where it lies."""

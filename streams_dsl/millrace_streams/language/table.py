@@ -8,7 +8,7 @@ from typing import Any
 from millrace_streams.aggregates import Aggregate
 from millrace_streams.errors import TopologyError
 from millrace_streams.expressions import Alias, Expression
-from millrace_streams.functions import exact_function
+from millrace_streams.functions import exact_function, is_function
 from millrace_streams.graph import (
     AnswerNode,
     DeltaSinkNode,
@@ -96,7 +96,7 @@ class KTable(Handle):
         ``key`` and ``value`` are the types that the function gives, by default those of the table.
         """
         self._where("group_by", name)
-        if columns and callable(columns[0]):
+        if columns and is_function(columns[0]):
             fields: dict[str, Any] = {
                 "selector": self._function("group_by", columns[0], name),
                 "key_serde": self._key_serde("group_by", key, name),
@@ -190,14 +190,17 @@ class KTable(Handle):
         return self._foreign_key_join(other, name, fields)
 
     def _foreign_key_join(self, other: KTable, name: str | None, fields: dict[str, Any]) -> KTable:
-        """Three nodes, as the rows of both tables lie in different buckets: ask, answer, join the answer."""
+        """Three nodes, as the rows of both tables lie in different buckets: ask, answer, join the answer.
+
+        What they keep is named after the join.
+        """
         asked = self._then(SubscribeNode, name and f"{name}-subscribe", **fields.pop("subscription"))
-        topic = self._builder._new_name("KTABLE-FK-JOIN-SUBSCRIPTION")
+        topic = f"{name}-subscription" if name else self._builder._new_name("KTABLE-FK-JOIN-SUBSCRIPTION")
         there = Handle(self._builder, asked)._then(RepartitionNode, None, topic=f"{topic}-topic", keep_null_keys=True)
         answered = Handle(self._builder, there)._then(
             AnswerNode, name and f"{name}-answer", other, store=f"{topic}-store"
         )
-        topic = self._builder._new_name("KTABLE-FK-JOIN-RESPONSE")
+        topic = f"{name}-response" if name else self._builder._new_name("KTABLE-FK-JOIN-RESPONSE")
         back = Handle(self._builder, answered)._then(RepartitionNode, None, topic=f"{topic}-topic")
         return KTable(self._builder, self._then(ResponseJoinNode, name, Handle(self._builder, back), **fields))
 
@@ -250,10 +253,10 @@ class KGroupedTable(Handle):
         *,
         value: Any = None,
         store: str | None = None,
+        emit: Emit | None = None,
         name: str | None = None,
         **aggregates: Aggregate,
     ) -> KTable:
-        emit: Emit | None = None,
         """A table of Python functions: ``adder(key, value, aggregate)`` and ``subtractor(key, value, aggregate)``.
 
         Raises ``TopologyError`` for named aggregates: they can add, but not take away again.
@@ -270,10 +273,10 @@ class KGroupedTable(Handle):
             exact_function(subtractor, where, *takes),
             value,
             store,
+            emit,
             name,
         )
 
-            emit,
     def count(self, *, store: str | None = None, emit: Emit | None = None, name: str | None = None) -> KTable:
         """A table of the number of rows per group; one that falls to 0 stays."""
         return self._fold(
@@ -282,10 +285,10 @@ class KGroupedTable(Handle):
             lambda key, value, aggregate: aggregate - 1,
             LONG,
             store,
+            emit,
             name,
         )
 
-            emit,
     def reduce(
         self,
         adder: Function,
@@ -305,10 +308,10 @@ class KGroupedTable(Handle):
             lambda key, value, aggregate: subtract(aggregate, value),
             None,
             store,
+            emit,
             name,
         )
 
-            emit,
     def _fold(
         self,
         initializer: Callable[[], Any] | None,
@@ -316,14 +319,14 @@ class KGroupedTable(Handle):
         subtractor: Function,
         value: Any,
         store: str | None,
+        emit: Emit | None,
         name: str | None,
     ) -> KTable:
         fields = {
-        emit: Emit | None,
+            "emit": check_emit(self._where("aggregate", name), emit),
             "initializer": initializer,
             "adder": adder,
             "subtractor": subtractor,
-            "emit": check_emit(self._where("aggregate", name), emit),
             "serde": self._serde("aggregate", value, name),
             "store": store or self._builder._new_name("KTABLE-AGGREGATE-STATE-STORE"),
         }

@@ -25,6 +25,7 @@ from millrace_streams.layout import TopicShape
 from millrace_streams.processors import Record
 from millrace_streams.runners.driver_stores import entries_of, frame_of, view_of_store
 from millrace_streams.runners.output import gone, newest_rows
+from millrace_streams.runners.topic_rows import OpaqueRows
 from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE, Batch
 from millrace_streams.steps.evaluation import polars_schema
 from millrace_streams.steps.flow import Flow, Origin, interleave
@@ -51,9 +52,10 @@ class TestRecord:
 class TopologyTestDriver:
     """Runs a topology on records piped in, one task per partition, and keeps what comes out.
 
-    ``topics`` gives the shapes of topics whose schema the topology does not declare, ``wall_clock_ms`` the time of day
-    at which the test begins. Raises ``TopologyError`` as the compiler does, and for a topology whose records would have
-    to move between more than one partition.
+    ``topics`` gives the shapes of topics whose schema the topology does not declare; and of those that it writes, which
+    then refuse what they cannot hold. ``wall_clock_ms`` is the time of day at which the test begins. Raises
+    ``TopologyError`` as the compiler does, and for a topology whose records would have to move between more than one
+    partition.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class TopologyTestDriver:
         self._offsets: dict[tuple[str, int], int] = {}
         self._roots = 0
         self._wall_clock_ms = wall_clock_ms
+        self._bytes = _topics_of_bytes(self._plan, topics or {})
         self._outputs: dict[str, list[Batch]] = {}
         self._unread: dict[str, int] = {}
         self.dropped_records = 0
@@ -211,6 +214,8 @@ class TopologyTestDriver:
         """File what came out under the table or topic; of several sinks of a topic in the order of their records."""
         by_name: dict[str, list[Flow]] = {}
         for node_name, flow in result.outputs.items():
+            if node_name in self._bytes:
+                self._bytes[node_name].records(flow.batch)
             by_name.setdefault(_address(self._plan.topology.node(node_name)), []).append(flow)
         for name, flows in by_name.items():
             _, sides, rows = interleave(flows)
@@ -231,6 +236,16 @@ class TopologyTestDriver:
             if written and _address(node) == name:
                 return node  # type: ignore[return-value]
         raise TopologyError(f"no sink writes to {name}")
+
+
+def _topics_of_bytes(plan: Plan, topics: Mapping[str, TopicShape]) -> dict[str, OpaqueRows]:
+    """What writes the topics that are known to be of bytes, by node: what it cannot write is refused, as on Spark."""
+    return {
+        node.name: OpaqueRows.of(node, plan.layouts[node.name])
+        for node in plan.outputs
+        if not isinstance(node, DeltaSinkNode)
+        and (node.produced or (node.topic in topics and topics[node.topic].scalar))
+    }
 
 
 def _address(node: object) -> str:

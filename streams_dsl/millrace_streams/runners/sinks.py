@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from millrace.errors import UsageError
 from millrace_streams.compiler import Plan
 from millrace_streams.errors import TopologyError
-from millrace_streams.graph import DeltaSinkNode
+from millrace_streams.graph import DeltaSinkNode, RepartitionNode, TopicSinkNode
 from millrace_streams.runners.dead_letters import DEAD_LETTERS, RECORDS, LetterRecords
 from millrace_streams.runners.dead_letters import LAYOUT as LETTERS
 from millrace_streams.runners.delta import ensure_table, overwrite, upsert
 from millrace_streams.runners.output import address, spark_schema
 from millrace_streams.runners.results import Results
-from millrace_streams.runners.topic_rows import OPAQUE_ROWS, OpaqueRows, check_opaque
+from millrace_streams.runners.topic_rows import OPAQUE_ROWS, OpaqueRows
 from millrace_streams.runners.worker import Sink, sinks_of
 from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE
 from pyspark_millrace.delta.transactions import Transaction, append_rows
@@ -74,24 +74,34 @@ class TopicTarget:
     """A topic. Of an opaque one keys and values are written by their serdes, of a typed one columns by name."""
 
     sink: Sink
-    topic: str
+    node: TopicSinkNode | RepartitionNode
     bootstrap_servers: str
 
     def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
         """Check that the topic is there and can hold the rows."""
-        if is_opaque(self.topic, self.bootstrap_servers):
-            check_opaque(self.sink.layout, self.sink.name, self.topic)
+        if self._opaque:
+            OpaqueRows.of(self.node, self.sink.layout)
+        elif self.node.produced:
+            raise TopologyError(
+                f"{self.sink.name}: {self.node.topic} is a typed topic, whose columns are written by name: leave key= "
+                "and value= out"
+            )
 
     def write(self, results: Results, transaction: Transaction | None) -> None:
         """Send the rows, in the order in which they came out of each bucket."""
-        send(self._rows(results), self.topic, self.bootstrap_servers, transaction)
+        send(self._rows(results), self.node.topic, self.bootstrap_servers, transaction)
 
     def _rows(self, results: Results) -> DataFrame:
-        if not is_opaque(self.topic, self.bootstrap_servers):
+        if not self._opaque:
             return results.unpacked(self.sink.name, self.sink.layout, self.sink.reserved)
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return results.mapped(self.sink.name, OpaqueRows(self.sink.layout), from_arrow_schema(OPAQUE_ROWS))
+        rows = OpaqueRows.of(self.node, self.sink.layout)
+        return results.mapped(self.sink.name, rows, from_arrow_schema(OPAQUE_ROWS))
+
+    @property
+    def _opaque(self) -> bool:
+        return is_opaque(self.node.topic, self.bootstrap_servers)
 
 
 def is_opaque(topic: str, bootstrap_servers: str) -> bool:
@@ -176,7 +186,7 @@ class Sinks:
             elif isinstance(node, DeltaSinkNode):
                 targets[node.name] = DeltaTarget(sink, paths[name])
             elif bootstrap_servers is not None:
-                targets[node.name] = TopicTarget(sink, name, bootstrap_servers)
+                targets[node.name] = TopicTarget(sink, node, bootstrap_servers)
             else:
                 raise UsageError(
                     f"{node.name}: where is the topic {name}? give bootstrap_servers, or foreach_batch="

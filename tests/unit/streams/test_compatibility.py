@@ -22,6 +22,7 @@ from millrace_streams import (
     lit,
     mean,
     tumbling,
+    within,
 )
 from millrace_streams import sum as sum_
 from millrace_streams.checkpoints.compatibility import admit, differences_between
@@ -146,6 +147,46 @@ def test_another_order_of_topics_and_other_moves_are_named() -> None:
 
     found = list(differences_between(manifest(moved), manifest(longer)))
     assert any("records move in 1 stages, before in 2" in clause for clause in found), found
+
+
+def joined(named: dict[str, str], *, filtered: bool) -> Build:
+    """Joins of all kinds that keep something, of tables whose stores have names."""
+
+    def build(builder: StreamsBuilder) -> None:
+        left: Any = builder.stream("flights", timestamp="at")
+        if filtered:
+            left = left.filter(col("delay") > 3)
+        right = builder.stream("others", timestamp="at")
+        left.join(right, first, window=within(5), **named_as(named, "pairs")).to("pairs")
+        versions = right.to_table(store="versions", versioned=50, name="versions" if named else None)
+        left.join(versions, first, grace=9, **named_as(named, "waiting")).to("waiting")
+        rows = left.to_table(store="rows", name="rows" if named else None)
+        rows.join(
+            versions, first, foreign_key=col("carrier"), store="by-carrier", **named_as(named, "carriers")
+        ).to_stream().to("carriers")
+        moved = left.select_key("carrier").repartition("moved")
+        moved.join(versions, first, **named_as(named, "looked-up")).to("looked-up")
+
+    return build
+
+
+def first(left: Any, right: Any) -> Any:
+    return left
+
+
+def named_as(named: dict[str, str], join: str) -> dict[str, Any]:
+    return {"name": named[join]} if named else {}
+
+
+def test_what_named_joins_keep_stays_theirs_when_a_node_is_put_before_them() -> None:
+    named = {join: f"the-{join}" for join in ("pairs", "waiting", "carriers", "looked-up")}
+    before, now = (manifest(joined(named, filtered=filtered)) for filtered in (False, True))
+    assert list(differences_between(before, now)) == []
+    kept = {store.name for store in now.stores}
+    assert {"the-pairs-left-store", "the-pairs-waiting-store", "the-waiting-BUFFER-STORE"} <= kept
+    assert {"the-carriers-subscription-store", "by-carrier", "versions-for-the-looked-up"} <= kept
+    before, now = (manifest(joined({}, filtered=filtered)) for filtered in (False, True))
+    assert any("KSTREAM-JOIN-" in clause for clause in differences_between(before, now))
 
 
 def test_more_partitions_are_named() -> None:

@@ -4,7 +4,15 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from millrace_streams import StreamsBuilder, TopicShape, TopologyTestDriver, UserFunctionError, batchwise
+from millrace_streams import (
+    StreamsBuilder,
+    TestRecord,
+    TopicShape,
+    TopologyError,
+    TopologyTestDriver,
+    UserFunctionError,
+    batchwise,
+)
 from millrace_streams.layout import OPAQUE_SHAPE
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64())])
@@ -97,3 +105,64 @@ def test_a_record_without_event_time_is_named():
         UserFunctionError, match="1 records without a valid event time in x, the first at offset 1 of in-0"
     ):
         driver.pipe("in", ROWS)
+
+
+def record_time(value: str, timestamp: int) -> int:
+    return timestamp + len(value)
+
+
+@pytest.mark.parametrize(
+    ("extractor", "time_ms"),
+    [
+        (lambda value: 10 * len(value), 30),
+        (record_time, 1003),
+        (lambda key, value, timestamp: timestamp + int(key), 1007),
+        (lambda *arguments: arguments[-1] * 2, 2000),
+    ],
+)
+def test_event_time_is_extracted_by_a_function_of_any_of_its_forms(extractor, time_ms):
+    builder = StreamsBuilder()
+    builder.stream("in", key="string", value="string", timestamp=extractor).to("out")
+    driver = TopologyTestDriver(builder.build())
+    driver.pipe_records([TestRecord("in", "7", "abc", 1000)])
+    assert [record.timestamp for record in driver.read_records("out")] == [time_ms]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda b, s, t, f: s.map(f),
+        lambda b, s, t, f: s.flat_map(f),
+        lambda b, s, t, f: s.flat_map_values(f),
+        lambda b, s, t, f: s.select_key(f),
+        lambda b, s, t, f: s.group_by(f),
+        lambda b, s, t, f: s.peek(f),
+        lambda b, s, t, f: s.for_each(f),
+        lambda b, s, t, f: s.join(t, f),
+        lambda b, s, t, f: s.join(b.global_table("g", key="string", value="long"), lambda a, b: a, selector=f),
+        lambda b, s, t, f: t.map_values(f),
+        lambda b, s, t, f: t.group_by(f),
+        lambda b, s, t, f: t.to_stream(f),
+        lambda b, s, t, f: t.join(t, f),
+        lambda b, s, t, f: t.join(t, lambda a, b: a, foreign_key=f),
+        lambda b, s, t, f: b.stream("o", key="string", value="long", timestamp=f),
+    ],
+)
+def test_a_function_of_frames_is_refused_where_single_records_are_needed(build):
+    builder = StreamsBuilder()
+    stream, table = (make("s", key="string", value="long") for make in (builder.stream, builder.table))
+    with pytest.raises(TopologyError, match=r": a batchwise function is taken by filters, branches and map_values\(\)"):
+        build(builder, stream, table, batchwise(lambda frame: frame))
+
+
+@pytest.mark.parametrize("kind", ["filter", "filter_not"])
+def test_tables_and_branches_take_functions_of_frames(kind):
+    builder = StreamsBuilder()
+    table = builder.table("in", key="string", value="long")
+    getattr(table, kind)(batchwise(lambda frame: frame["value"] > 1)).to_stream().to("rows")
+    builder.stream("in", key="string", value="long").split().branch(batchwise(lambda frame: frame["value"] > 1)).to("b")
+    driver = TopologyTestDriver(builder.build())
+    driver.pipe("in", [{"key": "a", "value": number} for number in (1, 2, 1)])
+    passed = [record.value for record in driver.read_records("rows")]
+    assert passed == ([None, 2, None] if kind == "filter" else [1, None, 1])
+    assert [record.value for record in driver.read_records("b")] == [2]

@@ -1,0 +1,85 @@
+"""What a topic of bytes can hold of a stream: the serdes that write its keys and values, told or found.
+
+Without a serde of the user's, keys and values that are single are written by that of their column. Rows need one that
+says in which format. What cannot be written is refused here, with the node's name, before anything runs.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from millrace_streams.errors import TopologyError
+from millrace_streams.graph import Produced
+from millrace_streams.layout import Layout
+from millrace_streams.payload_rows import PayloadRows
+from millrace_streams.serdes import SERDES, RowSerde, Serde, serde_of_field
+
+_FORMATS = "json_rows(...), avro(...) or protobuf(...)"
+
+
+def produced_of(layout: Layout, given: Produced, node: str, topic: str) -> Produced:
+    """Both serdes of a topic of bytes, of which ``given`` may leave some out; no one for keys where there are none.
+
+    Raises ``TopologyError`` naming the node for what they cannot write.
+    """
+    return Produced(
+        key=_Part(layout, f"{node}: the key of {topic}", "key", layout.key).serde(given.key),
+        value=_Part(layout, f"{node}: the value of {topic}", "value", _value_columns(layout)).serde(given.value),
+    )
+
+
+def _value_columns(layout: Layout) -> tuple[str, ...]:
+    return (layout.value,) if layout.value is not None else tuple(layout.value_columns)
+
+
+class _Part:
+    """Keys, or values: ``columns`` are what they are made of."""
+
+    def __init__(self, layout: Layout, what: str, word: str, columns: tuple[str, ...]) -> None:
+        self._layout = layout
+        self._what = what
+        self._word = word
+        self._columns = columns
+        bare = len(columns) == 1 and (word == "key" or layout.value is not None)
+        self._single = layout.schema.field(columns[0]) if bare else None
+
+    def serde(self, given: Serde | RowSerde | None) -> Serde | RowSerde | None:
+        if not self._columns and self._word == "key":
+            if given is not None:
+                raise TopologyError(f"{self._what}: the records have none: select_key(column) first")
+            return None
+        if isinstance(given, RowSerde):
+            return self._of_rows(given)
+        return self._of_single(given)
+
+    def _of_single(self, given: Serde | None) -> Serde:
+        if self._single is None:
+            raise TopologyError(
+                f"{self._what} is one value in a topic of bytes, not the columns {', '.join(self._columns)}: "
+                f"write them in a format, {self._word}={_FORMATS}, or give the topic a schema"
+            )
+        own = serde_of_field(self._single)
+        if given is None:
+            if own.name not in SERDES:
+                raise TopologyError(
+                    f"{self._what} is {own}, which no serde writes: cast() it to one of {', '.join(SERDES)}, give a "
+                    f"serde of your own, {self._word}=Serde(...), or give the topic a schema"
+                )
+            return own
+        plain = own.to_column is None and given.to_column is None
+        if own.name != given.name and not (plain and own.data_type == given.data_type):
+            raise TopologyError(f"{self._what} is {own}, not {given}: make it one by map_values() or select_key()")
+        return given
+
+    def _of_rows(self, given: RowSerde) -> PayloadRows:
+        if not isinstance(given, PayloadRows):
+            raise TopologyError(f"{self._what} is written in a format, which {given} does not say: give {_FORMATS}")
+        self._layout.require(given.schema.names, self._what)
+        for column in given.schema:
+            found = self._layout.schema.field(column.name).type
+            if found != column.type and not (pa.types.is_timestamp(found) and pa.types.is_timestamp(column.type)):
+                raise TopologyError(
+                    f"{self._what}: its column {column.name} is {found}, not {column.type} as in {given}: cast() "
+                    "it, or declare it so"
+                )
+        return given
