@@ -99,7 +99,8 @@ class ProcessorContext(Protocol):
         """Call ``callback`` with the time whenever stream time or the wall clock has gone on by the interval.
 
         By stream time it is called at the first record, then after the record that passes the next multiple of the
-        interval; by the wall clock first one interval from now. A jump over several gives one call.
+        interval; by the wall clock first one interval from now, on Spark with the next records of the task. A jump over
+        several gives one call.
         """
         ...
 

@@ -34,6 +34,7 @@ from millrace_streams import (
 from millrace_streams import max as max_
 from millrace_streams import sum as sum_
 from millrace_streams.runners.spreading import PARTITIONS_MAX, places, spread
+from millrace_streams.serdes import LONG
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -224,6 +225,42 @@ def test_a_topic_is_read_as_far_as_it_goes_and_then_on(
     assert sum(row["n"] for row in rows_of(spark, tmp_path / "batch")) + result.dropped == sum(
         row["delay"] is not None for row in rows
     )
+
+
+def test_a_batch_over_a_time_range_takes_records_of_every_topic_by_their_time(
+    spark: SparkSession, module_broker: EmbeddedBroker
+) -> None:
+    """A table begins with the range as well, a global table never does."""
+    servers = module_broker.bootstrap_servers
+    written = {
+        "orders": [("a", 1, 1_000), ("a", 2, 5_000), ("b", 3, 7_000), ("b", 4, 9_000)],
+        "customers": [("a", 10, 2_000), ("b", 20, 6_000)],
+        "rates": [("a", 100, 2_000)],
+    }
+    with Admin({"bootstrap.servers": servers}) as admin:
+        for topic in written:
+            admin.create_topic(topic, partitions=1, configs={"retention.ms": "-1"})
+    with Producer({"bootstrap.servers": servers}) as producer:
+        for topic, records in written.items():
+            for key, number, time_ms in records:
+                producer.send(topic, LONG.serialize(number), key=key.encode(), timestamp_ms=time_ms)
+    builder = StreamsBuilder()
+    types = {"key": "string", "value": "long"}
+    customers, rates = builder.table("customers", **types), builder.global_table("rates", **types)
+    added = builder.stream("orders", **types).left_join(customers, lambda order, row: order + (row or 0))
+    added.left_join(rates, lambda total, rate: total + (rate or 0), selector=lambda key, _: key).to_delta("totals")
+    found: list[Any] = []
+    result = run_batch(
+        builder.build(),
+        spark,
+        bootstrap_servers=servers,
+        options={"startingTimestamp": 5_000, "endingTimestamp": 9_000},
+        foreach_batch={
+            "totals": lambda rows, number: found.extend((row["key"], row["value"]) for row in rows.collect())
+        },
+    )
+    assert found == [("a", 2 + 100), ("b", 3 + 20)]
+    assert result.records == 4
 
 
 def topic_schema() -> pa.Schema:

@@ -5,8 +5,9 @@ The stream's processor and the bounded run must come to what the test driver giv
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -214,7 +215,7 @@ def stream_results(cut: Stages, batches: list[Script], *, puts_aside: bool = Fal
 
 
 def batch_results(
-    cut: Stages, batches: list[Script], *, buckets: int = 1, puts_aside: bool = False, states: Any = None
+    cut: Stages, batches: Iterable[Script], *, buckets: int = 1, puts_aside: bool = False, states: Any = None
 ) -> Iterator[list[Packed]]:
     """What leaves a stream by micro-batch, each of which runs in workers that know but the state."""
     states = defaultdict(Variable) if states is None else states
@@ -426,6 +427,30 @@ def test_any_number_of_records_can_fail() -> None:
     assert [offset for offset, _ in letters_of(rows)] == list(range(9, 3_000, 10))
     assert sum(row.rows for row in rows if row.target == cut.plan.delta_sinks[0].name) == 2_700
     assert len(letters_of(stream_results(cut, [[(0, ("a", 3, 0))] * 300], puts_aside=True))) == 299
+
+
+def test_the_wall_clock_punctuates_with_the_next_records_of_a_bucket() -> None:
+    class Ticking:
+        def init(self, context: Any) -> None:
+            self.context = context
+            context.schedule(1, "wall_clock_time", lambda time_ms: context.forward("tick", 0, time_ms))
+
+        def process(self, record: Any) -> None:
+            self.context.forward(record)
+
+    builder = StreamsBuilder()
+    builder.stream("in", **TYPES).process(Ticking).to_delta("out")
+    cut = stages_of(compile_topology(builder.build(), {"in": OPAQUE_SHAPE}))
+
+    def scripts() -> Iterator[Script]:
+        for number in range(2):
+            yield [(0, ("a", number, number))]
+            began_ms = time.time_ns() // 1_000_000
+            while time.time_ns() // 1_000_000 <= began_ms + 1:
+                pass
+
+    rows = [[row.frame["key"].to_list() for row in rows if row.target] for rows in batch_results(cut, scripts())]
+    assert rows == [[["a"]], [["tick", "a"]]]
 
 
 def test_state_is_not_looked_for_in_other_buckets_than_it_was_put_in() -> None:
