@@ -29,11 +29,19 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from millrace.errors import MillraceError, UnknownTopicOrPartitionError
-from pyspark_millrace.options.positions import Edge, PartitionKey
+from pyspark_millrace.options.positions import PartitionKey
 from pyspark_millrace.options.source import IsolationLevel
 from pyspark_millrace.origin import Origin, with_origin
 from pyspark_millrace.planning.backlog import Backlog
-from pyspark_millrace.planning.offsets import LossReport, StreamOffsets, losses_between, ranges_between, truncated
+from pyspark_millrace.planning.offsets import (
+    LossReport,
+    OffsetRange,
+    StreamOffsets,
+    losses_between,
+    ranges_between,
+    truncated,
+)
+from pyspark_millrace.planning.parting import epochs_to_look_up, find_partings
 from pyspark_millrace.planning.splits import STREAM_SIZING
 from pyspark_millrace.reading.references import plan_references, references
 from pyspark_millrace.reading.tasks import plan_tasks, read_task
@@ -109,9 +117,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         since = StreamOffsets.from_json(start)
         newest = self._newest = self._target or self._fetch_newest()
         report = LossReport(fail=self._options.fail_on_data_loss)
-        backlog = self._backlog(since, newest, report)
-        for loss in report.losses:
-            _log.warning("%s; going on without them, for failOnDataLoss is false", loss.what)
+        for loss in losses_between(since, newest, self._options.subscription):
+            report.add(loss)
+        parted = self._partings(since, newest, report)
+        backlog = self._backlog(replace(since, next_offsets={**since.next_offsets, **parted}), newest, report)
+        _warn_of(report)
         admitted = backlog if isinstance(limit, ReadAllAvailable) else self._limited(backlog, limit)
         # A log that went back is read on from its end. A partition without records is left out until it has some:
         # naming it would be an empty micro-batch.
@@ -121,7 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             if (end := min(admitted.end.get(key, offset), backlog.end[key])) != offset or key in since.next_offsets
         }
         topic_ids = {key.topic: newest.topic_ids[key.topic] for key in ends}
-        return since.advanced_to(ends, topic_ids, newest.cluster_id).to_json()
+        return since.advanced_to(ends, topic_ids, newest.cluster_id, newest.leader_epochs, parted).to_json()
 
     def _limited(self, backlog: Backlog, limit: ReadLimit) -> Backlog:
         """What of the backlog the limits let into the next batch: nothing while it is not due."""
@@ -157,7 +167,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut a micro-batch into tasks, the same records whenever it is planned."""
-        ranges = ranges_between(StreamOffsets.from_json(start), StreamOffsets.from_json(end))
+        until = StreamOffsets.from_json(end)
+        ranges = ranges_between(StreamOffsets.from_json(start), until)
+        if self._newest is None and until.leader_epochs:
+            ranges = self._as_logged(ranges, until)
         cluster = self._connected()
         schemas = cluster.schemas(self._topics)
         if self._options.by_reference:
@@ -199,7 +212,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         for looks_left in reversed(range(_LOOKS_MAX)):
             found, _ = cluster.find(self._options.subscription)
             try:
-                latest = cluster.edge(found.partitions, Edge.LATEST)
+                latest, epochs = cluster.latest(found.partitions)
             except UnknownTopicOrPartitionError:
                 # Deleted since it was found: without it, what is lost can be said.
                 if not looks_left:
@@ -208,7 +221,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             break
         if found.topic_ids:
             self._topics = self._checked(found)
-        return StreamOffsets(latest, found.topic_ids, cluster_id=cluster.cluster_id)
+        return StreamOffsets(latest, found.topic_ids, cluster_id=cluster.cluster_id, leader_epochs=epochs)
 
     def _checked(self, found: TopicSet) -> TopicSet:
         """A running query reads one schema: newer versions pass, other topics must fit."""
@@ -219,8 +232,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _backlog(self, since: StreamOffsets, newest: StreamOffsets, report: LossReport) -> Backlog:
         """What each partition of ``newest`` has that was not read; what is lost of it is reported."""
-        for loss in losses_between(since, newest, self._options.subscription):
-            report.add(loss)
         begin, end = {}, dict(newest.next_offsets)
         for key, latest in newest.next_offsets.items():
             same_topic = since.topic_ids.get(key.topic) == newest.topic_ids[key.topic]
@@ -233,6 +244,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             elif key in self._options.stream_ending:
                 end[key] = max(begin[key], min(latest, self._options.stream_ending[key]))
         return Backlog(begin, end, newest.topic_ids)
+
+    def _partings(self, since: StreamOffsets, newest: StreamOffsets, report: LossReport) -> dict[PartitionKey, int]:
+        """Where to go on in logs that lost what was read of them and have grown again; they are reported."""
+        return find_partings(since, self._connected().epoch_ends(epochs_to_look_up(since, newest)), report)
+
+    def _as_logged(self, ranges: Sequence[OffsetRange], until: StreamOffsets) -> list[OffsetRange]:
+        """Of a batch that a process before this one planned, what the logs still have as they were then.
+
+        What came in the place of lost records is read by the next batch, which begins there.
+        """
+        report = LossReport(fail=self._options.fail_on_data_loss)
+        parted = self._partings(until, self._fetch_newest(), report)
+        _warn_of(report)
+        return [replace(each, end=max(each.start, min(each.end, parted.get(each.key, each.end)))) for each in ranges]
 
     def _is_undecided(self, key: PartitionKey, offset: int) -> bool:
         """Whether a query that read uncommitted records before is past the first transaction that is open now."""
@@ -247,6 +272,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._options.by_reference:
             return references(partition, self._layout)
         return read_task(partition, self._layout, self._options)
+
+
+def _warn_of(report: LossReport) -> None:
+    for loss in report.losses:
+        _log.warning("%s; going on without them, for failOnDataLoss is false", loss.what)
 
 
 def _end_process_if_spark_hung_up() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import Any
 import pytest
 
 from millrace.clients import Admin, Consumer, OffsetAndMetadata, Producer, TopicPartition
-from millrace.coordination import paths
-from millrace.coordination.nodes import PartitionStateNode
 from millrace.errors import (
     FencedLeaderEpochError,
     LogTruncationError,
@@ -21,8 +18,9 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace.records import scan_headers
 from millrace_broker.embedded import EmbeddedBroker
+
+from .cut_logs import raise_epoch, truncated
 
 WAIT_S = 60
 TOPIC = "orders"
@@ -35,38 +33,6 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
         with Admin(running.bootstrap_servers) as admin:
             admin.create_topic(TOPIC)
         yield running
-
-
-def raise_epoch(broker: EmbeddedBroker) -> None:
-    """What a controller does that elects a leader: the partition's epoch grows, and the broker is told."""
-    inner = broker.server.broker
-    path = paths.partition_state_path(TOPIC, 0)
-
-    def elect() -> None:
-        state = PartitionStateNode.decode(inner.coordination.get(path)[0])
-        raised = PartitionStateNode(
-            controller_epoch=state.controller_epoch,
-            leader=state.leader,
-            leader_epoch=state.leader_epoch + 1,
-            isr=state.isr,
-        )
-        inner.coordination.set(path, raised.encode())
-        inner.catalog.refresh(TOPIC)
-
-    asyncio.run_coroutine_threadsafe(inner.administer(elect), broker._loop).result()
-
-
-def cut_log(data_dir: Path, batches: int) -> None:
-    """Keep so many batches of the log of a broker that is down, as if a replica that had no more were elected."""
-    (segment,) = (data_dir / f"{TOPIC}-0").glob("*.log")
-    data = segment.read_bytes()
-    ends = [position + header.size_bytes for position, header in scan_headers(data)]
-    segment.write_bytes(data[: ends[batches - 1]])
-    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
-        (data_dir / name).unlink(missing_ok=True)
-    for file in (data_dir / f"{TOPIC}-0").iterdir():
-        if file.suffix in (".index", ".timeindex", ".snapshot"):
-            file.unlink()
 
 
 def produce(broker: EmbeddedBroker, *values: bytes) -> None:
@@ -102,7 +68,7 @@ def read(consumer: Consumer, count: int) -> list[tuple[int, Any]]:
 def test_requests_of_another_epoch_are_refused_and_ends_of_epochs_told(broker: EmbeddedBroker, calls_to: Any) -> None:
     calls = calls_to(broker.bootstrap_servers)
     produce(broker, b"a", b"b")
-    raise_epoch(broker)
+    raise_epoch(broker, TOPIC)
 
     def ends(epoch: int, current: int = 1, partition: int = 0) -> tuple[int, int, int]:
         wanted = pb.OffsetForLeaderEpochRequest.PartitionEpoch(
@@ -119,6 +85,10 @@ def test_requests_of_another_epoch_are_refused_and_ends_of_epochs_told(broker: E
     assert ends(0) == (0, 0, 2)
     assert ends(1) == (0, 1, 3)
     assert ends(2) == (0, -1, -1)
+    with Admin(broker.bootstrap_servers) as admin:
+        assert [admin.epoch_ends({PARTITION: epoch})[PARTITION] for epoch in (0, 1, 2)] == [2, 3, None]
+        with pytest.raises(UnknownTopicOrPartitionError):
+            admin.epoch_ends({TopicPartition(TOPIC, 9): 0})
     assert ends(0, current=0)[0] == FencedLeaderEpochError.code
     assert ends(0, current=2)[0] == UnknownLeaderEpochError.code
     assert ends(0, partition=9)[0] == UnknownTopicOrPartitionError.code
@@ -136,7 +106,7 @@ def test_a_replica_is_told_where_its_log_parts(
     broker: EmbeddedBroker, calls_to: Any, offset: int, epoch: int, answer: Any
 ) -> None:
     produce(broker, b"a", b"b")
-    raise_epoch(broker)
+    raise_epoch(broker, TOPIC)
     produce(broker, b"c")
     request = calls_to(broker.bootstrap_servers).fetch_request({TOPIC: {0: offset}}, epoch=1)
     request.topics[0].partitions[0].last_fetched_epoch = epoch
@@ -155,25 +125,15 @@ def test_a_new_epoch_without_loss_goes_unnoticed(broker: EmbeddedBroker) -> None
     with consumer_of(broker) as consumer:
         assert read(consumer, 2) == [(0, b"a"), (1, b"b")]
         for number in range(3):
-            raise_epoch(broker)
+            raise_epoch(broker, TOPIC)
             produce(broker, b"%d" % number)
             assert read(consumer, 1) == [(2 + number, b"%d" % number)]
         consumer.commit()
         assert consumer.committed([PARTITION])[PARTITION] == OffsetAndMetadata(offset=5, leader_epoch=3)
-    raise_epoch(broker)
+    raise_epoch(broker, TOPIC)
     produce(broker, b"more")
     with consumer_of(broker) as consumer:  # begins at what was committed in an older epoch
         assert read(consumer, 1) == [(5, b"more")]
-
-
-def truncated(broker: EmbeddedBroker, data_dir: Path, keep: int) -> EmbeddedBroker:
-    """The broker started again at the same port, in a new epoch, with a log that was cut."""
-    port = broker.port
-    broker.stop()
-    cut_log(data_dir, keep)
-    again = EmbeddedBroker(data_dir, port=port).start()
-    raise_epoch(again)
-    return again
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
@@ -182,7 +142,7 @@ def test_a_consumer_goes_on_where_the_logs_part(broker: EmbeddedBroker, tmp_path
     with consumer_of(broker, reset) as consumer:
         consumer.seek_to_beginning()
         assert len(read(consumer, 4)) == 4
-        again = truncated(broker, tmp_path / "broker", 2)
+        again = truncated(broker, tmp_path / "broker", TOPIC, 2)
         try:
             produce(again, b"C", b"D", b"E", b"F")  # without epochs, 4 would look like a good place to go on
             assert read(consumer, 4) == [(2, b"C"), (3, b"D"), (4, b"E"), (5, b"F")]
@@ -195,7 +155,7 @@ def test_without_a_policy_the_error_names_where_the_logs_part(broker: EmbeddedBr
     with consumer_of(broker) as consumer:
         assert len(read(consumer, 4)) == 4
         consumer.commit()
-    again = truncated(broker, tmp_path / "broker", 3)
+    again = truncated(broker, tmp_path / "broker", TOPIC, 3)
     try:
         produce(again, b"D", b"E", b"F")
         with consumer_of(again, "none") as consumer:  # by the epoch that was committed
@@ -213,7 +173,7 @@ def test_without_a_policy_the_error_names_where_the_logs_part(broker: EmbeddedBr
 
 
 def test_a_topic_made_anew_begins_its_epochs_anew(broker: EmbeddedBroker) -> None:
-    raise_epoch(broker)
+    raise_epoch(broker, TOPIC)
     produce(broker, b"a")
     options: dict[str, Any] = {"metadata.max.age.ms": 100, "fetch.max.wait.ms": 50}
     with consumer_of(broker, **options) as consumer, Admin(broker.bootstrap_servers) as admin:

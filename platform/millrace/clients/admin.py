@@ -12,6 +12,7 @@ import grpc
 
 from millrace.clients.cluster_operations import ClusterOperations
 from millrace.clients.connections import Connections, backoff_s
+from millrace.clients.epoch_ends import epoch_ends
 from millrace.clients.groups.operations import GroupOperations
 from millrace.clients.leaders import MOVED, ask_leaders
 from millrace.clients.metadata import MetadataCache
@@ -257,6 +258,14 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
         A time is in ms or a ``datetime`` with zone. The offset is -1 where no record is that new.
         """
         return list_offsets(self._connections, self._metadata, wanted, isolation_level=isolation_level)
+
+    def epoch_ends(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """Look up the offset (exclusive) at which a leader epoch ends in each partition's log (KIP-320).
+
+        An epoch without records ends where the one before it does, the last one at the log's end; None for an epoch
+        that the log does not know. Who read further than to there read records that the log has lost.
+        """
+        return epoch_ends(self._connections, self._metadata, wanted)
 
     def delete_records(self, before: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
         """Delete the records of partitions before an offset, ``"latest"`` (or -1) for all of them.

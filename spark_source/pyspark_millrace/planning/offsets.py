@@ -7,6 +7,9 @@ names that no topic can have beside the topics:
 * ``@cluster``    the id of the cluster, by which brokers of another one are told from topics that were made anew;
 * ``@initial``    true in the offsets that a new query starts with;
 * ``@from``       in the end of the first batch: the offsets that it starts with;
+* ``@leader-epochs``  the last leader epoch of each log when the offsets were planned, by which a log is recognised that
+  lost what was read of it and has grown again (``parting``); checkpoints made before there was this have none;
+* ``@parted``     in the end of the batch that goes on after that: the offsets at which it begins in such logs;
 * ``@reset``      true in offsets that ``millrace offsets reset`` has put into the checkpoint. They are the end of a
   batch without records, whatever lies between the batch before and them.
 
@@ -16,7 +19,8 @@ between would silently be skipped. (Spark's Kafka source keeps its initial offse
 source is not told where that is.)
 
 Invariants: the same offsets always give the same JSON, key for key, because Spark compares the text; a partition's
-next offset never goes back from one batch to the next unless its topic's id changed.
+next offset never goes back from one batch to the next unless its topic's id changed or its log parted from what was
+read.
 """
 
 from __future__ import annotations
@@ -34,6 +38,8 @@ _TOPIC_IDS: Final = "@topic-ids"
 _CLUSTER: Final = "@cluster"
 _INITIAL: Final = "@initial"
 _FROM: Final = "@from"
+_LEADER_EPOCHS: Final = "@leader-epochs"
+_PARTED: Final = "@parted"
 _RESET: Final = "@reset"
 _LISTED_MAX: Final = 10
 
@@ -55,6 +61,8 @@ class StreamOffsets:
     started_from: Mapping[PartitionKey, int] | None = None
     is_reset: bool = False
     cluster_id: str | None = None
+    leader_epochs: Mapping[PartitionKey, int] = field(default_factory=dict)
+    parted: Mapping[PartitionKey, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The form that Spark writes to the checkpoint and shows in progress reports."""
@@ -66,6 +74,10 @@ class StreamOffsets:
             value[_INITIAL] = True
         if self.started_from is not None:
             value[_FROM] = _nested(self.started_from)
+        if self.leader_epochs:
+            value[_LEADER_EPOCHS] = _nested(self.leader_epochs)
+        if self.parted:
+            value[_PARTED] = _nested(self.parted)
         if self.is_reset:
             value[_RESET] = True
         return value
@@ -81,6 +93,8 @@ class StreamOffsets:
                 started_from=_flat(value[_FROM]) if _FROM in value else None,
                 is_reset=bool(value.get(_RESET, False)),
                 cluster_id=value.get(_CLUSTER),
+                leader_epochs=_flat(value.get(_LEADER_EPOCHS, {})),
+                parted=_flat(value.get(_PARTED, {})),
             )
         except (KeyError, ValueError, AttributeError, TypeError):
             raise UsageError(
@@ -93,15 +107,20 @@ class StreamOffsets:
         next_offsets: Mapping[PartitionKey, int],
         topic_ids: Mapping[str, uuid.UUID],
         cluster_id: str | None = None,
+        leader_epochs: Mapping[PartitionKey, int] | None = None,
+        parted: Mapping[PartitionKey, int] | None = None,
     ) -> StreamOffsets:
-        """The end of a batch that begins here; these very offsets when there is nothing to read."""
-        if dict(next_offsets) == dict(self.next_offsets) and dict(topic_ids) == dict(self.topic_ids):
+        """The end of a batch that begins here, or at ``parted``; these very offsets when there is nothing to read."""
+        is_here = dict(next_offsets) == dict(self.next_offsets) and dict(topic_ids) == dict(self.topic_ids)
+        if is_here and not parted:
             return self
         return StreamOffsets(
             next_offsets,
             topic_ids,
             started_from=self.next_offsets if self.is_initial else None,
             cluster_id=cluster_id or self.cluster_id,
+            leader_epochs={key: epoch for key, epoch in (leader_epochs or {}).items() if key in next_offsets},
+            parted=parted or {},
         )
 
 
@@ -123,13 +142,16 @@ class OffsetRange:
 def ranges_between(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
     """What lies between two points of a stream, in order of topic and partition.
 
-    A partition that ``start`` does not know begins at 0, as does every partition of a topic whose id has changed.
+    A partition that ``start`` does not know begins at 0, as does every partition of a topic whose id has changed; one
+    whose log parted from what was read begins there.
     Nothing lies before offsets that were reset: what they leave out is not read, and what they go back to is read by
     the batch after them.
     """
-    if end.is_reset:
+    if end.is_reset or end == start:
         return []
-    begin = end.started_from if start.is_initial and end.started_from is not None else start.next_offsets
+    begin = {**start.next_offsets, **end.parted}
+    if start.is_initial and end.started_from is not None:
+        begin = dict(end.started_from)
     ranges = []
     for key, end_offset in sorted(end.next_offsets.items()):
         topic_id = end.topic_ids[key.topic]

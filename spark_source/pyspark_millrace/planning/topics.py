@@ -214,6 +214,20 @@ class Cluster:
         found = self._list_offsets(wanted, self._isolation_level)
         return {PartitionKey(*partition): at.offset for partition, at in found.items()}
 
+    def latest(self, partitions: Iterable[PartitionKey]) -> tuple[dict[PartitionKey, int], dict[PartitionKey, int]]:
+        """The latest offsets of partitions, and the leader epochs there, where these are known."""
+        wanted = dict.fromkeys((TopicPartition(*key) for key in partitions), "latest")
+        found = {
+            PartitionKey(*partition): at for partition, at in self._list_offsets(wanted, self._isolation_level).items()
+        }
+        epochs = {key: at.leader_epoch for key, at in found.items() if at.leader_epoch >= 0}
+        return {key: at.offset for key, at in found.items()}, epochs
+
+    def epoch_ends(self, epochs: Mapping[PartitionKey, int]) -> dict[PartitionKey, int | None]:
+        """Where leader epochs end in the logs of partitions; None where that is not known."""
+        found = self._admin.epoch_ends({TopicPartition(*key): epoch for key, epoch in epochs.items()}) if epochs else {}
+        return {PartitionKey(*partition): end for partition, end in found.items()}
+
     def log_ends(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
         """The ends of logs (high watermarks), whatever the isolation level."""
         wanted = dict.fromkeys((TopicPartition(*key) for key in partitions), "latest")

@@ -1,0 +1,48 @@
+"""Where leader epochs end in the logs of their partitions' leaders, by which it shows that a log was cut (KIP-320)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millrace.clients.connections import Connections
+from millrace.clients.leaders import ask_leaders
+from millrace.clients.metadata import MetadataCache
+from millrace.clients.model import TopicPartition
+from millrace.errors import MillraceError, error_of
+from millrace.protocol import millrace_pb2 as pb
+
+
+def epoch_ends(
+    connections: Connections, metadata: MetadataCache, wanted: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | None]:
+    """Ask the leader of each partition where a leader epoch ends; raises the first partition's error."""
+
+    def ask(address: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int | MillraceError | None]:
+        topics: dict[str, pb.OffsetForLeaderEpochRequest.TopicEpochs] = {}
+        for partition in partitions:
+            topic = topics.setdefault(partition.topic, pb.OffsetForLeaderEpochRequest.TopicEpochs(name=partition.topic))
+            topic.partitions.add(partition=partition.partition, current_leader_epoch=-1, leader_epoch=wanted[partition])
+        request = pb.OffsetForLeaderEpochRequest(replica_id=-1, topics=topics.values())
+        timeout_ms = connections.config.request_timeout_ms
+        return _ends(
+            connections.once(lambda stub: stub.OffsetForLeaderEpoch, request, address=address, timeout_ms=timeout_ms)
+        )
+
+    found: dict[TopicPartition, int | None] = {}
+    for partition, answer in ask_leaders(connections, metadata, wanted, ask).items():
+        if isinstance(answer, MillraceError):
+            raise answer
+        found[partition] = answer
+    return found
+
+
+def _ends(response: pb.OffsetForLeaderEpochResponse) -> dict[TopicPartition, int | MillraceError | None]:
+    found: dict[TopicPartition, int | MillraceError | None] = {}
+    for topic in response.topics:
+        for each in topic.partitions:
+            if each.error.code:
+                found[TopicPartition(topic.name, each.partition)] = error_of(each.error.code, each.error.message)
+            else:
+                known = each.end.leader_epoch >= 0
+                found[TopicPartition(topic.name, each.partition)] = each.end.end_offset if known else None
+    return found

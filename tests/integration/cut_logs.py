@@ -1,0 +1,53 @@
+"""Logs that lose records and leaders that change, of the first partition of a topic at an embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from millrace.coordination import paths
+from millrace.coordination.nodes import PartitionStateNode
+from millrace.records import scan_headers
+from millrace_broker.embedded import EmbeddedBroker
+
+
+def raise_epoch(broker: EmbeddedBroker, topic: str) -> None:
+    """What a controller does that elects a leader: the partition's epoch grows, and the broker is told."""
+    inner = broker.server.broker
+    path = paths.partition_state_path(topic, 0)
+
+    def elect() -> None:
+        state = PartitionStateNode.decode(inner.coordination.get(path)[0])
+        raised = PartitionStateNode(
+            controller_epoch=state.controller_epoch,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch + 1,
+            isr=state.isr,
+        )
+        inner.coordination.set(path, raised.encode())
+        inner.catalog.refresh(topic)
+
+    asyncio.run_coroutine_threadsafe(inner.administer(elect), broker._loop).result()
+
+
+def cut_log(data_dir: Path, topic: str, batches: int) -> None:
+    """Keep so many batches of the log of a broker that is down, as if a replica that had no more were elected."""
+    (segment,) = (data_dir / f"{topic}-0").glob("*.log")
+    data = segment.read_bytes()
+    ends = [position + header.size_bytes for position, header in scan_headers(data)]
+    segment.write_bytes(data[: ends[batches - 1]])
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        (data_dir / name).unlink(missing_ok=True)
+    for file in (data_dir / f"{topic}-0").iterdir():
+        if file.suffix in (".index", ".timeindex", ".snapshot"):
+            file.unlink()
+
+
+def truncated(broker: EmbeddedBroker, data_dir: Path, topic: str, keep: int) -> EmbeddedBroker:
+    """The broker started again at the same port, in a new epoch, with a log that was cut."""
+    port = broker.port
+    broker.stop()
+    cut_log(data_dir, topic, keep)
+    again = EmbeddedBroker(data_dir, port=port).start()
+    raise_epoch(again, topic)
+    return again

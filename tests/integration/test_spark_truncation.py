@@ -1,0 +1,152 @@
+"""A log that loses what a query read, and grows again: the query says so, or goes on where the logs part.
+
+The readers are called as Spark calls them, by the offsets in its checkpoint alone.
+"""
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from millrace.clients import Admin, Producer
+from millrace.errors import OffsetsLostError
+from millrace_broker.embedded import EmbeddedBroker
+
+from .cut_logs import raise_epoch, truncated
+from .reader_model import Model, checkpointed, rows_of, stream
+
+TOPIC = "orders"
+EVERYTHING = ReadAllAvailable()
+
+
+@pytest.fixture
+def broker(tmp_path):
+    with EmbeddedBroker(tmp_path / "broker") as running:
+        with Admin(running.bootstrap_servers) as admin:
+            admin.create_topic(TOPIC)
+        yield running
+
+
+def produce(broker, *values):
+    """A batch for each."""
+    with Producer(broker.bootstrap_servers) as producer:
+        for value in values:
+            producer.send(TOPIC, value.encode()).result(60)
+
+
+class Query:
+    """A query that dies after each batch; ``offset`` is what its checkpoint has."""
+
+    def __init__(self, broker, **options):
+        self._model = Model(broker.bootstrap_servers, TOPIC, 1)
+        self._model.producer.close()
+        self._options = {"startingOffsets": "earliest", **options}
+        self.offset = self.planned = None
+
+    def plan(self, limit=EVERYTHING):
+        """Log a batch, and die."""
+        reader = stream(self._model, self._options)
+        try:
+            self.offset = self.offset or checkpointed(reader.initialOffset())
+            self.planned = checkpointed(reader.latestOffset(self.offset, limit))
+        finally:
+            reader.stop()
+
+    def run(self):
+        """Read the batch that was logged."""
+        reader = stream(self._model, self._options)
+        try:
+            rows = rows_of(reader, reader.partitions(self.offset, self.planned))
+        finally:
+            reader.stop()
+        self.offset = self.planned
+        return [(offset, value.decode()) for value, _, offset in rows]
+
+    def batch(self, limit=EVERYTHING):
+        self.plan(limit)
+        return self.run()
+
+
+@pytest.fixture
+def cut(broker, tmp_path):
+    """Cuts the log to so many batches, as an unclean election does, and appends others."""
+    started = []
+
+    def cut_to(keep, *values):
+        again = truncated(started[-1] if started else broker, tmp_path / "broker", TOPIC, keep)
+        started.append(again)
+        produce(again, *values)
+
+    yield cut_to
+    for each in started:
+        each.stop()
+
+
+def test_a_query_fails_with_the_offsets_that_parted(broker, cut):
+    produce(broker, *"abcd")
+    query = Query(broker)
+    assert len(query.batch()) == 4
+    cut(2, *"CDEFG")
+    for _ in range(2):  # until somebody decides
+        with pytest.raises(OffsetsLostError, match=f"the log of {TOPIC}-0 went back: offsets 2..3 have been read"):
+            query.plan()
+
+
+@pytest.mark.parametrize("appended", ["C", "CD", "CDEFG"])
+def test_losses_accepted_it_goes_on_where_the_logs_part(broker, cut, caplog, appended):
+    produce(broker, *"abcd")
+    query = Query(broker, failOnDataLoss="false")
+    query.batch()
+    cut(2, *appended)
+    assert query.batch() == list(enumerate(appended, 2))
+    assert f"the log of {TOPIC}-0 went back: offsets 2..3 have been read" in caplog.text
+    caplog.clear()
+    assert query.batch() == []
+    assert not caplog.text
+
+
+def test_a_limited_batch_goes_on_there_too(broker, cut):
+    produce(broker, *"abcdef")
+    query = Query(broker, failOnDataLoss="false")
+    query.batch()
+    cut(1, *"BCDEFGH")
+    found = [query.batch(ReadMaxRows(3)) for _ in range(3)]
+    assert found == [[(1, "B"), (2, "C"), (3, "D")], [(4, "E"), (5, "F"), (6, "G")], [(7, "H")]]
+
+
+def test_what_a_limit_left_unread_is_not_missed(broker, cut):
+    produce(broker, *"abcd")
+    query = Query(broker)
+    assert query.batch(ReadMaxRows(2)) == [(0, "a"), (1, "b")]
+    cut(2, *"CDE")  # all that was read is there still
+    assert query.batch() == [(2, "C"), (3, "D"), (4, "E")]
+
+
+def test_elections_without_loss_go_unnoticed(broker):
+    query = Query(broker)
+    for number, letter in enumerate("abcd"):
+        produce(broker, letter)
+        assert query.batch() == [(number, letter)]
+        raise_epoch(broker, TOPIC)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_batch_that_was_planned_before_is_not_mixed_of_two_logs(broker, cut, fail):
+    produce(broker, *"abcd")
+    query = Query(broker, failOnDataLoss=fail)
+    query.plan()
+    cut(2, *"CDEFG")
+    if fail == "true":
+        with pytest.raises(OffsetsLostError, match=r"offsets 2\.\.3 have been read"):
+            query.run()
+        return
+    assert query.run() == [(0, "a"), (1, "b")]
+    assert query.batch() == list(enumerate("CDEFG", 2))
+
+
+def test_checkpoints_from_before_epochs_were_kept_go_on(broker, cut):
+    produce(broker, *"abcd")
+    query = Query(broker)
+    query.batch()
+    del query.offset["@leader-epochs"]
+    cut(2, *"CDEFG")
+    assert query.batch() == [(4, "E"), (5, "F"), (6, "G")]
+    assert query.offset["@leader-epochs"] == {TOPIC: {"0": 1}}

@@ -1,0 +1,110 @@
+"""Whatever happens to a log, by epochs it is told where it parted from what was read of it, and nothing else is."""
+
+import uuid
+from dataclasses import dataclass, field, replace
+from itertools import count, takewhile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.errors import OffsetsLostError
+from pyspark_millrace.options.positions import PartitionKey
+from pyspark_millrace.planning.offsets import LossReport, StreamOffsets, ranges_between
+from pyspark_millrace.planning.parting import epochs_to_look_up, find_partings
+
+KEY = PartitionKey("t", 0)
+ID = uuid.UUID(int=7)
+
+
+@dataclass
+class Log:
+    """Records, each with the epoch in which it was appended and a name that no other one has."""
+
+    records: list[tuple[int, int]] = field(default_factory=list)
+    epoch: int = 0
+    names: count = field(default_factory=count)
+
+    def append(self, number):
+        self.records += [(self.epoch, next(self.names)) for _ in range(number)]
+
+    def elect(self, lost):
+        """A leader that lacks the last records."""
+        del self.records[max(0, len(self.records) - lost) :]
+        self.epoch += 1
+
+    def offsets(self, at=None):
+        """What a query keeps that read up to an offset."""
+        epochs = {KEY: self.records[-1][0]} if self.records else {}
+        return StreamOffsets({KEY: len(self.records) if at is None else at}, {KEY.topic: ID}, leader_epochs=epochs)
+
+    def epoch_end(self, epoch):
+        """As a broker answers it."""
+        epochs = [each for each, _ in self.records]
+        if not epochs or epoch > epochs[-1]:
+            return None
+        return sum(each <= epoch for each in epochs)
+
+
+events = st.lists(
+    st.tuples(st.just("append"), st.integers(0, 5))
+    | st.tuples(st.just("elect"), st.integers(0, 8))
+    | st.tuples(st.just("read"), st.integers(0, 5))
+)
+
+
+@given(events)
+def test_what_parted_is_found_and_nothing_else(happened):
+    log, since, read = Log(), None, []
+    for kind, number in happened:
+        if kind == "append":
+            log.append(number)
+        elif kind == "elect":
+            log.elect(number)
+        else:
+            if since is not None:
+                good = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(read, log.records, strict=False)))
+                newest = log.offsets()
+                ends = {key: log.epoch_end(epoch) for key, epoch in epochs_to_look_up(since, newest).items()}
+                report = LossReport(fail=False)
+                parted = find_partings(since, ends, report)
+                assert len(report.losses) == len(parted)
+                if good == len(read):
+                    assert not parted
+                elif len(log.records) >= len(read):  # else it is known by the log's end
+                    [end] = ends.values()
+                    assert parted == {KEY: len(read) if end is None else good}
+            at = min(len(log.records), len(read) + number)
+            read = log.records[:at]
+            since = log.offsets(at)
+
+
+def test_a_topic_made_anew_is_not_one_that_parted():
+    log = Log()
+    log.append(3)
+    since = log.offsets()
+    log.elect(2)
+    log.append(5)
+    assert epochs_to_look_up(since, log.offsets()) == {KEY: 0}
+    assert epochs_to_look_up(since, replace(log.offsets(), topic_ids={KEY.topic: uuid.UUID(int=8)})) == {}
+    assert epochs_to_look_up(since, StreamOffsets({}, {})) == {}
+
+
+def test_the_loss_ends_the_query_unless_it_is_accepted():
+    since = StreamOffsets({KEY: 9}, {KEY.topic: ID}, leader_epochs={KEY: 2})
+    with pytest.raises(OffsetsLostError, match=r"the log of t-0 went back: offsets 4\.\.8 have been read"):
+        find_partings(since, {KEY: 4}, LossReport(fail=True))
+    with pytest.raises(OffsetsLostError, match="the log of t-0 went back: offsets up to 8 have been read"):
+        find_partings(since, {KEY: None}, LossReport(fail=True))
+    assert find_partings(since, {KEY: 9}, LossReport(fail=True)) == {}
+
+
+def test_the_batch_behind_it_begins_where_the_logs_part_and_is_no_other_when_nothing_is_new():
+    since = StreamOffsets({KEY: 9}, {KEY.topic: ID}, leader_epochs={KEY: 2})
+    end = StreamOffsets.from_json(since.advanced_to({KEY: 9}, {KEY.topic: ID}, None, {KEY: 3}, {KEY: 4}).to_json())
+    assert end.to_json() != since.to_json()
+    assert [(wanted.start, wanted.end) for wanted in ranges_between(since, end)] == [(4, 9)]
+    assert ranges_between(end, end) == []
+    after = end.advanced_to({KEY: 11}, {KEY.topic: ID}, None, {KEY: 3})
+    assert [(wanted.start, wanted.end) for wanted in ranges_between(end, after)] == [(9, 11)]
+    assert not after.parted
