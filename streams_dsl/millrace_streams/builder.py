@@ -7,6 +7,7 @@ the nodes into a ``Topology``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, TypeVar
 
 from millrace_streams.errors import TopologyError
@@ -38,7 +39,7 @@ class StreamsBuilder:
 
     def stream(
         self,
-        topic: str,
+        topic: str | Sequence[str],
         *,
         key: Any = None,
         value: Any = None,
@@ -47,16 +48,25 @@ class StreamsBuilder:
         timestamp: str | Callable[..., Any] | None = None,
         name: str | None = None,
     ) -> KStream:
-        """Read a topic. Its columns and key are the topic's own, found when the topology is run.
+        """Read a topic, or several together. Columns and key are the topic's own, found when the topology is run.
 
         Of a topic of bytes ``key`` and ``value`` say what they are: serdes, their names (``"string"``, ``"long"``,
         ``"json"`` ...), or an Arrow schema for values that are rows. ``schema`` (an Arrow schema, or whatever
         ``millrace.schemas.parse_schema`` reads) and ``key_columns`` declare a typed topic's beforehand: mistakes are
         then found without a cluster. ``timestamp`` is the column of event time, or a function that gives it in ms, of
         (value), (value, timestamp) or (key, value, timestamp); the record's own timestamp, in ms, is the last of these,
-        and event time where nothing is said.
+        and event time where nothing is said. Several topics are read as if their streams
+        were merged, each source under ``name`` and the topic's name.
         """
-        return KStream(self, self._source(topic, key, value, schema, key_columns, timestamp, name))
+        if isinstance(topic, str) or not isinstance(topic, Sequence):
+            return KStream(self, self._source(topic, key, value, schema, key_columns, timestamp, name))
+        if not topic or len(set(topic)) != len(topic):
+            raise TopologyError(f"source of {topic!r}: name at least one topic, and none twice")
+        first, *others = (
+            KStream(self, self._source(each, key, value, schema, key_columns, timestamp, name and f"{name}-{each}"))
+            for each in topic
+        )
+        return reduce(KStream.merge, others, first)
 
     def table(
         self,
@@ -128,6 +138,11 @@ class StreamsBuilder:
         broadcast: bool = False,
     ) -> SourceNode:
         where = f"source of {topic}"
+        if not isinstance(topic, str):
+            raise TopologyError(
+                f"{where}: a topic is given by its name; topics of a pattern are not followed: name them, "
+                "stream(['one', 'other'])"
+            )
         if (key is None) != (value is None):
             raise TopologyError(f"{where}: give the serdes of both key and value, as key='string', value='long'")
         if value is not None and schema is not None:

@@ -28,7 +28,8 @@ _METADATA: Final = b"millrace.serde"
 class Serde:
     """A type of keys or values. ``to_column`` and ``from_column`` go between Python's value and the column's cell.
 
-    ``big_endian``: its bytes are those of the column's cells, the most significant one first.
+    ``big_endian``: its bytes are those of the column's cells, the most significant one first. Without ``has_bytes`` it
+    is a type of columns alone, that no topic of bytes can hold.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Serde:
     to_column: Callable[[Any], Any] | None = field(default=None, repr=False)
     from_column: Callable[[Any], Any] | None = field(default=None, repr=False)
     big_endian: bool = field(default=False, repr=False)
+    has_bytes: bool = field(default=True, repr=False)
 
     def field(self, name: str) -> pa.Field:
         """A column of this type; what its cells stand for is said in the field's metadata where Arrow cannot."""
@@ -130,7 +132,8 @@ def serde_of(given: Any, node: str) -> Serde | RowSerde:
         for serde in SERDES.values():
             if serde.data_type == given and serde.to_column is None:
                 return serde
-        return Serde(name=str(given), data_type=given, serialize=_no_bytes(given), deserialize=_no_bytes(given))
+        refuse = _no_bytes(given)
+        return Serde(name=str(given), data_type=given, serialize=refuse, deserialize=refuse, has_bytes=False)
     raise TopologyError(f"{node}: {given!r} is no serde: give one of {', '.join(SERDES)}, or row(schema)")
 
 

@@ -68,11 +68,13 @@ class TimeWindows:
 
     def grace(self, duration: Duration) -> TimeWindows:
         """The same windows, open for late records until ``duration`` after their end."""
-        return TimeWindows(size_ms=self.size_ms, advance_ms=self.advance_ms, grace_ms=milliseconds(duration))
+        # A retention that nobody chose goes with the grace.
+        chosen = self.retention_ms > self.size_ms + self.grace_ms
+        return replace(self, grace_ms=milliseconds(duration), retention_ms=self.retention_ms if chosen else 0)
 
     def advance_by(self, duration: Duration) -> TimeWindows:
         """Hopping windows: one starts every ``duration``."""
-        return TimeWindows(size_ms=self.size_ms, advance_ms=milliseconds(duration), grace_ms=self.grace_ms)
+        return replace(self, advance_ms=milliseconds(duration))
 
     def retain(self, duration: Duration) -> TimeWindows:
         """The same windows, their results kept for ``duration`` from the window's start."""

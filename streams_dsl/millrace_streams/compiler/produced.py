@@ -60,7 +60,7 @@ class _Part:
             )
         own = serde_of_field(self._single)
         if given is None:
-            if own.name not in SERDES:
+            if not own.has_bytes:
                 raise TopologyError(
                     f"{self._what} is {own}, which no serde writes: cast() it to one of {', '.join(SERDES)}, give a "
                     f"serde of your own, {self._word}=Serde(...), or give the topic a schema"

@@ -192,9 +192,14 @@ def check_aggregates(where: str, aggregates: dict[str, Aggregate]) -> None:
             )
 
 
-def _on_close(handle: Handle, strategy: EmitStrategy) -> bool:
+def _on_close(handle: _Windowed, strategy: EmitStrategy) -> bool:
     if strategy not in ("on_window_update", "on_window_close"):
         raise TopologyError(
             f"emit_strategy after {handle.name}: {strategy!r}: must be 'on_window_update' or 'on_window_close'"
+        )
+    if strategy == "on_window_close" and isinstance(handle._window, UnlimitedWindows):
+        raise TopologyError(
+            f"emit_strategy after {handle.name}: an unlimited window never closes: emit on_window_update, and suppress "
+            "until_time_limit(...)"
         )
     return strategy == "on_window_close"

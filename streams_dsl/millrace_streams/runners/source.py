@@ -22,9 +22,11 @@ from millrace_streams.compiler.stages import Stage, Stages, stages_of
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph import SourceNode, Topology
 from millrace_streams.layout import OPAQUE_SHAPE, TopicShape
+from millrace_streams.payload_rows import PayloadRows
 from millrace_streams.runners.packing import PACKED_DDL, ROWS_PER_PAYLOAD
 from millrace_streams.runners.references import ReferredSource, may_refer, packed_references
 from millrace_streams.runners.worker import Program, SourceRun
+from millrace_streams.serdes import SERDES, RowSerde, Serde
 from millrace_streams.steps.batch import OFFSET, PARTITION, SEQUENCE, TIMESTAMP
 from millrace_streams.steps.reader import Reader
 from pyspark_millrace.options.source import parse_options
@@ -100,10 +102,8 @@ class Job:
                 shapes[source.topic], found = inputs.shape_of(source.topic, source.key_columns)
             except UnknownTopicOrPartitionError as error:
                 raise UnknownTopicOrPartitionError(f"{source.name}: {error.message}") from error
-            if source.serdes is not None and not shapes[source.topic].scalar and source.topic not in inputs.frames:
-                raise TopologyError(
-                    f"{source.name}: {source.topic} is a typed topic, which key= and value= cannot read: leave them out"
-                )
+            if source.serdes is not None and source.topic not in inputs.frames:
+                _check_serdes(source, source.serdes, shapes[source.topic])
             if found is not None:
                 partitions[source.topic] = found
         stages = stages_of(compile_topology(topology, shapes))
@@ -270,6 +270,21 @@ def _with_metadata(frame: DataFrame, reader: SourceReader) -> DataFrame:
         F.col(OFFSET).cast("bigint").alias(OFFSET),
         time.cast("timestamp").alias(TIMESTAMP),
     )
+
+
+def _check_serdes(source: SourceNode, serdes: tuple[Serde, Serde | RowSerde], shape: TopicShape) -> None:
+    """Refuse serdes that cannot read a topic."""
+    if not shape.scalar:
+        raise TopologyError(
+            f"{source.name}: {source.topic} is a typed topic, which key= and value= cannot read: leave them out"
+        )
+    for what, serde in zip(("key", "value"), serdes, strict=True):
+        if not (serde.has_bytes if isinstance(serde, Serde) else isinstance(serde, PayloadRows)):
+            raise TopologyError(
+                f"{source.name}: {source.topic} is a topic of bytes, and how the {what} is read from them {serde} does "
+                f"not say: give one of {', '.join(SERDES)}, json_rows(...), avro(...) or protobuf(...), or a serde of "
+                "your own, Serde(...)"
+            )
 
 
 def _check_partitions(stages: Stages, partitions: Mapping[str, int]) -> None:

@@ -70,9 +70,14 @@ class Deserializer:
         return rows.with_columns(gone) if gone.any() else rows
 
     def _unreadable(self, frame: pl.DataFrame, name: str, serde: object, row: int, why: str) -> UserFunctionError:
+        source, offset = self.source, int(frame[OFFSET][row])
         return UserFunctionError(
-            f"{self.source.name}: the {name} of the record at offset {frame[OFFSET][row]} of "
-            f"{self.source.topic}-{self.partition} is no {serde}: {why}"
+            f"{source.name}: the {name} of the record at offset {offset} of {source.topic}-{self.partition} is no "
+            f"{serde}: {why}",
+            node=source.name,
+            topic=source.topic,
+            partition=self.partition,
+            offset=offset,
         )
 
 

@@ -110,9 +110,13 @@ class Reader:
         times = batch.frame[TIMESTAMP]
         invalid = (times.is_null() | (times < 0)).arg_true()
         if len(invalid):
+            source, first = self.source, int(offsets[invalid[0]])
             raise UserFunctionError(
-                f"{self.source.name}: {len(invalid)} records without a valid event time in "
-                f"{self.source.timestamp or TIMESTAMP}, the first at offset {offsets[invalid[0]]} of "
-                f"{self.source.topic}-{partition}: filter them out where they are produced, or choose another "
-                "timestamp column"
+                f"{source.name}: {len(invalid)} records without a valid event time in "
+                f"{source.timestamp or TIMESTAMP}, the first at offset {first} of {source.topic}-{partition}: filter "
+                "them out where they are produced, or choose another timestamp column",
+                node=source.name,
+                topic=source.topic,
+                partition=partition,
+                offset=first,
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millrace_streams.errors import UserFunctionError
 from millrace_streams.graph import SuppressNode
 from millrace_streams.steps.flow import Emitted, Inputs, Output
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State
@@ -52,7 +51,7 @@ class SuppressStep:
             until_ms = stream_time_ms - node.wait_ms
             while (oldest_ms := buffer.oldest_ms(until_ms)) is not None and oldest_ms <= until_ms:
                 self._let_go(buffer, turn, out)
-            self._limit(buffer, turn, out)
+            self._limit(buffer, turn, inputs, out)
         return out.output(self.operator.result)
 
     def _let_go(self, buffer: TimeBuffer, turn: int, out: Emitted) -> None:
@@ -60,14 +59,12 @@ class SuppressStep:
         if held.value is not None or not self._node.final:
             out.add(turn, key, held.value, held.timestamp, held.before if self._node.sends_old else None)
 
-    def _limit(self, buffer: TimeBuffer, turn: int, out: Emitted) -> None:
+    def _limit(self, buffer: TimeBuffer, turn: int, inputs: Inputs, out: Emitted) -> None:
         node = self._node
         while node.records_max is not None and len(buffer) > node.records_max:
             if node.strict:
-                raise UserFunctionError(
-                    f"{node.name}: more than {node.records_max} rows are held back: allow more, or "
-                    "emit_early_when_full()"
-                )
+                text = f"more than {node.records_max} rows are held back: allow more, or emit_early_when_full()"
+                raise inputs.failure(node.name, text, turn)
             self._let_go(buffer, turn, out)
 
     @property

@@ -107,6 +107,9 @@ def windows(x: Any, y: Any) -> None:
     table = x.group_by_key().windowed_by(tumbling(10, grace=4)).count(store="n")
     table.suppress(Suppressed.until_window_closes()).to_stream(lambda key, value: f"{key.key}{key.start}").to("out")
     late = x.group_by_key().windowed_by(sessions(5, grace=5))
+    for number, window in enumerate((sliding(6, grace=5), hopping(10, advance=4, grace=5))):
+        closing = x.group_by_key().windowed_by(window).emit_strategy("on_window_close")
+        closing.count(store=f"f{number}").to_stream().to(f"f{number}")
     late.emit_strategy("on_window_close").count(store="s").to_stream(lambda key, value: f"{key}").to("out")
     late.aggregate(n=count(), top=max_("value"), store="a").to_stream().to("sessions")
 

@@ -103,8 +103,10 @@ def test_a_record_without_event_time_is_named():
     driver = TopologyTestDriver(builder.build())
     with pytest.raises(
         UserFunctionError, match="1 records without a valid event time in x, the first at offset 1 of in-0"
-    ):
+    ) as e:
         driver.pipe("in", ROWS)
+    error = e.value
+    assert (error.node, error.topic, error.partition, error.offset) == ("KSTREAM-SOURCE-0000000000", "in", 0, 1)
 
 
 def record_time(value: str, timestamp: int) -> int:

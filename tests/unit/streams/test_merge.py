@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from millrace_streams import StreamsBuilder, TestRecord, TopologyTestDriver, col, tumbling
+from millrace_streams import StreamsBuilder, TestRecord, TopologyError, TopologyTestDriver, col, tumbling
 
 LONGS = {"key": "string", "value": "long"}
 
@@ -49,3 +50,41 @@ def test_windows_are_merged_too() -> None:
     driver.pipe_records([TestRecord("numbers", "a", 7, 0), TestRecord("numbers", "a", 5, 12)])
     found = [(record.key.key, record.key.start, record.value) for record in driver.read_records("out")]
     assert found == [("a", 0, 1), ("a", 0, 7), ("a", 10, 1), ("a", 10, 5)]
+
+
+def test_several_topics_are_read_as_one_stream() -> None:
+    builder = StreamsBuilder()
+    together = builder.stream(["x", "y", "z"], key="string", value="long", name="all")
+    together.group_by_key().reduce(lambda one, other: one * 10 + other).to_stream().to("out")
+    topology = builder.build()
+    assert [(source.name, source.topic) for source in topology.sources] == [
+        ("all-x", "x"),
+        ("all-y", "y"),
+        ("all-z", "z"),
+    ]
+    driver = TopologyTestDriver(topology)
+    driver.pipe_records([TestRecord(topic, "a", number, 5) for number, topic in enumerate("xzyx", start=1)])
+    assert [record.value for record in driver.read_records("out")] == [1, 12, 123, 1234]
+    alone = StreamsBuilder()
+    alone.stream(["x"], key="string", value="long").to("out")
+    assert [source.topic for source in alone.build().sources] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("topics", "message"),
+    [
+        ([], "name at least one topic, and none twice"),
+        (["x", "x"], "name at least one topic, and none twice"),
+        (
+            re.compile("x.*"),
+            r"a topic is given by its name; topics of a pattern are not followed: name them, stream\(\[",
+        ),
+        (5, "source of 5: a topic is given by its name"),
+    ],
+)
+def test_what_names_no_topics_is_refused(topics: Any, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        StreamsBuilder().stream(topics, key="string", value="long")
+    if topics:
+        with pytest.raises(TopologyError, match="a topic is given by its name"):
+            StreamsBuilder().table(topics, key="string", value="long")

@@ -82,8 +82,16 @@ def test_a_topic_of_payloads_becomes_columns_and_no_payload_a_row_without_a_valu
 @pytest.mark.parametrize("kind", SERDES)
 def test_what_is_no_payload_is_named_with_its_place(kind: str) -> None:
     serde = SERDES[kind]
-    with pytest.raises(UserFunctionError, match=f"the value of the record at offset 41 of orders-3 is no {kind} of id"):
+    with pytest.raises(
+        UserFunctionError, match=f"the value of the record at offset 41 of orders-3 is no {kind} of id"
+    ) as e:
         reader_of(serde).run(topic_of([serde.serialize(ROW), b"\xff\xff\xff"]), 3)
+    assert (e.value.node, e.value.topic, e.value.partition, e.value.offset) == (
+        "KSTREAM-SOURCE-0000000000",
+        "orders",
+        3,
+        41,
+    )
 
 
 @pytest.mark.parametrize("make", [avro, json_rows, protobuf])

@@ -23,6 +23,7 @@ from millrace_streams import (
 )
 from millrace_streams import sum as sum_
 from millrace_streams.graph import SourceNode, Topology
+from millrace_streams.layout import OPAQUE_SHAPE
 from millrace_streams.runners.source import Inputs, Job
 from millrace_streams.windows import TimeWindows
 
@@ -329,3 +330,24 @@ def test_records_move_only_where_the_bucket_is_not_decided(group, moves):
     builder = StreamsBuilder()
     group(builder.stream("flights")).count(column="total").to_delta("t")
     assert bool(compile_flights(builder.build()).repartitions) == moves
+
+
+@pytest.mark.parametrize(
+    ("types", "message"),
+    [
+        (
+            {"key": "string", "value": pa.date32()},
+            r"how the value is read from them date32\[day\] does not say: give one",
+        ),
+        ({"key": pa.date32(), "value": "long"}, r"how the key is read from them date32\[day\] does not say"),
+        ({"key": "string", "value": FLIGHTS.schema}, "how the value is read from them row of origin, .* does not say"),
+    ],
+)
+def test_a_topic_of_bytes_needs_serdes_that_read_bytes(types, message):
+    builder = StreamsBuilder()
+    builder.stream("days", **types).to("out")
+    with (
+        mock.patch.object(Inputs, "shape_of", return_value=(OPAQUE_SHAPE, 1)),
+        pytest.raises(TopologyError, match=f"KSTREAM-SOURCE-0000000000: days is a topic of bytes, and {message}"),
+    ):
+        Job.prepare(builder.build(), Inputs(bootstrap_servers="nowhere:1"))
