@@ -197,6 +197,7 @@ class Broker:
         directories = self._directories
         _make_directory(directories[0])  # the others may fail: those with partitions of topics do
         self.coordination, self.cluster_id, self.catalog = self.membership.open()
+        self.peers.cluster_id = self.cluster_id
         try:
             self.broker_configs = BrokerConfigs(self.coordination, self.config, self.membership.notices)
             self.config = self.broker_configs.current

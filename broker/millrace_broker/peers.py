@@ -6,7 +6,9 @@ where it answers none, or is not reached there.
 Invariants
 
 - A connection has one call at a time; there are as many as there ever were calls under way at once.
-- What answers at the port for frames is the broker that named the port, of the same cluster.
+- Nothing is asked of a broker but who it is, until it has said that it is the one that is called, of this cluster.
+- What answers at the port for frames is the broker that named the port. Over gRPC alone it is asked again who it is
+  when frames are tried again.
 - A broker that comes back under another address, or with another port for frames, gets other connections.
 """
 
@@ -50,11 +52,15 @@ T = TypeVar("T")
 
 
 class Peers:
-    """Calls to other brokers by their ids. For the event loop's thread."""
+    """Calls to other brokers by their ids. For the event loop's thread.
 
-    def __init__(self) -> None:
+    ``cluster_id`` is whose brokers are called; empty until this broker knows its own cluster.
+    """
+
+    def __init__(self, cluster_id: str = "") -> None:
+        self.cluster_id = cluster_id
         self._addresses: Final[dict[int, Listener]] = {}
-        self._peers: Final[dict[Listener, _Peer]] = {}
+        self._peers: Final[dict[tuple[int, Listener], _Peer]] = {}
 
     def know(self, broker_id: int, host: str, port: int) -> None:
         """A broker is reached there from now on."""
@@ -75,14 +81,15 @@ class Peers:
     ) -> T:
         """Call ``name`` of the ``Broker`` service at a broker; ``decode`` makes something of the answer's bytes.
 
-        Raises the broker's error, ``RequestTimedOutError``, and ``BrokerUnavailableError`` when it cannot be reached.
+        Raises the broker's error, ``RequestTimedOutError``, and ``BrokerUnavailableError`` when it cannot be reached,
+        or somebody else is where it should be.
         """
         address = self._addresses.get(broker_id)
         if address is None:
             raise BrokerUnavailableError(f"broker {broker_id} is not alive, as far as is known here")
-        peer = self._peers.get(address)
+        peer = self._peers.get((broker_id, address))
         if peer is None:
-            peer = self._peers[address] = _Peer(address)
+            peer = self._peers[broker_id, address] = _Peer(broker_id, address, self.cluster_id)
         message = request.SerializeToString()
         try:
             async with asyncio.timeout(timeout_s):
@@ -102,16 +109,19 @@ class Peers:
 
 
 class _Peer:
-    """The ways to one address."""
+    """The ways to one broker at one address."""
 
-    def __init__(self, address: Listener) -> None:
+    def __init__(self, broker_id: int, address: Listener, cluster_id: str) -> None:
+        self._id: Final = broker_id
         self._address: Final = address
+        self._cluster_id: Final = cluster_id
         self._channel: Final = grpc.aio.insecure_channel(str(address), options=_OPTIONS)
         self._idle: Final[list[PeerConnection]] = []
         self._busy: Final[set[PeerConnection]] = set()
         self._finding: Final = asyncio.Lock()
         self._broker: pb.ApiVersionsResponse | None = None
         self._grpc_until = float("-inf")
+        self._is_told = False
         self._is_closed = False
 
     async def call(self, name: str, message: bytes, timeout_s: float) -> Received:
@@ -147,7 +157,7 @@ class _Peer:
         async with self._finding:  # only one asks
             if self._broker is known:
                 answer = await self._over_grpc("ApiVersions", pb.ApiVersionsRequest().SerializeToString(), _GREETING_S)
-                self._broker = pb.ApiVersionsResponse.FromString(bytes(answer))
+                self._broker = self._checked(pb.ApiVersionsResponse.FromString(bytes(answer)))
         assert self._broker is not None
         try:
             return await self._connect(self._broker)
@@ -156,6 +166,19 @@ class _Peer:
             _logger.log(level, "calls to the broker at %s go over gRPC, it answers no frames: %s", self._address, error)
             self._grpc_until = asyncio.get_running_loop().time() + _GRPC_FOR_S
             return None
+
+    def _checked(self, found: pb.ApiVersionsResponse) -> pb.ApiVersionsResponse:
+        """Who answers, if that is who is called. Raises ``BrokerUnavailableError``."""
+        if found.broker_id != self._id or self._cluster_id not in ("", found.cluster_id):
+            message = (
+                f"broker {found.broker_id} of cluster {found.cluster_id} answers at {self._address}, where broker "
+                f"{self._id} should be: look at advertised.listeners of both"
+            )
+            if not self._is_told:
+                self._is_told = True
+                _logger.warning("%s", message)
+            raise BrokerUnavailableError(message)
+        return found
 
     async def _connect(self, broker: pb.ApiVersionsResponse) -> PeerConnection:
         """Raises ``OSError`` (a ``TimeoutError``, too), and ``MillraceError`` when it is not that broker."""

@@ -20,12 +20,17 @@ VERSIONS = pb.ApiVersionsRequest()
 RECORD_BYTES = 700_000
 
 
-def with_peers(broker: EmbeddedBroker, work: Any) -> Any:
-    """Run ``work(peers)``, which knows the broker as number 1."""
+def broker_one(directory: Path, **options: Any) -> EmbeddedBroker:
+    return EmbeddedBroker(directory, broker_id=1, **options)
+
+
+def with_peers(broker: EmbeddedBroker, work: Any, *, cluster_id: str = "") -> Any:
+    """Run ``work(peers)``, which knows the broker by its address."""
 
     async def run() -> Any:
-        peers = Peers()
-        peers.know(1, "127.0.0.1", broker.port)
+        peers = Peers(cluster_id)
+        peers.know(1, "127.0.0.1", broker.port)  # as who it is, and as another one
+        peers.know(2, "127.0.0.1", broker.port)
         try:
             return await work(peers)
         finally:
@@ -56,14 +61,14 @@ def test_calls_share_a_connection_one_after_the_other_and_have_their_own_at_a_ti
         await asyncio.gather(*(peers.call(1, "ApiVersions", VERSIONS, timeout_s=10) for _ in range(4)))
         return one, connections(broker)
 
-    with EmbeddedBroker(tmp_path) as broker:
+    with broker_one(tmp_path) as broker:
         one, several = with_peers(broker, work)
     assert one == 1
     assert 1 < several <= 4
 
 
 def test_a_large_answer_comes_whole(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path) as broker:
+    with broker_one(tmp_path) as broker:
         with Admin(broker.bootstrap_servers) as admin, Producer(broker.bootstrap_servers) as producer:
             admin.create_topic("t", partitions=1)
             producer.send("t", bytes(range(250)) * (RECORD_BYTES // 250)).result()
@@ -84,7 +89,7 @@ def test_a_brokers_error_is_raised_and_the_connection_stays(tmp_path: Path) -> N
                 await peers.call(1, "LocateRange", pb.LocateRangeRequest(topic="missing"), timeout_s=10)
         return connections(broker)
 
-    with EmbeddedBroker(tmp_path) as broker:
+    with broker_one(tmp_path) as broker:
         assert with_peers(broker, work) == 1
 
 
@@ -101,14 +106,14 @@ def test_after_a_call_that_was_given_up_the_next_has_its_own_answer(tmp_path: Pa
         answer = await peers.call(1, "ApiVersions", VERSIONS, timeout_s=10)
         assert answer.cluster_id == broker.server.cluster_id
 
-    with EmbeddedBroker(tmp_path) as broker:
+    with broker_one(tmp_path) as broker:
         with Admin(broker.bootstrap_servers) as admin:
             admin.create_topic("t", partitions=1)
         with_peers(broker, work)
 
 
 def test_a_broker_that_comes_back_is_reached_at_its_new_port_for_frames(tmp_path: Path) -> None:
-    first = EmbeddedBroker(tmp_path).start()
+    first = broker_one(tmp_path).start()
     port, frame_port = first.port, first.frame_port
 
     async def work(peers: Peers) -> None:
@@ -116,7 +121,7 @@ def test_a_broker_that_comes_back_is_reached_at_its_new_port_for_frames(tmp_path
         await asyncio.to_thread(first.stop)
         with pytest.raises(BrokerUnavailableError):
             await peers.call(1, "ApiVersions", VERSIONS, timeout_s=10)
-        second = EmbeddedBroker(tmp_path, port=port)
+        second = broker_one(tmp_path, port=port)
         await asyncio.to_thread(second.start)
         try:
             assert second.frame_port != frame_port
@@ -141,7 +146,7 @@ def test_where_no_frames_are_answered_calls_go_over_grpc(tmp_path: Path) -> None
     async def work(peers: Peers) -> str:
         return str((await peers.call(1, "ApiVersions", VERSIONS, timeout_s=10)).cluster_id)
 
-    with EmbeddedBroker(tmp_path, frame_listener_port=-1) as broker:
+    with broker_one(tmp_path, frame_listener_port=-1) as broker:
         assert with_peers(broker, work) == broker.server.cluster_id
 
 
@@ -150,16 +155,35 @@ def test_frames_of_another_broker_are_not_taken_for_the_one_that_is_called(tmp_p
         return str((await peers.call(1, "ApiVersions", VERSIONS, timeout_s=10)).cluster_id)
 
     with (
-        EmbeddedBroker(tmp_path / "other") as other,
-        EmbeddedBroker(tmp_path / "named", advertised_frame_port=other.frame_port) as named,
+        broker_one(tmp_path / "other") as other,
+        broker_one(tmp_path / "named", advertised_frame_port=other.frame_port) as named,
     ):
         assert with_peers(named, work) == named.server.cluster_id
 
 
+@pytest.mark.parametrize("frame_port", [0, -1])
+@pytest.mark.parametrize(("called", "cluster_id"), [(2, ""), (1, "another")])
+def test_a_broker_of_another_id_or_cluster_is_asked_nothing(
+    tmp_path: Path, called: int, cluster_id: str, frame_port: int
+) -> None:
+    async def work(peers: Peers) -> None:
+        for _ in range(2):
+            with pytest.raises(BrokerUnavailableError, match=f"broker 1 of cluster .* where broker {called} should be"):
+                await peers.call(called, "CreateTopics", creation, timeout_s=10)
+
+    creation = pb.CreateTopicsRequest()
+    creation.topics.add(name="t", num_partitions=1, replication_factor=1)
+    with broker_one(tmp_path, frame_listener_port=frame_port) as broker:
+        with_peers(broker, work, cluster_id=cluster_id)
+        assert "t" not in broker.server.broker.catalog.topics
+        with_peers(broker, lambda peers: peers.call(1, "CreateTopics", creation, timeout_s=10))
+        assert "t" in broker.server.broker.catalog.topics
+
+
 def test_a_broker_of_which_nothing_is_known_is_not_reached(tmp_path: Path) -> None:
     async def work(peers: Peers) -> None:
-        with pytest.raises(BrokerUnavailableError, match="broker 2 is not alive"):
-            await peers.call(2, "ApiVersions", VERSIONS, timeout_s=10)
+        with pytest.raises(BrokerUnavailableError, match="broker 3 is not alive"):
+            await peers.call(3, "ApiVersions", VERSIONS, timeout_s=10)
 
-    with EmbeddedBroker(tmp_path) as broker:
+    with broker_one(tmp_path) as broker:
         with_peers(broker, work)

@@ -19,6 +19,10 @@ class BrokerIdTakenError(EnvironmentProblemError):
     """Another broker of the cluster has this id."""
 
 
+class EndpointTakenError(EnvironmentProblemError):
+    """Another broker of the cluster is reached where this one says that it is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveBroker:
     """A registered broker and where clients reach it."""
@@ -52,26 +56,41 @@ def register(coordination: Coordination, broker_id: int, node: BrokerNode, *, pa
     """Announce a broker for as long as the session lives; returns its epoch, which grows with each registration.
 
     A registration of the same address is that of this broker before it crashed, for nobody else can listen there: its
-    end is waited for, up to ``patience_s``. Raises ``BrokerIdTakenError`` when the id is another broker's.
+    end is waited for, up to ``patience_s``. Raises ``BrokerIdTakenError`` when the id is another broker's, and
+    ``EndpointTakenError`` when the address is: all that is meant for one of the two would come to the other.
     """
     deadline = time.monotonic() + patience_s
     path = paths.broker_path(broker_id)
     while True:
+        _await_endpoints(coordination, broker_id, node, deadline)
         try:
             settle(coordination, [Create(path, node.encode(), ephemeral=True)])
         except NodeExistsError:
-            _await_end(coordination, broker_id, node, deadline)
+            _await_id(coordination, broker_id, node, deadline)
             continue
         _, stat = coordination.get(path)
         return stat.created_id
 
 
-def _await_end(coordination: Coordination, broker_id: int, node: BrokerNode, deadline: float) -> None:
-    path = paths.broker_path(broker_id)
-    gone = threading.Event()
-    try:
-        present = BrokerNode.decode(coordination.get(path, lambda _: gone.set())[0])
-    except NoNodeError:
+def _await_endpoints(coordination: Coordination, broker_id: int, node: BrokerNode, deadline: float) -> None:
+    """Wait until no other broker is registered at an address of ``node``."""
+    mine = {(each.host, each.port) for each in node.endpoints}
+    for other in live_ids(coordination):
+        present, gone = _registered(coordination, other)
+        if other == broker_id or present is None:
+            continue
+        shared = sorted(mine & {(each.host, each.port) for each in present.endpoints})
+        if shared and not gone.wait(deadline - time.monotonic()):
+            host, port = shared[0]
+            raise EndpointTakenError(
+                f"broker {other} of this cluster is reached at {host}:{port}, so broker {broker_id} cannot be: "
+                "correct advertised.listeners of one of them"
+            )
+
+
+def _await_id(coordination: Coordination, broker_id: int, node: BrokerNode, deadline: float) -> None:
+    present, gone = _registered(coordination, broker_id)
+    if present is None:
         return
     if present.endpoints != node.endpoints or not gone.wait(deadline - time.monotonic()):
         raise BrokerIdTakenError(
@@ -80,9 +99,24 @@ def _await_end(coordination: Coordination, broker_id: int, node: BrokerNode, dea
         )
 
 
+def _registered(coordination: Coordination, broker_id: int) -> tuple[BrokerNode | None, threading.Event]:
+    """A broker's registration, and what tells that it has changed or ended."""
+    changed = threading.Event()
+    try:
+        data, _ = coordination.get(paths.broker_path(broker_id), lambda _: changed.set())
+    except NoNodeError:
+        return None, changed
+    return BrokerNode.decode(data), changed
+
+
+def live_ids(coordination: Coordination) -> list[int]:
+    """The ids of the registered brokers, sorted."""
+    return sorted(int(name) for name in coordination.children(paths.BROKER_IDS))
+
+
 def live_brokers(coordination: Coordination) -> list[LiveBroker]:
     """The registered brokers, by id."""
-    ids = sorted(int(name) for name in coordination.children(paths.BROKER_IDS))
+    ids = live_ids(coordination)
     found = coordination.get_many([paths.broker_path(each) for each in ids])
     return [live_broker(each, BrokerNode.decode(node[0])) for each, node in zip(ids, found, strict=True) if node]
 

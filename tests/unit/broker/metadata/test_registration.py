@@ -55,6 +55,22 @@ def test_a_broker_waits_for_the_end_of_its_own_last_life() -> None:
         registration.register(store.connect(), 3, _node(1), patience_s=0.01)
 
 
+def test_an_address_at_which_another_broker_is_reached_is_refused() -> None:
+    """Else everything that is meant for one of the two would come to the other, under its name."""
+    store = EmbeddedStore()
+    first, second = store.connect(), store.connect()
+    registration.ensure_roots(first)
+    registration.register(first, 1, _node(9))
+    with pytest.raises(registration.EndpointTakenError, match=r"broker 1 .* h:9, so broker 2 cannot be"):
+        registration.register(second, 2, _node(9), patience_s=0.01)
+    assert [broker.broker_id for broker in registration.live_brokers(second)] == [1]
+    ending = threading.Timer(0.05, first.close)
+    ending.start()
+    registration.register(second, 2, _node(9), patience_s=30)
+    ending.join()
+    assert [broker.broker_id for broker in registration.live_brokers(second)] == [2]
+
+
 def test_each_controller_has_a_higher_epoch_and_only_one_sits() -> None:
     store = EmbeddedStore()
     first, second = store.connect(), store.connect()
