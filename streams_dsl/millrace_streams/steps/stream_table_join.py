@@ -7,19 +7,23 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import polars as pl
 
 from millrace_streams.expressions import Expression
 from millrace_streams.graph import StreamTableJoinNode
 from millrace_streams.steps.batch import Batch, Rows
+from millrace_streams.steps.codec import keys_of
 from millrace_streams.steps.evaluation import to_polars
 from millrace_streams.steps.flow import Inputs, Output
-from millrace_streams.steps.groups import group, rows_that_count, rows_with_value
+from millrace_streams.steps.groups import rows_that_count, rows_with_value
 from millrace_streams.steps.joins import Joining, Partners, TableView, VersionsView, keys_of_side
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer, VersionedStore
 from millrace_streams.stores.entries import WaitingForTable
 
 _STREAM: Final = 0
+_NUMBER: Final = "__number"
+_TURN: Final = "__turn"
 
 
 @dataclass(frozen=True)
@@ -72,28 +76,37 @@ class StreamTableJoinStep:
         return _Pairs(found.turns, records, Partners(found.values), found.dropped)
 
     def _may_look_up_by_key(self, inputs: Inputs, state: State) -> bool:
-        """Whether each key has one row for the whole batch, and the keys are there in columns."""
-        node, (stream, table) = self._node, inputs.batches
-        if node.buffer is not None or node.selector is not None or table.height:
+        """Whether each record asks for the newest row of its own key, and the keys are there in columns."""
+        node, stream = self._node, inputs.batches[_STREAM]
+        if node.buffer is not None or node.selector is not None:
             return False
         is_table_of_versions = isinstance(state.stores[self._store_name], VersionedStore)
         return bool(stream.layout.key) and stream.in_columns and not is_table_of_versions
 
     def _pairs_by_key(self, inputs: Inputs, state: State) -> _Pairs:
-        """Look up each key of a batch once."""
-        stream, is_left = inputs.batches[_STREAM], self._node.kind == "left"
+        """Look up each key of a batch once; a record sees the newest change before it, or what was stored."""
+        (stream, table), is_left = inputs.batches, self._node.kind == "left"
         counted = rows_with_value(stream) if is_left else rows_that_count(stream, needs_value=True)
-        groups = group(stream, counted)
-        view = self._view(inputs, state, groups.keys)
-        stored = [view.rows.get(key) for key in groups.keys]
+        keys = stream.frame.select(stream.layout.key_columns)
+        if len(counted) < stream.height:
+            keys = keys[counted]
+        distinct = keys.unique(maintain_order=True)
+        wanted = keys_of(stream.layout, distinct)
+        stored = map(self._view(inputs, state, wanted).rows.get, wanted)
         values = [each.value if each is not None else None for each in stored]
-        numbers = np.empty(stream.height, dtype=np.int64)
-        numbers[groups.rows.astype(np.int64)] = np.repeat(np.arange(len(stored)), np.diff([0, *groups.ends]))
-        numbers = numbers[counted]
-        there = np.asarray([is_left or each is not None for each in stored], dtype=np.bool_)[numbers]
+        numbers = _numbered(keys, distinct)
+        turns = np.arange(stream.height)
+        if table.height:
+            sides = np.asarray(inputs.sides)
+            turns = np.flatnonzero(sides == _STREAM)
+            changes = table.frame.select(table.layout.key_columns)
+            changed = _newest_before(keys, turns[counted], changes, np.flatnonzero(sides != _STREAM))
+            numbers = np.where(changed >= 0, changed + len(values), numbers)
+            values += table.values
+        there = np.asarray([is_left or value is not None for value in values], dtype=np.bool_)[numbers]
         rows = counted[there]
         records = stream if len(rows) == stream.height else stream.take(rows)
-        return _Pairs(rows, records, Partners(values, numbers[there]), stream.height - len(counted))
+        return _Pairs(turns[rows], records, Partners(values, numbers[there]), stream.height - len(counted))
 
     def _find(self, inputs: Inputs, mapped: list[Any], view: TableView, found: _Found) -> None:
         """Look up records as they come."""
@@ -199,6 +212,23 @@ class StreamTableJoinStep:
         node = self.operator.node
         assert isinstance(node, StreamTableJoinNode)
         return node
+
+
+def _numbered(keys: pl.DataFrame, distinct: pl.DataFrame) -> Rows:
+    """Which of the distinct keys each is."""
+    numbers = distinct.with_row_index(_NUMBER)
+    found = keys.join(numbers, on=keys.columns, how="left", nulls_equal=True, maintain_order="left")
+    return found[_NUMBER].to_numpy().astype(np.int64)
+
+
+def _newest_before(keys: pl.DataFrame, turns: Rows, changes: pl.DataFrame, change_turns: Rows) -> Rows:
+    """Of each key the number of its last change before its turn, -1 if there is none. Turns ascend."""
+    asking = keys.with_columns(pl.Series(_TURN, turns))
+    asked = changes.with_columns(pl.Series(_TURN, change_turns)).with_row_index(_NUMBER)
+    found = asking.join_asof(
+        asked, on=_TURN, by_left=keys.columns, by_right=changes.columns, strategy="backward", check_sortedness=False
+    )
+    return found[_NUMBER].cast(pl.Int64).fill_null(-1).to_numpy()
 
 
 class _Pairs(NamedTuple):
