@@ -28,6 +28,11 @@ TYPE_NAMES: Final = frozenset(
 )
 """What ``cast`` accepts: the names that Spark's DDL uses."""
 
+TIME_PARTS: Final = ("year", "month", "day", "hour", "minute", "second", "day_of_week", "day_of_year", "milliseconds")
+"""What ``part`` gives of a time."""
+TIME_UNITS: Final = ("second", "minute", "hour", "day", "week", "month", "quarter", "year")
+"""What ``truncate`` cuts a time to."""
+
 LEFT: Final = "left."
 RIGHT: Final = "right."
 """What a join's expressions call the columns of both sides; the key's have their own names."""
@@ -194,6 +199,67 @@ class Expression:
     def contains(self, part: str) -> Expression:
         """True where the string has ``part`` in it, taken literally."""
         return _call("contains", self, part)
+
+    def ends_with(self, suffix: str) -> Expression:
+        """True where the string ends with ``suffix``."""
+        return _call("ends_with", self, suffix)
+
+    def trim(self) -> Expression:
+        """A string without white space at both ends."""
+        return _call("trim", self)
+
+    def substring(self, position: int, length: int) -> Expression:
+        """So many characters of a string from ``position`` on: 1 is the first, -1 the last. Raises for 0."""
+        if position == 0:
+            raise TopologyError("substring from position 0: 1 is the first character, -1 the last")
+        return _call("substring", self, position, length)
+
+    def split_part(self, separator: str, number: int) -> Expression:
+        """The part of this number between separators: 1 is the first, -1 the last; empty if there are not so many."""
+        if number == 0 or not separator:
+            raise TopologyError(
+                f"split_part({separator!r}, {number}): needs a separator, and parts begin with 1, or -1"
+            )
+        return _call("split_part", self, separator, number)
+
+    def matches(self, pattern: str) -> Expression:
+        """True where a regular expression matches a part of the string."""
+        return _call("matches", self, pattern)
+
+    def extract(self, pattern: str, group: int = 1) -> Expression:
+        """What a group of a regular expression matches, 0 for all of it; null where it does not match."""
+        return _call("extract", self, pattern, group)
+
+    def replace(self, pattern: str, replacement: str) -> Expression:
+        """The string with all matches of a regular expression replaced; ``$1`` stands for a group."""
+        return _call("replace", self, pattern, replacement)
+
+    def round(self, digits: int = 0) -> Expression:
+        """Rounded to so many digits, halves away from zero."""
+        return _call("round", self, digits)
+
+    def field(self, name: str) -> Expression:
+        """A field of a struct."""
+        return _call("field", self, name)
+
+    def part(self, unit: str) -> Expression:
+        """A part of a date or timestamp (in UTC), a number: its year, month, day, hour, ...
+
+        ``day_of_week`` is 1 on Sundays, as in Spark; ``milliseconds`` are those since 1970. Raises ``TopologyError``
+        for another unit.
+        """
+        if unit not in TIME_PARTS:
+            raise TopologyError(f"part({unit!r}): not a part of a time; one of {', '.join(TIME_PARTS)}")
+        return _call("part", self, unit)
+
+    def truncate(self, unit: str) -> Expression:
+        """The beginning of the second, minute, hour, day, week (Monday), month, quarter or year that it is in.
+
+        Raises ``TopologyError`` for another unit.
+        """
+        if unit not in TIME_UNITS:
+            raise TopologyError(f"truncate({unit!r}): not a unit of time; one of {', '.join(TIME_UNITS)}")
+        return _call("truncate", self, unit)
 
     def alias(self, name: str) -> Alias:
         """The expression as a column of that name, where a keyword cannot say it (``name``, ``schema``)."""

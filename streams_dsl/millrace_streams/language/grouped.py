@@ -30,6 +30,7 @@ EmitStrategy = Literal["on_window_update", "on_window_close"]
 class Aggregating(Handle):
     """What groups have in common, whatever their windows are."""
 
+    _instead = "aggregate it first: count(), reduce(...) or aggregate(...)"
     _window: Windows | None = None
     _on_close = False
 

@@ -25,6 +25,9 @@ Columns = tuple[tuple[str, Expression], ...]
 class Handle:
     """A node of a builder's topology."""
 
+    _instead = ""
+    """What to do where a method is asked for that only other kinds of handles have."""
+
     def __init__(self, builder: StreamsBuilder, node: Node) -> None:
         """Stand for ``node``."""
         self._builder = builder
@@ -34,6 +37,12 @@ class Handle:
     def name(self) -> str:
         """Name of the node."""
         return self._node.name
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what to do instead. Raises ``AttributeError``."""
+            raise AttributeError(f"{type(self).__name__} has no {name}(): {self._instead}")
 
     def _then(self, kind: type[NodeT], name: str | None, /, *others: Handle, **fields: Any) -> NodeT:
         for other in others:

@@ -44,6 +44,8 @@ Joined: TypeAlias = "KStream | KTable | GlobalKTable"
 class KStream(Handle):
     """A stream: each record stands for itself."""
 
+    _instead = "group_by_key() groups it, to_table() makes a table of it"
+
     def filter(self, predicate: Predicate, *, name: str | None = None, negate: bool = False) -> KStream:
         """Keep the records for which ``predicate`` is true."""
         checked = self._predicate("filter", predicate, name)
@@ -353,6 +355,8 @@ class KStream(Handle):
 
 class BranchedKStream(Handle):
     """A stream being split: each record goes to the first branch whose predicate lets it through."""
+
+    _instead = "name a branch first: branch(predicate), or default_branch()"
 
     def __init__(self, stream_builder: Any, node: Node, name: str | None) -> None:
         """Split what ``node`` gives."""

@@ -37,6 +37,8 @@ from millrace_streams.suppressed import Suppressed
 class KTable(Handle):
     """A table: the newest row of each key (and window) counts."""
 
+    _instead = "its changes are a stream: to_stream() first, or to_delta(name)"
+
     def filter(
         self, predicate: Predicate, *, store: str | None = None, name: str | None = None, negate: bool = False
     ) -> KTable:
@@ -241,9 +243,13 @@ class KTable(Handle):
 class GlobalKTable(Handle):
     """A table that every task holds whole, to be joined by any key."""
 
+    _instead = "streams join it, with selector=...: read the topic as table() for all else"
+
 
 class KGroupedTable(Handle):
     """A table's rows grouped anew: aggregates take the old row away again and add the new one."""
+
+    _instead = "aggregate it first: count(), reduce(...) or aggregate(...)"
 
     def aggregate(
         self,

@@ -48,6 +48,57 @@ _OPERATIONS: Final[dict[str, Callable[..., pl.Expr]]] = {
     "when": lambda condition, then, otherwise: pl.when(condition).then(then).otherwise(otherwise),
 }
 
+_PARTS: Final[dict[str, Callable[[pl.Expr], pl.Expr]]] = {
+    "year": lambda time: time.dt.year(),
+    "month": lambda time: time.dt.month(),
+    "day": lambda time: time.dt.day(),
+    "hour": lambda time: time.dt.hour(),
+    "minute": lambda time: time.dt.minute(),
+    "second": lambda time: time.dt.second(),
+    "day_of_week": lambda time: time.dt.weekday() % 7 + 1,
+    "day_of_year": lambda time: time.dt.ordinal_day(),
+}
+_UNITS: Final = {
+    "second": "1s",
+    "minute": "1m",
+    "hour": "1h",
+    "day": "1d",
+    "week": "1w",
+    "month": "1mo",
+    "quarter": "1q",
+    "year": "1y",
+}
+
+
+@lru_cache(maxsize=256)
+def _regular(pattern: str) -> str:
+    """A regular expression, as polars takes it. Raises ``TopologyError`` for one that it does not know."""
+    try:
+        pl.select(pl.lit("").str.contains(pattern))
+    except pl.exceptions.PolarsError as error:
+        raise TopologyError(f"{pattern!r} is no regular expression: {error}") from error
+    return pattern
+
+
+_WITH_CONSTANTS: Final[dict[str, Callable[..., pl.Expr]]] = {
+    "ends_with": lambda value, suffix: value.str.ends_with(suffix),
+    "trim": lambda value: value.str.strip_chars(),
+    "substring": lambda value, position, length: value.str.slice(position - (position > 0), length),
+    "split_part": lambda value, separator, number: pl.when(value.is_not_null()).then(
+        value.str.split(separator).list.get(number - (number > 0), null_on_oob=True).fill_null("")
+    ),
+    "matches": lambda value, pattern: value.str.contains(_regular(pattern)),
+    "extract": lambda value, pattern, group: value.str.extract(_regular(pattern), group),
+    "replace": lambda value, pattern, replacement: value.str.replace_all(_regular(pattern), replacement),
+    "round": lambda value, digits: value.round(digits, mode="half_away_from_zero"),
+    "field": lambda value, name: value.struct.field(name),
+    "part": lambda value, unit: (
+        value.dt.timestamp("ms") if unit == "milliseconds" else _PARTS[unit](value).cast(pl.Int32)
+    ),
+    "truncate": lambda value, unit: value.dt.truncate(_UNITS[unit]),
+}
+"""Operations whose first operand alone is an expression."""
+
 _TYPES: Final[dict[str, Any]] = {
     "boolean": pl.Boolean,
     "tinyint": pl.Int8,
@@ -72,6 +123,9 @@ def to_polars(expression: Expression) -> pl.Expr:
             return pl.lit(value)
         case Cast(operand, type_name):
             return to_polars(operand).cast(_TYPES[type_name], strict=False)
+        case Call(operation, (operand, *constants)) if operation in _WITH_CONSTANTS:
+            told = [constant.value for constant in constants if isinstance(constant, Literal)]
+            return _WITH_CONSTANTS[operation](to_polars(operand), *told)
         case Call(operation, operands):
             return _OPERATIONS[operation](*(to_polars(operand) for operand in operands))
     raise TopologyError(f"{type(expression).__name__} is not an expression that millrace knows")

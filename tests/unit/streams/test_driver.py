@@ -95,9 +95,11 @@ def test_records_that_move_are_tested_in_one_partition():
 
 
 def test_a_test_takes_milliseconds():
-    started = time.monotonic()
+    took_s = []
     for _ in range(10):
+        started = time.process_time()
         driver = TopologyTestDriver(departures())
         driver.pipe_record("flights", {"origin": "JFK", "delay": 10.0}, timestamp_ms=100)
         assert driver.read("departures")
-    assert time.monotonic() - started < 5
+        took_s.append(time.process_time() - started)
+    assert min(took_s) < 0.05

@@ -123,3 +123,74 @@ def test_a_column_may_have_the_name_of_a_keyword():
     driver = TopologyTestDriver(builder.build())
     driver.pipe("in", [{"key": "a", "v": 1}])
     assert driver.read("out") == [{"key": "a", "name": 2, "v": 1, "__timestamp": 0}]
+
+
+TIMES = pl.DataFrame(
+    {
+        "t": pl.Series([dt.datetime(2024, 2, 29, 23, 5, 59, 7000), None], dtype=pl.Datetime("us")).dt.replace_time_zone(
+            "UTC"
+        ),
+        "d": pl.Series([dt.date(2024, 12, 1), None], dtype=pl.Date),
+        "s": ["GET /a/b.html 404", None],
+        "x": [2.5, None],
+        "r": pl.Series([{"n": 3, "u": "v"}, None], dtype=pl.Struct({"n": pl.Int64, "u": pl.String})),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (col("t").part("year"), 2024),
+        (col("t").part("month"), 2),
+        (col("t").part("day"), 29),
+        (col("t").part("hour"), 23),
+        (col("t").part("minute"), 5),
+        (col("t").part("second"), 59),
+        (col("t").part("day_of_week"), 5),
+        (col("d").part("day_of_week"), 1),
+        (col("t").part("day_of_year"), 60),
+        (col("t").part("milliseconds"), 1_709_247_959_007),
+        (col("t").truncate("hour"), dt.datetime(2024, 2, 29, 23, tzinfo=dt.UTC)),
+        (col("t").truncate("week"), dt.datetime(2024, 2, 26, tzinfo=dt.UTC)),
+        (col("d").truncate("quarter"), dt.date(2024, 10, 1)),
+        (col("s").ends_with("404"), True),
+        ((lit("  ") + col("s")).trim(), "GET /a/b.html 404"),
+        (col("s").substring(1, 3), "GET"),
+        (col("s").substring(-3, 2), "40"),
+        (col("s").substring(16, 9), "04"),
+        (col("s").split_part(" ", 2), "/a/b.html"),
+        (col("s").split_part(" ", -1), "404"),
+        (col("s").split_part(" ", 4), ""),
+        (col("s").matches(r"\d{3}$"), True),
+        (col("s").matches("^/"), False),
+        (col("s").extract(r"(\w+)\.html"), "b"),
+        (col("s").extract(r"\d+", 0), "404"),
+        (col("s").extract("(POST)"), None),
+        (col("s").replace(r"/(\w)", "-$1"), "GET -a-b.html 404"),
+        (col("x").round(), 3.0),
+        ((col("x") / -10).round(1), -0.3),
+        (col("r").field("n") + 1, 4),
+    ],
+)
+def test_times_texts_and_structs_are_taken_apart(expression, expected):
+    found = TIMES.select(to_polars(expression).alias("result"))["result"].to_list()
+    assert found == [expected, None]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: col("t").part("century"), r"part\('century'\): not a part of a time; one of year, month"),
+        (lambda: col("t").truncate("decade"), r"truncate\('decade'\): not a unit of time; one of second"),
+        (lambda: col("s").substring(0, 1), "1 is the first character"),
+        (lambda: col("s").split_part(",", 0), "parts begin with 1"),
+        (lambda: to_polars(col("s").matches("(")), r"'\(' is no regular expression: "),
+        (lambda: result_types([to_polars(col("s").part("year"))], TIMES.schema, "mine"), "mine: the expression does"),
+        (lambda: result_types([to_polars(col("r").field("m"))], TIMES.schema, "mine"), "mine: the expression does"),
+        (lambda: result_types([to_polars(col("d").part("hour"))], TIMES.schema, "mine"), "mine: the expression does"),
+    ],
+)
+def test_what_cannot_be_taken_apart_is_refused(make, message):
+    with pytest.raises(TopologyError, match=message):
+        make()

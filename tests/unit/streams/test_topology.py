@@ -351,3 +351,23 @@ def test_a_topic_of_bytes_needs_serdes_that_read_bytes(types, message):
         pytest.raises(TopologyError, match=f"KSTREAM-SOURCE-0000000000: days is a topic of bytes, and {message}"),
     ):
         Job.prepare(builder.build(), Inputs(bootstrap_servers="nowhere:1"))
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (
+            lambda s: s.group_by_key().count().to("out"),
+            r"KTable has no to\(\): its changes are a stream: to_stream\(\)",
+        ),
+        (lambda s: s.group_by_key().to("out"), r"KGroupedStream has no to\(\): aggregate it first: count\(\)"),
+        (lambda s: s.group_by_key().windowed_by(tumbling(5)).to_delta("t"), r"TimeWindowedKStream has no to_delta\(\)"),
+        (lambda s: s.to_table().group_by("carrier").to_delta("t"), r"KGroupedTable has no to_delta\(\): aggregate it"),
+        (lambda s: s.count(), r"KStream has no count\(\): group_by_key\(\) groups it"),
+        (lambda s: s.split().to("out"), r"BranchedKStream has no to\(\): name a branch first"),
+        (lambda s: s._builder.global_table("g").filter(1), r"GlobalKTable has no filter\(\): streams join it"),
+    ],
+)
+def test_what_another_kind_of_handle_can_do_is_told(use, message):
+    with pytest.raises(AttributeError, match=message):
+        use(StreamsBuilder().stream("flights", schema=FLIGHTS.schema, key_columns=["origin"]))
