@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from millrace.cli.main import main
 from millrace.clients import Admin, Producer, TopicPartition
 from millrace.ids import id_text
-from pyspark_millrace.delta import ingest
+from pyspark_millrace.delta import ingest, upsert
 
 pytestmark = pytest.mark.spark
 
@@ -69,6 +69,10 @@ class Case:
     def write(self, version, actions):
         self.commit(version).write_text("".join(json.dumps(action) + "\n" for action in actions))
 
+    def ranges_of_the_first_batch(self):
+        offsets = json.loads((self.checkpoint / "offsets" / "0").read_text().split("\n")[-1])
+        return [f"{self.topic}-{partition} 0..{end - 1}" for partition, end in offsets[self.topic].items() if end]
+
     def change_offsets(self, batch, change):
         path = self.checkpoint / "offsets" / str(batch)
         *head, line = path.read_text().split("\n")
@@ -89,8 +93,8 @@ class Case:
 
 @pytest.fixture(scope="module")
 def sound(module_broker, spark, tmp_path_factory):
-    """Sixty records in two partitions, and as many that were aborted, by ``ingest`` with and without offset columns,
-    and by Spark's sink."""
+    """Sixty records in two partitions, and some that were aborted, by ``ingest`` with and without offset columns, by
+    Spark's sink, and by ``upsert`` in several batches and in one."""
     directory, topic, servers = tmp_path_factory.mktemp("sound"), "audited", module_broker.bootstrap_servers
     with Admin(servers) as admin:
         admin.create_topic(topic, partitions=2, schema="n BIGINT", configs={"retention.ms": "-1"})
@@ -109,11 +113,23 @@ def sound(module_broker, spark, tmp_path_factory):
         else:
             query = ingest(spark, options, str(case.table), checkpoint=str(case.checkpoint))
         assert query.awaitTermination(DEADLINE_S)
+    for name in ("merged", "merged-at-once"):
+        case = cases[name] = Case(servers, topic, directory / name, directory / f"{name}-checkpoint")
+        options = given | {"columns": "n,__offset", "maxOffsetsPerTrigger": 16 if name == "merged" else 1000}
+        writer = spark.readStream.format("millrace").options(**options).load().writeStream
+        writer = writer.foreachBatch(upsert(str(case.table), key=["n"]))
+        query = writer.option("checkpointLocation", str(case.checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(DEADLINE_S)
     return cases
 
 
 @pytest.fixture(params=["rows", "counts", "sink"])
 def case(request, sound, tmp_path):
+    return sound[request.param].copy(tmp_path)
+
+
+@pytest.fixture(params=["merged", "merged-at-once"])
+def merged(request, sound, tmp_path):
     return sound[request.param].copy(tmp_path)
 
 
@@ -158,8 +174,13 @@ def test_a_batch_whose_files_were_taken_out_of_the_log_is_missing(case, capfd):
     batch = landed(case)
     version = case.version_of(batch)
     case.write(version, [action for action in case.actions(version) if "add" not in action])
-    code, verdicts, _ = case.audit(capfd)
+    code, verdicts, told = case.audit(capfd)
     assert (code, verdicts[batch]) == (FAULTS, "missing")
+    ranges = case.ranges_of_the_first_batch()
+    assert batch == 0
+    assert told["batches"][batch]["ranges"] == ranges
+    main(["audit", "-c", str(case.checkpoint), "-t", str(case.table), "-b", case.servers])
+    assert f"\nmissing, batch 0: {', '.join(ranges)}\n" in capfd.readouterr().out
 
 
 def test_a_batch_whose_commit_was_taken_out_of_the_log_is_missing(case, capfd):
@@ -168,6 +189,33 @@ def test_a_batch_whose_commit_was_taken_out_of_the_log_is_missing(case, capfd):
     case.write(version, [action for action in case.actions(version) if "commitInfo" in action or "metaData" in action])
     code, verdicts, _ = case.audit(capfd)
     assert (code, verdicts[batch]) == (FAULTS, "missing")
+
+
+def test_a_table_of_changes_by_key_is_proved_by_its_transactions(merged, capfd):
+    code, verdicts, told = merged.audit(capfd)
+    assert (code, told["findings"]) == (PROVED, [])
+    assert set(verdicts.values()) <= {"once", "nothing to land"}
+    assert not told["counts_rows"]
+    assert (sum(batch["rows"] or 0 for batch in told["batches"]) == 30) == (len(verdicts) == 1), "a row for each key"
+    main(["audit", "-c", str(merged.checkpoint), "-t", str(merged.table), "-b", merged.servers])
+    assert "no rows were counted: the query merges: rows replace others" in capfd.readouterr().out
+
+
+def test_a_batch_of_changes_that_was_taken_out_of_the_log_is_missing(merged, capfd):
+    version = merged.version_of(landed(merged))
+    kept = [action for action in merged.actions(version) if "commitInfo" in action]
+    merged.write(version, kept)
+    code, verdicts, told = merged.audit(capfd)
+    assert (code, verdicts[0]) == (FAULTS, "missing")
+    assert told["batches"][0]["ranges"] == merged.ranges_of_the_first_batch()
+
+
+def test_a_batch_of_changes_that_two_versions_hold_is_doubled(merged, capfd):
+    batch = landed(merged)
+    doubled = [action for action in merged.actions(merged.version_of(batch)) if "txn" in action]
+    merged.write(merged.newest + 1, [{"commitInfo": {"operation": "MERGE"}}, *doubled])
+    code, verdicts, _ = merged.audit(capfd)
+    assert (code, verdicts[batch]) == (FAULTS, "doubled")
 
 
 def test_a_version_that_lacks_is_named(case, capfd):

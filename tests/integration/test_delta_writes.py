@@ -187,6 +187,27 @@ def test_columns_that_the_table_lacks_are_added_when_that_is_wanted(spark, chang
     }
 
 
+@pytest.mark.parametrize("writer", [append, lambda table: upsert(table, key=["id"])], ids=["append", "upsert"])
+def test_types_that_do_not_fit_the_table_are_named(spark, changes, table, tmp_path, writer):
+
+    def written_as(word):
+        columns = changes.read(spark).selectExpr("id", f"{word} AS word", "__offset AS offset")
+        run(columns, writer(str(table)), tmp_path / "c")
+
+    changes.send((1, "a"), (2, "bb"))
+    written_as("length(word)")
+    before = versions(table)
+    changes.send((2, "12"))
+    with pytest.raises(StreamingQueryException) as failure:
+        written_as("word")
+    problem = f"{table}: column word is int there, and string in what is written: cast it (select), or choose another"
+    assert explain(failure.value).startswith(problem)
+    assert "An error occurred while calling" not in explain(failure.value)
+    assert versions(table) == before
+    written_as("CAST(word AS INT)")
+    assert (2, 12) in rows_in(table)
+
+
 def test_small_files_are_put_together_after_so_many_batches(spark, changes, tmp_path):
     compaction = Compaction(after_batches=3)
     options = {"kafka.bootstrap.servers": changes.servers, "subscribe": changes.name, "startingOffsets": "earliest"}

@@ -5,6 +5,7 @@ import traceback
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from pyspark_millrace.delta import append, in_turn
 from pyspark_millrace.interruption import MicroBatchInterruptedError, interrupted_in_few_words
 
 pytestmark = pytest.mark.spark
@@ -18,6 +19,20 @@ def test_spark_knows_an_interrupt_by_the_text_of_the_error(spark):
     text = "".join(traceback.format_exception(raised.value))
     execution = spark._jvm.org.apache.spark.sql.execution.streaming.runtime.StreamExecution
     assert execution.isInterruptionException(spark._jvm.py4j.Py4JException(text), spark._jsc.sc())
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_writers_of_delta_tables_end_so_too(spark, tmp_path, several):
+    thread = spark._jvm.java.lang.Thread
+
+    def interrupted(rows):
+        thread.currentThread().interrupt()
+        thread.sleep(60_000)
+
+    writer = append(str(tmp_path / "table"), select=interrupted, application="writer")
+    with pytest.raises(MicroBatchInterruptedError):
+        (in_turn(writer) if several else writer)(spark.range(1), 0)
+    assert not (tmp_path / "table").exists()
 
 
 def test_what_else_goes_wrong_in_the_jvm_is_told_as_it_is(spark):

@@ -65,7 +65,7 @@ def find_changes(history: TableHistory, application: str, *, others_allowed: boo
         come = origins.add(history, commit, own if own else taken_from)
         where = f"version {commit.version} ({commit.operation})"
         if own:
-            if commit.removed and commit.operation != "MERGE":
+            if commit.removed and not commit.is_merge:
                 findings.append(
                     Finding(Severity.FAULT, f"{where} of the query replaced {len(commit.removed)} files of the table")
                 )

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from millrace.errors import UsageError
 from pyspark_millrace.delta.table import local_directory
+from pyspark_millrace.delta.transactions import MERGED
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
@@ -36,10 +37,14 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """One version. ``transactions`` are application id and number; ``removed`` are paths."""
+    """One version. ``transactions`` are application id and number; ``removed`` are paths.
+
+    ``is_merge``: it applied changes by key, so that its rows are not those of its records.
+    """
 
     version: int
     operation: str
+    is_merge: bool
     transactions: tuple[tuple[str, int], ...]
     added: tuple[TableFile, ...]
     removed: tuple[str, ...]
@@ -117,13 +122,14 @@ def rows_of(directory: Path, file: TableFile) -> int | None:
 
 
 def _read_commit(path: Path, version: int, metadata: dict[str, Any]) -> TableCommit:
-    operation, changes_data = "?", False
+    operation, is_merge, changes_data = "?", False, False
     transactions: list[tuple[str, int]] = []
     added: list[TableFile] = []
     removed: list[str] = []
     for action in _actions(path):
         if (info := action.get("commitInfo")) is not None:
             operation = str(info.get("operation", operation))
+            is_merge = operation == "MERGE" or info.get("userMetadata") == MERGED
         elif (transaction := action.get("txn")) is not None:
             transactions.append((transaction["appId"], int(transaction["version"])))
         elif (add := action.get("add")) is not None:
@@ -135,7 +141,7 @@ def _read_commit(path: Path, version: int, metadata: dict[str, Any]) -> TableCom
         elif (found := action.get("metaData")) is not None:
             metadata.clear()
             metadata.update(found)
-    return TableCommit(version, operation, tuple(transactions), tuple(added), tuple(removed), changes_data)
+    return TableCommit(version, operation, is_merge, tuple(transactions), tuple(added), tuple(removed), changes_data)
 
 
 def _actions(path: Path) -> Iterator[dict[str, Any]]:

@@ -69,11 +69,15 @@ class AuditOptions:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """The outcome. ``by_rows``: rows have been looked at; if not, ``why_not_by_rows`` says why."""
+    """The outcome. ``by_rows``: rows have been looked at; if not, ``why_not_by_rows`` says why.
+
+    ``counts_rows``: then they were counted at least.
+    """
 
     query_id: str
     table: str
     table_versions: tuple[int, int]
+    counts_rows: bool
     why_not_by_rows: str | None
     batches: tuple[BatchResult, ...]
     findings: tuple[Finding, ...]
@@ -110,6 +114,7 @@ def audit(checkpoint: Checkpoint, history: TableHistory, topics: Topics, options
         checkpoint.query_id,
         str(history.directory),
         (history.commits[0].version, history.commits[-1].version),
+        case.evidence.counts_rows,
         why_not,
         tuple(results),
         tuple(findings),
@@ -137,14 +142,20 @@ class _Case:
         return Evidence(
             self.landings,
             history_floor(self._history, self._application, self.landings),
-            counts_rows=not self._options.rows_differ and all(map(self._is_ours_alone, self._checkpoint.entries)),
+            counts_rows=not self._options.rows_differ
+            and not self._merges
+            and all(map(self._is_ours_alone, self._checkpoint.entries)),
             holding=self._holding,
             is_compacted=self._topics.is_compacted,
         )
 
+    @property
+    def _merges(self) -> bool:
+        return any(landing.is_merge for found in self.landings.values() for landing in found)
+
     @cached_property
     def why_not_by_rows(self) -> str | None:
-        if any(landing.is_merge for found in self.landings.values() for landing in found):
+        if self._merges:
             return "the query merges: rows replace others"
         columns = find_offset_columns(self._history.columns, self._options.offset_columns)
         return obstacle(self._history, self._topic_names, columns)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pyspark_millrace.audit.delta_history import TableHistory, rows_of
-from pyspark_millrace.audit.intervals import size
+from pyspark_millrace.audit.intervals import size, text
 from pyspark_millrace.audit.topic_log import Holding
 from pyspark_millrace.checkpoints.query_log import LoggedBatch
 from pyspark_millrace.planning.offsets import OffsetRange
@@ -45,9 +45,13 @@ class Landing:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """One batch: its offsets (None: not known), its rows in the table, the versions that hold it, and the verdict."""
+    """One batch: its offsets (None: not known), its rows in the table, the versions that hold it, and the verdict.
+
+    ``ranges`` are the offsets for people: ``orders-0 3..7``, of each partition that has some.
+    """
 
     batch_id: int
+    ranges: tuple[str, ...]
     offsets: int | None
     rows: int | None
     versions: tuple[int, ...]
@@ -81,7 +85,7 @@ def landings_of(history: TableHistory, application: str) -> dict[int, list[Landi
                 landing = Landing(
                     commit.version,
                     sum(known) if len(known) == len(rows) else None,
-                    commit.operation == "MERGE",
+                    commit.is_merge,
                 )
                 found.setdefault(number, []).append(landing)
     return found
@@ -100,9 +104,10 @@ def judge(batch: LoggedBatch, evidence: Evidence) -> BatchResult:
     versions = tuple(landing.version for landing in landings)
     rows = None if any(landing.rows is None for landing in landings) else sum(landing.rows or 0 for landing in landings)
     offsets = None if batch.ranges is None else sum(wanted.count for wanted in batch.ranges)
+    named = tuple(f"{each.key} {text([(each.start, each.end)])}" for each in batch.ranges or () if each.count)
 
     def result(verdict: Verdict, reason: str = "") -> BatchResult:
-        return BatchResult(batch.batch_id, offsets, rows if landings else None, versions, verdict, reason)
+        return BatchResult(batch.batch_id, named, offsets, rows if landings else None, versions, verdict, reason)
 
     if batch.is_reset:
         return result(Verdict.NOTHING, "a reset: millrace offsets reset")

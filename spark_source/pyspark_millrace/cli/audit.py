@@ -95,12 +95,17 @@ def audit(
 
 def _show(report: AuditReport, *, every_batch: bool) -> None:
     from millrace.cli.output import print_table
+    from pyspark_millrace.audit.transactions import Verdict
 
     first, last = report.table_versions
     typer.echo(f"query {report.query_id} into {report.table}, versions {first} to {last}")
-    typer.echo("each row was looked at" if report.by_rows else f"rows were counted: {report.why_not_by_rows}")
+    counted = "rows were counted" if report.counts_rows else "no rows were counted"
+    typer.echo("each row was looked at" if report.by_rows else f"{counted}: {report.why_not_by_rows}")
     lines = [[batch] for batch in report.batches] if every_batch else _runs(report.batches)
     print_table(["BATCH", "OFFSETS", "ROWS", "VERSION", "VERDICT", "REASON"], [_line(run) for run in lines])
+    for batch in report.batches:
+        if batch.ranges and batch.verdict not in (Verdict.ONCE, Verdict.NOTHING):
+            typer.echo(f"{batch.verdict}, batch {batch.batch_id}: {', '.join(batch.ranges)}")
     for finding in report.findings:
         typer.echo(f"{finding.severity}: {finding.message}")
     typer.echo(

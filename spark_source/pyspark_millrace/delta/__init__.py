@@ -15,6 +15,7 @@ crosses into the JVM. The table is an ordinary one: Spark, delta-rs and every ot
 * ``remote``            what of this is done elsewhere in Spark Connect
 * ``batches``           ``append()``, ``upsert()``, ``in_turn()``
 * ``changes``           a change stream's latest per key, and its MERGE
+* ``schemas``           whether rows that Spark writes fit a table
 * ``transactions``      writes by Spark that a table takes once
 * ``compaction``        when and how small files are put together
 * ``to_topic``          ``changes_to_topic()``

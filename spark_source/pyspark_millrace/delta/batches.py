@@ -16,6 +16,7 @@ from millrace.errors import UsageError
 from pyspark_millrace.delta.changes import ChangeRules
 from pyspark_millrace.delta.compaction import Compaction, Compactor
 from pyspark_millrace.delta.transactions import Transaction, append_rows, check_delta, query_id_of
+from pyspark_millrace.interruption import interrupted_in_few_words
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,6 +43,7 @@ class BatchWriter:
         self._select = select
         self._compactor = None if compaction is None else Compactor(compaction, table)
 
+    @interrupted_in_few_words()
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch; written before, it is passed over.
 
@@ -121,6 +123,7 @@ class InTurn:
 
     writers: tuple[BatchWriter, ...]
 
+    @interrupted_in_few_words()
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch; writers that had it before a crash pass over it."""
         kept: Any = rows.persist()

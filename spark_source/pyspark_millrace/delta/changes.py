@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from millrace.errors import SchemaMismatchError, UsageError
+from millrace.errors import UsageError
+from pyspark_millrace.delta.schemas import check_merged
 from pyspark_millrace.delta.transactions import (
     Transaction,
-    append_rows,
+    append_first,
     create_if_missing,
     is_empty,
     merge_rows,
@@ -104,17 +105,18 @@ class ChangeRules:
     def merge(self, changes: DataFrame, path: str, transaction: Transaction, partition_by: Sequence[str] = ()) -> None:
         """Apply a batch of changes to the table at ``path``, once for the transaction; makes it if there is none.
 
-        Raises ``SchemaMismatchError`` when the table lacks columns and they are not to be added.
+        Raises ``SchemaMismatchError`` when the table lacks columns and they are not to be added, or has them in types
+        of another kind.
         """
         from pyspark.sql import functions as F  # noqa: N812
 
         spark, columns, latest = changes.sparkSession, self.columns_of(changes), self.latest(changes)
-        create_if_missing(spark, path, latest.drop(DELETED).schema, partition_by)
-        self._check_columns(changes, columns, path)
+        written = latest.drop(DELETED).schema
+        create_if_missing(spark, path, written, partition_by)
+        check_merged(spark, path, written, merge_schema=self.merge_schema)
         if is_empty(spark, path):
-            # There is nothing to change, and a plain append takes a third of the time.
             new = latest.where(~F.col(DELETED)).drop(DELETED)
-            append_rows(new, path, transaction, merge_schema=self.merge_schema)
+            append_first(new, path, transaction, merge_schema=self.merge_schema)
             return
         values = {quoted(name): f"new.{quoted(name)}" for name in columns}
         newer = "true"
@@ -129,18 +131,6 @@ class ChangeRules:
             return merge.whenNotMatchedInsert(f"NOT new.{DELETED}", values)
 
         merge_rows(latest, path, same_key(self.key), transaction, clauses)
-
-    def _check_columns(self, changes: DataFrame, columns: Sequence[str], path: str) -> None:
-        from delta.tables import DeltaTable
-
-        if self.merge_schema:
-            return
-        # As Spark compares them.
-        there = {name.lower() for name in DeltaTable.forPath(changes.sparkSession, path).toDF().columns}
-        if missing := [name for name in columns if name.lower() not in there]:
-            raise SchemaMismatchError(
-                f"{path} has no column {', '.join(missing)}: allow columns to be added (merge_schema), or drop them"
-            )
 
 
 def _is_of_one_partition(key: Sequence[str]) -> Column:

@@ -18,6 +18,7 @@ from pyspark_millrace.delta.remote import facts_by_task, query_id_in_checkpoint
 from pyspark_millrace.delta.table import Batch, NewFile, TableRequest, TargetTable
 from pyspark_millrace.delta.transactions import check_delta, query_id_of
 from pyspark_millrace.environment.connect import is_connect
+from pyspark_millrace.interruption import interrupted_in_few_words
 from pyspark_millrace.source import DefaultSource
 from pyspark_millrace.transform import Transform, encode_transform
 
@@ -119,6 +120,7 @@ class _Commit:
         self._on_batch = on_batch
         self._compactor = compactor
 
+    @interrupted_in_few_words()
     def __call__(self, described: DataFrame, batch_id: int) -> None:
         started = time.monotonic()
         batch = Batch(self._query_id_of(described.sparkSession), batch_id)

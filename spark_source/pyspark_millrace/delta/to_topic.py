@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import SchemaMismatchError, UsageError
 from pyspark_millrace.delta.transactions import check_delta, query_id_of, quoted
+from pyspark_millrace.interruption import interrupted_in_few_words
 from pyspark_millrace.reading.columns import Metadata
 from pyspark_millrace.sink.clients import describe_topic
 from pyspark_millrace.sink.options import parse_sink_options
@@ -101,6 +102,7 @@ class _Write:
         self._select = select
         self._appended_only = appended_only
 
+    @interrupted_in_few_words()
     def __call__(self, changes: DataFrame, batch_id: int) -> None:
         options = dict(self._options)
         names = {name.lower() for name in options}

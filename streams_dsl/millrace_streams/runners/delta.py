@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from millrace_streams.errors import TopologyError
 from pyspark_millrace.delta.transactions import (
     Transaction,
-    append_rows,
+    append_first,
     create_if_missing,
     is_empty,
     merge_rows,
@@ -51,8 +51,7 @@ def upsert(
     if mark is not None:
         _upsert_or_delete(rows, path, key, transaction, mark)
     elif is_empty(rows.sparkSession, path):
-        # There is nothing to update, and a plain append takes a third of the time.
-        append_rows(rows, path, transaction)
+        append_first(rows, path, transaction)
     else:
         merge_rows(
             rows,
