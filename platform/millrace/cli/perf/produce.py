@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from millrace.cli.perf.statistics import ProduceStatistics
     from millrace.clients import Producer
+    from millrace.config.client import ProducerConfig
 
 _REPORT_MS: Final = 5_000
 _TABLE_BYTES: Final = 2**20
@@ -96,13 +97,9 @@ def produce(
     payloads = _payloads(record_size, payload_file, payload_delimiter)
     if transaction_duration_ms is not None and transactional_id is None:
         transactional_id = f"performance-producer-{random.getrandbits(64):016x}"
-    props = list(producer_props or ())
-    if transactional_id is not None:
-        props.append(f"transactional.id={transactional_id}")
-    names = [name_value(text, "--producer-props") for text in props]
-    config = client_config(
-        ProducerConfig, bootstrap_server, client_config_file, [f"{name}={value}" for name, value in names]
-    )
+    props = [*(producer_props or ()), *([f"transactional.id={transactional_id}"] if transactional_id else ())]
+    options = ["=".join(name_value(text, "--producer-props")) for text in props]
+    config = client_config(ProducerConfig, bootstrap_server, client_config_file, options)
     with Producer(config) as producer:
         if producer.describe_topic(topic).schema is not None:
             raise UsageError(f"topic {topic} is typed: this sends bytes, to an opaque topic")
@@ -111,10 +108,13 @@ def produce(
         started_s = time.perf_counter()
         run.go(mode)
         if print_metrics:
-            elapsed_s = time.perf_counter() - started_s
-            used = ProducerConfig.of(config)
-            metrics = producer_metrics(producer.statistics(), used.client_id, topic, elapsed_s, used.buffer_memory)
-            typer.echo(metrics_text(metrics))
+            typer.echo(_metrics(producer, ProducerConfig.of(config), topic, time.perf_counter() - started_s))
+
+
+def _metrics(producer: Producer, config: ProducerConfig, topic: str, elapsed_s: float) -> str:
+    return metrics_text(
+        producer_metrics(producer.statistics(), config.client_id, topic, elapsed_s, config.buffer_memory)
+    )
 
 
 def _duration_s(producer: Producer, transaction_duration_ms: int | None) -> float | None:
