@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .stream_cases import DRIVER_ALONE, QUIRKS, is_quirk, load_cases
+from .stream_cases import DRIVER_ALONE, QUIRKS, SPARK_RUNNERS, is_quirk, load_cases, turn_of
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "streams" / "conformance.md"
 _HEAD = """\
@@ -19,9 +19,9 @@ _HEAD = """\
 Scripts of records and what the real library (kafka-streams 3.9.1) puts out for them, record for record: keys, windows,
 values, timestamps, order. The test driver runs each in batches of 1, 3 and 1000 records, and compares the stores too;
 Spark runs each as a stream, cut into micro-batches at random, and as a batch (`tests/conformance/test_streams.py`,
-`tests/integration/test_streams_conformance.py`); in `make test` every second case on the one and the others on the other,
-in `make soak` each on both. This page is made of these suites by `python -m tests.conformance.stream_capabilities`; what is
-not all has its reason below.
+`tests/integration/test_streams_conformance.py`); in `make test` every second case on the one and the others on the other
+(the last row), in `make soak` each on both. This page is made of these suites by
+`python -m tests.conformance.stream_capabilities`; what is not all has its reason below.
 
 | cases of | test driver | Spark, stream | Spark, batch |
 |---|---|---|---|
@@ -35,6 +35,7 @@ def document() -> str:
         by_category[case["category"]].append(case)
     rows = [_row(category.replace("_", " "), cases) for category, cases in sorted(by_category.items())]
     rows.append(_row("**all**", load_cases()))
+    rows.append(_row_of_tests())
     return _HEAD + "\n".join(rows) + "\n\n" + "\n".join(_reasons()) + "\n"
 
 
@@ -43,6 +44,14 @@ def _row(name: str, cases: list[dict[str, Any]]) -> str:
     on_spark = [case for case in followed if case["name"] not in DRIVER_ALONE]
     counts = [f"{len(passing)} of {len(cases)}" for passing in (followed, on_spark, on_spark)]
     return f"| {name} | {' | '.join(counts)} |"
+
+
+def _row_of_tests() -> str:
+    """How many of them ``make test`` runs: on Spark they take turns."""
+    cases = [(number, case) for number, case in enumerate(load_cases()) if not is_quirk(case)]
+    turns = [turn_of(number) for number, case in cases if case["name"] not in DRIVER_ALONE]
+    counts = [len(cases), *map(turns.count, SPARK_RUNNERS)]
+    return f"| of these in `make test` | {' | '.join(map(str, counts))} |"
 
 
 def _reasons() -> Iterator[str]:

@@ -40,6 +40,14 @@ DRIVER_ALONE = {
 """Cases that are not run on Spark, and why."""
 
 
+SPARK_RUNNERS = ("stream", "batch")
+
+
+def turn_of(number: int) -> str:
+    """The Spark runner whose turn a case, by its number, is in ``make test``."""
+    return SPARK_RUNNERS[number % 2]
+
+
 def load_cases() -> list[dict[str, Any]]:
     """All cases, by name."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ORACLES.glob("*.json"))]

@@ -21,7 +21,16 @@ import pytest
 from millrace_streams import StreamsBuilder, Topology
 
 from ..conformance import stream_cases
-from ..conformance.stream_cases import DRIVER_ALONE, QUIRKS, Script, expected_outputs, is_quirk, load_cases
+from ..conformance.stream_cases import (
+    DRIVER_ALONE,
+    QUIRKS,
+    SPARK_RUNNERS,
+    Script,
+    expected_outputs,
+    is_quirk,
+    load_cases,
+    turn_of,
+)
 from .scripted_topologies import many_sources, outputs_on_spark
 
 if TYPE_CHECKING:
@@ -30,7 +39,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SEED = 39
-RUNNERS = ("stream", "batch")
 ON_BOTH = int(os.environ.get("SPARK_CASE_RUNNERS", "1")) > 1
 """Whether each case runs on both. Otherwise they take turns, which takes half the time."""
 CASES_AT_ONCE = 64
@@ -55,7 +63,7 @@ def topology_of(cases: list[dict[str, Any]]) -> Topology:
 
 def runners_of(number: int) -> tuple[str, ...]:
     """The runners that a case, by its number, is run on."""
-    return RUNNERS if ON_BOTH else (RUNNERS[number % 2],)
+    return SPARK_RUNNERS if ON_BOTH else (turn_of(number),)
 
 
 def bundles(runner: str) -> Iterator[list[dict[str, Any]]]:
