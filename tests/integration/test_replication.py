@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.records import Record, build_rows_batch
 from millrace_broker.controller import TopicPartition as Key
 from millrace_broker.controller.requests import LeaderAndIsrState
-from millrace_broker.replication import Follower
+from millrace_broker.replicas import manager, wire
+from millrace_broker.replication import Follower, ReplicationSettings
 
 from .replica_cluster import WAIT_S, ReplicaCluster, wait_until
 
@@ -156,8 +158,18 @@ def test_a_restarted_follower_keeps_what_was_acknowledged(pair: ReplicaCluster) 
     pair.assert_identical("t")
 
 
-def test_logs_that_have_parted_become_one(pair: ReplicaCluster) -> None:
-    """KIP-101, second scenario: other records at the same offset, in another epoch, are truncated away."""
+@pytest.mark.parametrize("does_truncate_on_fetch", [True, False])
+def test_logs_that_have_parted_become_one(
+    pair: ReplicaCluster, does_truncate_on_fetch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-101, second scenario: other records at the same offset, in another epoch, are truncated away.
+
+    Leaders say at a fetch where that is; or followers ask for it, as they do of leaders that do not.
+    """
+    settings = partial(ReplicationSettings, does_truncate_on_fetch=does_truncate_on_fetch)
+    monkeypatch.setattr(manager, "ReplicationSettings", settings)
+    asked: list[int] = []
+    monkeypatch.setattr(wire, "epochs_request", noted(wire.epochs_request, asked, 1))
     pair.create("t", (1, 2), segment_bytes="200")
     append(pair, 1, "t", b"m0")
     pair.settle("t")
@@ -175,6 +187,7 @@ def test_logs_that_have_parted_become_one(pair: ReplicaCluster) -> None:
     pair.settle("t")
     pair.assert_identical("t")
     assert values_of(pair, "t") == [b"m0", b"m1", b"m1 too"]
+    assert bool(asked) is not does_truncate_on_fetch
     pair.elect("t", 1)
     append(pair, 1, "t", b"m2")
     pair.settle("t")
@@ -351,14 +364,14 @@ def test_a_new_leader_does_not_say_less_than_the_one_before(cluster: ReplicaClus
     assert answer().offset == 1
 
 
-def noted(read: Any, noted_in: list[int], broker_id: int) -> Any:
-    """Note whom reads come to."""
+def noted(function: Any, noted_in: list[int], broker_id: int) -> Any:
+    """Note that something is called, and whose it is."""
 
-    def reading(*args: Any, **named: Any) -> Any:
+    def calling(*args: Any, **named: Any) -> Any:
         noted_in.append(broker_id)
-        return read(*args, **named)
+        return function(*args, **named)
 
-    return reading
+    return calling
 
 
 def test_consumers_read_from_the_closest_replica(tmp_path: Path) -> None:
