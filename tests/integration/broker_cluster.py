@@ -38,7 +38,7 @@ class Cluster:
 
     def __init__(self, zookeeper: ZooKeeperServer, directory: Path, **options: str) -> None:
         self.connect = f"{zookeeper.address}/c{uuid.uuid4().hex[:8]}"
-        self._directory = directory
+        self.directory = directory
         self._options = (
             OPTIONS | {"zookeeper.connect": self.connect} | {k.replace("_", "."): v for k, v in options.items()}
         )
@@ -52,7 +52,7 @@ class Cluster:
     def start(self, *broker_ids: int, **options: str) -> None:
         """Start brokers, new ones or those that were stopped, in threads."""
         for broker_id in broker_ids:
-            broker = EmbeddedBroker(self._directory / f"broker-{broker_id}", options=self.options(broker_id, **options))
+            broker = EmbeddedBroker(self.directory / f"broker-{broker_id}", options=self.options(broker_id, **options))
             self.brokers[broker_id] = broker.start()
 
     def stop(self, *broker_ids: int) -> None:
@@ -64,7 +64,7 @@ class Cluster:
         """Start a broker as a process, under the address that it had."""
         process = self.processes.get(broker_id)
         if process is None:
-            directory = self._directory / f"broker-{broker_id}"
+            directory = self.directory / f"broker-{broker_id}"
             process = self.processes[broker_id] = BrokerProcess(directory, self.options(broker_id))
         process.start()
         return process

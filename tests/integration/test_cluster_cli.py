@@ -61,22 +61,41 @@ def test_a_plan_is_proposed_carried_out_and_verified(cluster: Cluster, run: Run,
 
 def test_a_move_that_cannot_end_is_given_up(cluster: Cluster, run: Run, topic: str, tmp_path: Path) -> None:
     """What is copied is more than one fetch brings: the second waits until the limit has made up for the first."""
-    cluster.admin.create_topic(topic, assignment={0: [1, 2]})
-    partition = TopicPartition(topic, 0)
-    _fill(cluster, partition, records=4, size_bytes=900_000)
-    plan = tmp_path / "plan.json"
-    entry = {"topic": topic, "partition": 0, "replicas": [3, 2]}
-    plan.write_text(json.dumps({"version": 1, "partitions": [entry]}))
-    cluster.stop(3)
-    assert "unknown or not alive" in run("reassign", "execute", str(plan), status=1)
-    assert not cluster.admin.list_partition_reassignments()
-    cluster.start(3)
-    run("reassign", "execute", str(plan), "--throttle", "1")
-    assert "gave up" in run("reassign", "cancel", str(plan))
+    cluster.admin.create_topic(topic, assignment={0: [1, 2], 1: [1, 2]})
+    _fill(cluster, TopicPartition(topic, 0), records=4, size_bytes=900_000)
+    slow, quick = (str(_plan(tmp_path, topic, number, 3, 2)) for number in (0, 1))
+    run("reassign", "execute", slow, "--throttle", "1")
+    assert "moving already" in run("reassign", "execute", quick, status=1)
+    run("reassign", "execute", quick, "--additional")
+    eventually(lambda: main(["reassign", "verify", quick]) == 0)
+    assert _throttled(run, topic) == [
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+    ]
+    assert len(_throttled(run, "3", "brokers")) == 2, "what is done ends no limit of what moves still"
+    assert "in progress" in run("reassign", "verify", slow, status=1)
+    assert "gave up 1 of 1" in run("reassign", "cancel", slow)
     eventually(lambda: not cluster.admin.list_partition_reassignments())
-    assert sorted(cluster.replicas(topic)) in ([1, 2], [2, 3])
-    assert f"{topic}-7" in run("reassign", "execute", str(_plan(tmp_path, topic, 7)), status=2)
-    assert partition not in cluster.admin.list_partition_reassignments()
+    assert (sorted(cluster.replicas(topic, 0)), cluster.replicas(topic, 1)) == ([1, 2], (3, 2))
+    eventually(lambda: not (cluster.directory / "broker-3" / f"{topic}-0").exists())
+    assert _throttled(run, topic) == []
+    assert [_throttled(run, broker_id, "brokers") for broker_id in ("1", "2", "3")] == [[], [], []]
+    assert "elsewhere" in run("reassign", "verify", slow, status=1)
+
+
+def test_a_plan_that_is_refused_changes_nothing(cluster: Cluster, run: Run, topic: str, tmp_path: Path) -> None:
+    cluster.admin.create_topic(topic, assignment={0: [1, 2]})
+    unknown = _plan(tmp_path, topic, 0, 9, 2)
+    assert "[9] are unknown or not alive" in run("reassign", "execute", str(unknown), "--throttle", "1", status=2)
+    assert f"{topic}-7" in run("reassign", "execute", str(_plan(tmp_path, topic, 7, 1)), status=2)
+    assert not cluster.admin.list_partition_reassignments()
+    assert _throttled(run, topic) == _throttled(run, "1", "brokers") == []
+
+
+def _throttled(run: Run, name: str, kind: str = "topics") -> list[str]:
+    """The limits of replication that a topic or broker has."""
+    described = json.loads(run("configs", "describe", kind, name, "--json"))
+    return sorted(each["name"] for each in described if "throttled" in each["name"])
 
 
 def _fill(cluster: Cluster, partition: TopicPartition, *, records: int, size_bytes: int) -> None:
@@ -85,9 +104,9 @@ def _fill(cluster: Cluster, partition: TopicPartition, *, records: int, size_byt
             producer.send(partition.topic, os.urandom(size_bytes), partition=partition.partition).result(30)
 
 
-def _plan(directory: Path, topic: str, number: int) -> Path:
-    path = directory / "other.json"
-    entry = {"topic": topic, "partition": number, "replicas": [1]}
+def _plan(directory: Path, topic: str, number: int, *replicas: int) -> Path:
+    path = directory / f"plan-{number}.json"
+    entry = {"topic": topic, "partition": number, "replicas": replicas}
     path.write_text(json.dumps({"version": 1, "partitions": [entry]}))
     return path
 
@@ -120,6 +139,8 @@ def test_options_of_brokers_and_topics_change_while_they_run(cluster: Cluster, r
     assert "777" not in run("configs", "describe", "topics", topic)
     refused = run("configs", "alter", "brokers", "2", "--add", "num.partitions=7", status=1)
     assert "cannot be changed while a broker runs" in refused
+    unknown = run("configs", "alter", "brokers", "99", "--add", "log.retention.ms=7", status=1)
+    assert "alive are 1, 2, 3" in unknown
     described = json.loads(run("configs", "describe", "brokers", "2", "--json"))
     assert {"name": "broker.id", "value": "2", "source": "STATIC_BROKER_CONFIG"} in described
 

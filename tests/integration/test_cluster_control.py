@@ -61,7 +61,7 @@ def test_a_chosen_assignment_more_partitions_and_a_deletion(cluster: Cluster, to
     with pytest.raises(errors.UnknownTopicOrPartitionError):
         cluster.admin.describe_topic(topic)
     for broker_id in (1, 2, 3):
-        directory = cluster._directory / f"broker-{broker_id}"
+        directory = cluster.directory / f"broker-{broker_id}"
         eventually(lambda directory=directory: not list(directory.glob(f"{topic}-?")))
     assert cluster.admin.create_topic(topic, replication_factor=2) is not None
 
@@ -138,7 +138,7 @@ def test_partitions_move_to_other_brokers_and_their_preferred_leaders_lead_them(
     cluster.admin.elect_leaders([partition])
     eventually(lambda: cluster.leader(topic) == 3)
     assert cluster.end_offset(topic) == 100
-    eventually(lambda: not list((cluster._directory / "broker-1").glob(f"{topic}-0")))
+    eventually(lambda: not list((cluster.directory / "broker-1").glob(f"{topic}-0")))
 
 
 def test_a_broker_that_stops_has_others_lead_first_and_comes_back(cluster: Cluster, topic: str) -> None:
@@ -254,7 +254,7 @@ def test_a_deletion_is_finished_by_the_next_controller_once_all_brokers_are_ther
     coordination = cluster.member(other)._coordination
     eventually(lambda: coordination.exists(paths.topic_path(topic)) is None)
     eventually(lambda: coordination.exists(paths.delete_topic_path(topic)) is None)
-    assert not list((cluster._directory / f"broker-{other}").glob(f"{topic}-?"))
+    assert not list((cluster.directory / f"broker-{other}").glob(f"{topic}-?"))
     assert cluster.admin.create_topic(topic) is not None
 
 

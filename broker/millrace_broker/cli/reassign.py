@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from millrace.clients import Admin, TopicPartition
-    from millrace_broker.cli.reassignment_plans import Plan
+    from millrace_broker.cli.reassignment_plans import Move
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Move partitions to other brokers."
@@ -55,9 +55,7 @@ def generate(
     ids = _broker_ids(brokers)
     with admin_client(bootstrap_server, client_config) as admin:
         present = _present(admin, names)
-        racks = {each.node_id: each.rack for each in admin.describe_cluster().brokers}
-        if unknown := sorted(set(ids) - racks.keys()):
-            raise UsageError(f"brokers {unknown} are unknown or not alive; alive are {sorted(racks)}")
+        racks = _check_alive(admin, ids)
         proposed = propose(present, [BrokerRack(each, racks[each] or None) for each in ids])
     typer.echo(f"present plan:\n{plan_json(present)}\nproposed plan:", err=True)
     typer.echo(plan_json(proposed))
@@ -77,22 +75,28 @@ def execute(
 
       millrace reassign execute plan.json --throttle 50000000
     """
-    from millrace_broker.cli.reassignment_plans import plan_json, read_plan
+    from millrace_broker.cli.reassignment_plans import moves, plan_json, read_plan
 
     plan = read_plan(_text(plan_file))
     with admin_client(bootstrap_server, client_config) as admin:
         present = _present(admin, {each.topic for each in plan})
         if unknown := sorted(plan.keys() - present.keys()):
             raise UsageError(f"there is no partition {', '.join(map(_name, unknown))}")
-        others = admin.list_partition_reassignments().keys() - plan.keys()
+        moving = admin.list_partition_reassignments()
+        others = moving.keys() - plan.keys()
         if others and not additional:
             raise ReassignmentInProgressError(
                 f"{', '.join(map(_name, sorted(others)))} are moving already: wait, cancel that, or add --additional"
             )
+        coming = moves(plan, present, moving)
+        _check_alive(admin, {each for move in coming.values() for each in move.receivers})
         typer.echo(f"present plan, to go back:\n{plan_json({each: present[each] for each in plan})}", err=True)
         if throttle is not None:
-            _limit(admin, plan, present, throttle)
-        _check(admin.alter_partition_reassignments(plan))
+            _limit(admin, coming, throttle)
+        answers = admin.alter_partition_reassignments(plan)
+        if throttle is not None and any(error is not None for error in answers.values()):
+            _unlimit(admin, {each.topic for each in plan}, admin.list_partition_reassignments())
+        _check(answers)
     typer.echo(f"{len(plan)} partitions are on their way: millrace reassign verify {plan_file}")
 
 
@@ -119,7 +123,7 @@ def verify(
         found = standing(plan, _present(admin, {each.topic for each in plan}, may_lack=True), moving)
         is_over = not any(each.state == "in progress" for each in found)
         if is_over and not keep_throttle:
-            _unlimit(admin, {each.topic for each in plan}, is_last=not moving)
+            _unlimit(admin, {each.topic for each in plan}, moving)
     rows = [(_name(each.partition), each.state, ",".join(map(str, each.replicas))) for each in found]
     if as_json:
         print_json([dict(zip(("partition", "state", "replicas"), row, strict=True)) for row in rows])
@@ -151,7 +155,7 @@ def cancel(
         if given_up:
             _check(admin.alter_partition_reassignments(dict.fromkeys(given_up)))
         if not keep_throttle:
-            _unlimit(admin, {each.topic for each in plan}, is_last=not moving.keys() - plan.keys())
+            _unlimit(admin, {each.topic for each in plan}, moving.keys() - plan.keys())
     typer.echo(f"gave up {len(given_up)} of {len(plan)} partitions; the others were not moving")
 
 
@@ -195,28 +199,37 @@ def _present(admin: Admin, topics: Iterable[str], *, may_lack: bool = False) -> 
     return found
 
 
-def _limit(admin: Admin, plan: Plan, present: Mapping[TopicPartition, tuple[int, ...]], rate: int) -> None:
-    """Limit what the plan's moves take; before they begin."""
+def _check_alive(admin: Admin, brokers: Iterable[int]) -> dict[int, str]:
+    """Raise ``UsageError`` unless all of ``brokers`` are alive; returns the racks of those that are."""
+    racks = {each.node_id: each.rack for each in admin.describe_cluster().brokers}
+    if unknown := sorted(set(brokers) - racks.keys()):
+        raise UsageError(f"brokers {unknown} are unknown or not alive; alive are {sorted(racks)}")
+    return racks
+
+
+def _limit(admin: Admin, moves: Mapping[TopicPartition, Move], rate: int) -> None:
+    """Limit what moves take; before they begin, and anew for those under way."""
     from millrace_broker.cli.reassignment_plans import throttled_replicas
 
-    brokers = {each for partition, wanted in plan.items() for each in (*wanted, *present[partition])}
+    brokers = {each for move in moves.values() for each in (*move.senders, *move.receivers)}
     for broker in sorted(brokers):
         admin.alter_configs(str(broker), dict.fromkeys(_RATES, rate), resource="broker")
-    for topic, options in throttled_replicas(plan, present).items():
+    for topic, options in throttled_replicas(moves).items():
         admin.alter_configs(topic, options)
 
 
-def _unlimit(admin: Admin, topics: Iterable[str], *, is_last: bool) -> None:
-    """Remove the limits of topics, and of brokers if nothing else moves."""
+def _unlimit(admin: Admin, topics: Iterable[str], moving: Iterable[TopicPartition]) -> None:
+    """Remove the limits of topics of which nothing is ``moving``, and those of brokers if nothing is at all."""
     from millrace.errors import UnknownTopicOrPartitionError
     from millrace_broker.cli.reassignment_plans import FOLLOWER_THROTTLED, LEADER_THROTTLED
 
-    for topic in sorted(topics):
+    busy = {each.topic for each in moving}
+    for topic in sorted(set(topics) - busy):
         try:
             admin.alter_configs(topic, delete=[LEADER_THROTTLED, FOLLOWER_THROTTLED])
         except UnknownTopicOrPartitionError:
             continue
-    if is_last:
+    if not busy:
         for broker in admin.describe_cluster().brokers:
             admin.alter_configs(str(broker.node_id), delete=_RATES, resource="broker")
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from millrace.clients.cluster_operations import Reassignment
 from millrace.clients.model import TopicPartition
 from millrace.errors import UsageError
 from millrace_broker.controller.assignment import BrokerRack, assign_replicas
@@ -28,11 +29,14 @@ def read_plan(text: str) -> Plan:
     try:
         entries = [(TopicPartition(str(e["topic"]), int(e["partition"])), e["replicas"]) for e in value["partitions"]]
         plan = {partition: tuple(int(each) for each in replicas) for partition, replicas in entries}
+        directories = {str(each) for entry in value["partitions"] for each in entry.get("log_dirs", ())}
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f'this is no plan ({error!r}): expected {{"version": 1, "partitions": '
             '[{"topic": ..., "partition": ..., "replicas": [...]}]}'
         ) from None
+    if directories - {"any"}:
+        raise UsageError(f'log_dirs {sorted(directories)}: a broker chooses the directory itself, say "any"')
     if not plan:
         raise UsageError("the plan has no partitions")
     if len(plan) < len(entries):
@@ -120,16 +124,38 @@ def standing(
     return found
 
 
-def throttled_replicas(plan: Plan, present: Mapping[TopicPartition, Sequence[int]]) -> dict[str, dict[str, str]]:
-    """Options of each topic that limit what its move sends (who has it) and fetches (who gets it)."""
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Who has a partition, and who gets it."""
+
+    senders: tuple[int, ...]
+    receivers: tuple[int, ...]
+
+
+def moves(
+    plan: Plan, present: Mapping[TopicPartition, Sequence[int]], moving: Mapping[TopicPartition, Reassignment]
+) -> dict[TopicPartition, Move]:
+    """What moves once ``plan`` is begun: its partitions, and those that are ``moving`` already."""
+    found = {}
+    for partition in sorted(plan.keys() | moving.keys()):
+        under_way = moving.get(partition)
+        has = tuple(present.get(partition, ()))
+        if under_way is not None:
+            has = tuple(each for each in under_way.replicas if each not in under_way.adding)
+        wanted = plan.get(partition) or (() if under_way is None else under_way.adding)
+        coming = tuple(each for each in wanted if each not in has)
+        if coming:
+            found[partition] = Move(has, coming)
+    return found
+
+
+def throttled_replicas(moves: Mapping[TopicPartition, Move]) -> dict[str, dict[str, str]]:
+    """Options of each topic that limit what its moves send and fetch."""
     senders: dict[str, list[str]] = defaultdict(list)
     receivers: dict[str, list[str]] = defaultdict(list)
-    for (topic, number), wanted in sorted(plan.items()):
-        has = present.get(TopicPartition(topic, number), ())
-        coming = [each for each in wanted if each not in has]
-        if coming:
-            senders[topic] += [f"{number}:{each}" for each in has]
-            receivers[topic] += [f"{number}:{each}" for each in coming]
+    for (topic, number), move in sorted(moves.items()):
+        senders[topic] += [f"{number}:{each}" for each in move.senders]
+        receivers[topic] += [f"{number}:{each}" for each in move.receivers]
     return {
         topic: {LEADER_THROTTLED: ",".join(senders[topic]), FOLLOWER_THROTTLED: ",".join(receivers[topic])}
         for topic in senders

@@ -17,6 +17,7 @@ from millrace.config.dynamic import RATES, check_dynamic, check_threads, with_dy
 from millrace.coordination import Coordination, Operation, paths
 from millrace.errors import InvalidConfigError, InvalidRequestError
 from millrace_broker.metadata.config_nodes import change_config, read_config
+from millrace_broker.metadata.registration import live_ids
 
 _logger = logging.getLogger(__name__)
 
@@ -66,17 +67,25 @@ class BrokerConfigs:
         if both:
             raise InvalidRequestError(f"{', '.join(both)} of broker {name} is both set and deleted")
         check_dynamic(removals)
+        path = _path(name)
+        if name != ALL_BROKERS and self._coordination.exists(path) is None:
+            self._check_alive(int(name))
 
         def change(present: Mapping[str, str]) -> dict[str, str]:
             after = {option: value for option, value in present.items() if option not in removals} | dict(values)
             self._check(name, values, after)
             return after
 
-        path = _path(name)
         if validate_only:
             change(read_config(self._coordination, path))
             return
         change_config(self._coordination, path, change, self._notices(path.removeprefix(f"{paths.CONFIGS}/")))
+
+    def _check_alive(self, broker_id: int) -> None:
+        """A broker that nobody ever configured has to be there: else it is a mistyped one."""
+        alive = live_ids(self._coordination)
+        if broker_id not in alive:
+            raise InvalidRequestError(f"there is no broker {broker_id}: alive are {', '.join(map(str, alive))}")
 
     def _check(self, name: str, values: Mapping[str, str], after: Mapping[str, str]) -> None:
         with_dynamic(self._file, values)  # also where another layer hides it
@@ -98,4 +107,4 @@ class BrokerConfigs:
 
 
 def _path(name: str) -> str:
-    return paths.config_path(f"brokers/{name or _DEFAULT_NODE}")
+    return paths.config_path(f"brokers/{int(name) if name else _DEFAULT_NODE}")

@@ -7,10 +7,12 @@ import json
 import pytest
 
 from millrace.clients import TopicPartition
+from millrace.clients.cluster_operations import Reassignment
 from millrace.errors import InvalidReplicationFactorError, UsageError
 from millrace_broker.cli.reassignment_plans import (
     FOLLOWER_THROTTLED,
     LEADER_THROTTLED,
+    moves,
     plan_json,
     propose,
     read_plan,
@@ -46,6 +48,7 @@ def test_a_plan_is_written_as_it_is_read() -> None:
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": ["x"]}]}', "no plan"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "each broker once"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "each broker once"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/d"]}]}', "log_dirs"),
         (
             '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]},'
             '{"topic": "t", "partition": 0, "replicas": [2]}]}',
@@ -83,5 +86,19 @@ def test_how_far_a_plan_is() -> None:
 
 
 def test_a_limit_is_on_those_who_have_a_partition_and_those_who_get_it() -> None:
-    options = throttled_replicas({ONE: (1, 2, 3), TWO: (1, 2)}, {ONE: (1, 4), TWO: (2, 1)})
+    options = throttled_replicas(moves({ONE: (1, 2, 3), TWO: (1, 2)}, {ONE: (1, 4), TWO: (2, 1)}, {}))
     assert options == {"t": {LEADER_THROTTLED: "0:1,0:4", FOLLOWER_THROTTLED: "0:2,0:3"}}
+
+
+def test_what_moves_already_keeps_its_limit_when_more_begins_to_move() -> None:
+    """Also what moves elsewhere than was planned: those who had it send it, not those who were about to get it."""
+    other = TopicPartition("u", 5)
+    moving = {
+        ONE: Reassignment(replicas=(3, 1), adding=(3,), removing=(1,)),
+        other: Reassignment(replicas=(7, 6), adding=(7,), removing=()),
+    }
+    options = throttled_replicas(moves({TWO: (2,)}, {ONE: (3, 1), TWO: (1,)}, moving))
+    assert options["t"] == {LEADER_THROTTLED: "0:1,1:1", FOLLOWER_THROTTLED: "0:3,1:2"}
+    assert options["u"] == {LEADER_THROTTLED: "5:6", FOLLOWER_THROTTLED: "5:7"}
+    changed = throttled_replicas(moves({ONE: (2,)}, {ONE: (3, 1)}, moving))
+    assert changed["t"] == {LEADER_THROTTLED: "0:1", FOLLOWER_THROTTLED: "0:2"}

@@ -20,6 +20,8 @@ MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 def session() -> Coordination:
     session = EmbeddedStore(now_ms=lambda: 0).connect()
     ensure_path(session, "/config/brokers")
+    for broker_id in (1, 2):
+        ensure_path(session, paths.broker_path(broker_id))
     return session
 
 
@@ -80,6 +82,18 @@ def test_a_number_of_threads_that_cannot_be_had_at_once_is_refused_by_the_broker
 def test_a_broker_is_named_by_its_id(session: Coordination) -> None:
     with pytest.raises(InvalidRequestError, match="broker 'one'"):
         configs_of(session).alter("one", {"log.retention.ms": "5"}, set())
+    with pytest.raises(InvalidRequestError, match="no broker 9: alive are 1, 2"):
+        configs_of(session).alter("9", {"log.retention.ms": "5"}, set())
+    assert session.children("/config/brokers") == []
+
+
+def test_a_broker_that_was_configured_is_configured_while_it_is_away(session: Coordination) -> None:
+    configs = configs_of(session)
+    configs.alter("2", {"log.retention.ms": "5"}, set())
+    session.delete(paths.broker_path(2))
+    configs.alter("2", {}, {"log.retention.ms"})
+    with pytest.raises(InvalidRequestError, match="both set and deleted"):
+        configs.alter("2", {"log.retention.ms": "5"}, {"log.retention.ms"})
 
 
 def test_what_others_wrote_and_means_nothing_here_is_passed_over(
