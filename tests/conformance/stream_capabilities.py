@@ -19,8 +19,8 @@ _HEAD = """\
 Scripts of records and what the real library (kafka-streams 3.9.1) puts out for them, record for record: keys, windows,
 values, timestamps, order. The test driver runs each in batches of 1, 3 and 1000 records, and compares the stores too;
 Spark runs each as a stream, cut into micro-batches at random, and as a batch (`tests/conformance/test_streams.py`,
-`tests/integration/test_streams_conformance.py`); in `make test` every second case on the one and the others on the other
-(the last row), in `make soak` each on both. This page is made of these suites by
+`tests/integration/test_streams_conformance.py`); in `make test` every second case on the one and the others on the
+other (the last row), in `make soak` each on both. This page is made of these suites by
 `python -m tests.conformance.stream_capabilities`; what is not all has its reason below.
 
 | cases of | test driver | Spark, stream | Spark, batch |
