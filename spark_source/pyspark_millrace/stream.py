@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from millrace.errors import MillraceError, UnknownTopicOrPartitionError
+from millrace.errors import MillraceError, UnknownTopicOrPartitionError, UsageError
 from pyspark_millrace.options.positions import PartitionKey
 from pyspark_millrace.options.source import IsolationLevel
 from pyspark_millrace.origin import Origin, with_origin
@@ -69,6 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._topics = topics
         self._layout = layout
         self._start = options.stream_start()
+        _check_ends(options, topics)
         self._cluster: Cluster | None = None
         self._initial: StreamOffsets | None = None
         self._newest: StreamOffsets | None = None
@@ -272,6 +273,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._options.by_reference:
             return references(partition, self._layout)
         return read_task(partition, self._layout, self._options)
+
+
+def _check_ends(options: SourceOptions, topics: TopicSet) -> None:
+    """Raise ``UsageError`` for the end of a partition that a topic has not; a topic of a pattern may come later."""
+    there = set(topics.partitions)
+    if absent := [str(key) for key in options.stream_ending if key.topic in topics.topic_ids and key not in there]:
+        raise UsageError(f"streamEndingOffsets names {', '.join(absent)}: no such partition; leave it out")
 
 
 def _warn_of(report: LossReport) -> None:

@@ -224,6 +224,29 @@ def test_the_end_of_an_available_now_query_stays_where_it_was(new_model):
     reader.stop()
 
 
+def test_a_stream_ends_where_it_was_told_to(new_model):
+    model = new_model(2)
+    for partition in model.rows:
+        model.append(partition, 10)
+    ends = json.dumps({model.name: {"0": 7}})
+    reader = stream(model, {"startingOffsets": "earliest", "streamEndingOffsets": ends})
+    reader.prepareForTriggerAvailableNow()
+    [rows] = batches(reader, checkpointed(reader.initialOffset()))
+    assert sorted(rows) == model.expected({0: (0, 7), 1: (0, 10)})
+    reader.stop()
+    running = stream(model, {"startingOffsets": "earliest", "streamEndingOffsets": json.dumps({model.name: {"0": 12}})})
+    start = checkpointed(running.latestOffset(running.initialOffset(), ReadAllAvailable()))
+    model.append(0, 10)
+    assert checkpointed(running.latestOffset(start, ReadAllAvailable()))[model.name] == {"0": 12, "1": 10}
+    running.stop()
+    for wrong in ({model.name: {"2": 5}}, {"ordres": {"0": 5}}):
+        with pytest.raises(UsageError, match=r"streamEndingOffsets.* names (ordres|model-.*-2)"):
+            stream(model, {"streamEndingOffsets": json.dumps(wrong)})
+    found, schema = source(model, streamEndingOffsets=ends)
+    with pytest.raises(UsageError, match="give endingOffsets"):
+        found.reader(schema)
+
+
 def test_partitions_added_while_a_stream_runs_are_read_from_their_start(new_model, admin):
     model = new_model(1)
     reader = stream(model, {"startingOffsets": "latest"})

@@ -1,7 +1,8 @@
 """The options of ``format("millrace")``: names and meanings of Spark's Kafka connector, and a few of our own.
 
-Every option is checked when the DataFrame is made, before anything starts: an unknown name, a value of a wrong form
-and a combination that makes no sense raise ``UsageError`` with the option, the value and what would be accepted.
+Every option is checked when the DataFrame is made: an unknown name, a value of a wrong form and a combination that
+makes no sense raise ``UsageError`` with the option, the value and what would be accepted. What depends on whether a
+batch or a stream is read, and on the topics as they are, is checked when that is planned.
 An option of the Kafka connector that is not supported is refused with the reason, never ignored. Names are not
 case-sensitive, as everywhere in Spark. The table of all options is in ``docs/spark.md``.
 """
@@ -12,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from millrace.errors import UsageError
@@ -20,6 +22,7 @@ from pyspark_millrace.options.given import GivenOptions
 from pyspark_millrace.options.limits import TriggerLimits, parse_trigger_limits
 from pyspark_millrace.options.positions import (
     AtTimestamp,
+    AtTimestamps,
     Edge,
     ExactOffsets,
     PartitionKey,
@@ -149,8 +152,10 @@ class SourceOptions:
     def batch_range(self) -> tuple[Position, Position]:
         """Start and end of a batch read: by default everything that is retained.
 
-        Raises ``UsageError`` for a start at the latest or an end at the earliest offset.
+        Raises ``UsageError`` for a start at the latest or an end at the earliest offset, and for a stream's end.
         """
+        if self.stream_ending:
+            raise UsageError("streamEndingOffsets is for streams: give endingOffsets, or read with spark.readStream")
         start = _position(self.starting, "starting", edges=(Edge.EARLIEST,), default=Edge.EARLIEST)
         end = _position(self.ending, "ending", edges=(Edge.LATEST,), default=Edge.LATEST)
         return start, end
@@ -171,7 +176,7 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
     Raises ``UsageError`` for the first option that is unknown, unsupported, missing or wrong.
     """
     given = GivenOptions(values)
-    given.refuse_unknown(_OPTIONS, _NOT_SUPPORTED, _DECIDED_BY_THE_SOURCE)
+    given.refuse_unknown(OPTIONS, _NOT_SUPPORTED, _DECIDED_BY_THE_SOURCE)
     options = SourceOptions(
         bootstrap_servers=given.bootstrap_servers(),
         client_config=given.client_settings("bootstrap.servers", "isolation.level", "group.id"),
@@ -211,7 +216,7 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
 _STARTING: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDING: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 
-_OPTIONS: Final = (
+OPTIONS: Final = (
     "bootstrap.servers", "kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign",
     *_STARTING, *_ENDING, "startingOffsetsByTimestampStrategy", "failOnDataLoss", "maxOffsetsPerTrigger",
     "maxBytesPerSecond", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
@@ -263,19 +268,21 @@ def _isolation_level(given: GivenOptions) -> IsolationLevel:
 
 def _group_id(given: GivenOptions) -> str | None:
     """The group that a stream commits its progress to; none without the option."""
-    groups = {text.strip() for text in given.present("group.id", "kafka.group.id").values()}
-    if len(groups) > 1:
+    groups = given.present("group.id", "kafka.group.id")
+    for name, text in groups.items():
+        if not text.strip():
+            raise UsageError(f"{name}={text!r}: expected the name of a group")
+    names = {text.strip() for text in groups.values()}
+    if len(names) > 1:
         raise UsageError("group.id and kafka.group.id differ: give one")
-    if groups == {""}:
-        raise UsageError("group.id='': expected the name of a group")
-    return groups.pop() if groups else None
+    return names.pop() if names else None
 
 
 def _group_id_prefix(given: GivenOptions) -> str | None:
     """What the query's id is put after to name the group; without meaning beside ``group.id``, as in Kafka's."""
     prefix = given.text("groupIdPrefix")
     if prefix is not None and not prefix.strip():
-        raise UsageError("groupIdPrefix='': expected the beginning of a group's name")
+        raise UsageError(f"groupIdPrefix={prefix!r}: expected the beginning of a group's name")
     return prefix and prefix.strip()
 
 
@@ -336,10 +343,36 @@ def _check_together(options: SourceOptions, given: GivenOptions) -> None:
         raise UsageError("columns and includeMetadata=true contradict each other: name the metadata columns in columns")
     if options.columns and given.text("includeHeaders") is not None:
         raise UsageError("columns and includeHeaders contradict each other: name headers in columns")
+    for name in _BY_PARTITION:
+        _check_read(given, name, options.subscription)
     if (options.transform is None) != (options.transform_schema is None):
         raise UsageError("transform and transformSchema go together: a pickled function and the DDL of what it yields")
     if options.by_reference and options.transform is not None:
         raise UsageError("byReference=true and transform contradict each other: who reads the reference transforms")
+
+
+_BY_PARTITION: Final = (
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "streamEndingOffsets",
+)
+
+
+def _check_read(given: GivenOptions, name: str, subscription: Subscription) -> None:
+    """Refuse a position of a partition that is not read: it would be passed over."""
+    text = given.text(name)
+    if text is None:
+        return
+    parse = parse_timestamps if name.endswith("ByTimestamp") else partial(parse_offsets, edges=tuple(Edge))
+    position = parse(name, text)
+    named = position.by_partition if isinstance(position, (ExactOffsets, AtTimestamps)) else ()
+    if elsewhere := [str(key) for key in named if not subscription.covers(key)]:
+        raise UsageError(
+            f"{name}={text!r} names {', '.join(elsewhere)}, which {subscription} does not read: leave it out, or "
+            "correct the name"
+        )
 
 
 def _position(texts: Mapping[str, str], side: str, *, edges: tuple[Edge, ...], default: Edge) -> Position:

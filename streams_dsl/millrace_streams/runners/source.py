@@ -10,6 +10,7 @@ partition.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -194,7 +195,7 @@ class Job:
 
     def _options(self, reader: SourceReader, defaults: Mapping[str, str]) -> dict[str, str]:
         """What ``format("millrace")`` is told of a source."""
-        chosen = {**defaults, **self.inputs.options}
+        chosen = _of_topic({**defaults, **self.inputs.options}, reader.source.topic)
         options = {
             "kafka.bootstrap.servers": self.inputs.bootstrap_servers,
             "subscribe": reader.source.topic,
@@ -223,6 +224,15 @@ class Job:
 def _load(reader: Any, options: Mapping[str, str]) -> DataFrame:
     frame: DataFrame = reader.format("millrace").options(**options).load()
     return frame
+
+
+def _of_topic(options: Mapping[str, Any], topic: str) -> dict[str, Any]:
+    """Options of one topic's source: of those that are mappings by topic, as positions may be, its own part in JSON."""
+    return {
+        name: json.dumps({topic: value[topic]}) if isinstance(value, Mapping) else value
+        for name, value in options.items()
+        if not isinstance(value, Mapping) or topic in value
+    }
 
 
 def _of_whole_topic(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ What topics no longer retain is in no rebuilt state, as it is in no new applicat
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -78,8 +77,8 @@ def _say_where_schemas_lie(checkpoint: Path, place: Path) -> None:
         file.write_text(_SCHEMAS.sub(lambda found: f"file:{place}{found[1]}", text), encoding="utf-8")
 
 
-def _ends(topology: Topology, old: Checkpoint, bootstrap_servers: str) -> str:
-    """Where each partition of the topology's topics must be read to, in JSON: nowhere, where the old query was not."""
+def _ends(topology: Topology, old: Checkpoint, bootstrap_servers: str) -> dict[str, dict[str, int]]:
+    """Where each partition of the topology's topics must be read to: nowhere, where the old query was not."""
     came_to = offsets_of(old)
     ends: dict[str, dict[str, int]] = {}
     with Admin({"bootstrap.servers": bootstrap_servers}) as admin:
@@ -89,4 +88,4 @@ def _ends(topology: Topology, old: Checkpoint, bootstrap_servers: str) -> str:
                 ends[source.topic] = {
                     str(each): came_to.get(TopicPartition(source.topic, each), 0) for each in partitions
                 }
-    return json.dumps(ends)
+    return ends

@@ -3,9 +3,11 @@
 import pytest
 
 from millrace.errors import UsageError
+from pyspark_millrace.decoding.options import DECODE_OPTIONS
 from pyspark_millrace.options.limits import TriggerLimits
 from pyspark_millrace.options.positions import AtTimestamp, AtTimestamps, Edge, ExactOffsets, PartitionKey
 from pyspark_millrace.options.source import (
+    OPTIONS,
     AssignedPartitions,
     DirectReads,
     IsolationLevel,
@@ -19,8 +21,12 @@ BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 
 
 def refusal(**options):
+    return refusal_of(**{**BASE, **options})
+
+
+def refusal_of(**options):
     with pytest.raises(UsageError) as caught:
-        parse_options({**BASE, **options})
+        parse_options({"kafka.bootstrap.servers": "localhost:9092"} | options)
     return caught.value.message
 
 
@@ -89,44 +95,71 @@ def test_a_timestamp_wins_over_timestamps_and_these_over_offsets():
     assert parse_options({**BASE, **by_time, "startingTimestamp": "8"}).batch_range()[0] == AtTimestamp(8)
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "expected"),
-    [
-        ("failOnDataLoss", "yes", "true or false"),
-        ("maxOffsetsPerTrigger", "0", "a whole number from 1"),
-        ("maxOffsetsPerTrigger", "1e6", "a whole number from 1"),
-        ("maxBytesPerTrigger", "64m", "a whole number from 1"),
-        ("minOffsetsPerTrigger", "-1", "a whole number from 1"),
-        ("minBytesPerTrigger", "0", "a whole number from 1"),
-        ("maxTriggerDelay", "soon", "a duration as Spark writes it"),
-        ("maxTriggerDelay", "5 weeks", "a duration as Spark writes it"),
-        ("maxBytesPerSecond", "10MB", "a whole number from 1"),
-        ("kafkaConsumer.pollTimeoutMs", "0", "a whole number from 1 to 2147483647"),
-        ("fetchOffset.numRetries", "-1", "a whole number from 0"),
-        ("fetchOffset.retryIntervalMs", "1s", "a whole number from 0"),
-        ("minPartitions", "-4", "a whole number from 1"),
-        ("splitBytes", "8m", "a whole number from 1"),
-        ("directReads", "sometimes", "auto, always, never"),
-        ("startingOffsets", "newest", "earliest, latest"),
-        ("startingOffsets", '{"orders": [1]}', "JSON such as"),
-        ("startingOffsets", '{"orders": {"0": "5"}}', "JSON such as"),
-        ("startingOffsets", '{"orders": {"0": -3}}', "JSON such as"),
-        ("startingOffsets", "{", "JSON such as"),
-        ("startingTimestamp", "yesterday", "ms since 1970"),
-        ("startingOffsetsByTimestamp", '{"orders": {"0": -1}}', "ms since 1970"),
-        ("endingOffsets", "soon", "latest"),
-        ("columns", "a,,b", "separated by commas"),
-        ("columns", "a,a", "each once"),
-        ("kafka.bootstrap.servers", "localhost", "host:port"),
-        ("kafka.bootstrap.servers", "localhost:port", "host:port"),
-        ("subscribe", "a,,b", "separated by commas"),
-    ],
-)
+WRONG = [
+    ("failOnDataLoss", "yes", "true or false"),
+    *((flag, "1", "true or false") for flag in ("includeHeaders", "includeMetadata", "pushFilters", "byReference")),
+    ("maxOffsetsPerTrigger", "0", "a whole number from 1"),
+    ("maxOffsetsPerTrigger", "1e6", "a whole number from 1"),
+    ("maxBytesPerTrigger", "64m", "a whole number from 1"),
+    ("minOffsetsPerTrigger", "-1", "a whole number from 1"),
+    ("minBytesPerTrigger", "0", "a whole number from 1"),
+    ("maxTriggerDelay", "soon", "a duration as Spark writes it"),
+    ("maxTriggerDelay", "5 weeks", "a duration as Spark writes it"),
+    ("maxBytesPerSecond", "10MB", "a whole number from 1"),
+    ("kafkaConsumer.pollTimeoutMs", "0", "a whole number from 1 to 2147483647"),
+    ("fetchOffset.numRetries", "-1", "a whole number from 0"),
+    ("fetchOffset.retryIntervalMs", "1s", "a whole number from 0"),
+    ("minPartitions", "-4", "a whole number from 1"),
+    ("splitBytes", "8m", "a whole number from 1"),
+    ("directReads", "sometimes", "auto, always, never"),
+    ("startingOffsets", "newest", "earliest, latest"),
+    ("startingOffsets", '{"orders": [1]}', "JSON such as"),
+    ("startingOffsets", '{"orders": {"0": "5"}}', "JSON such as"),
+    ("startingOffsets", '{"orders": {"0": -3}}', "JSON such as"),
+    ("startingOffsets", "{", "JSON such as"),
+    ("startingTimestamp", "yesterday", "ms since 1970"),
+    ("startingOffsetsByTimestamp", '{"orders": {"0": -1}}', "ms since 1970"),
+    ("endingOffsets", "soon", "latest"),
+    ("columns", "a,,b", "separated by commas"),
+    ("columns", "a,a", "each once"),
+    ("kafka.bootstrap.servers", "localhost", "host:port"),
+    ("kafka.bootstrap.servers", "localhost:port", "host:port"),
+    ("subscribe", "a,,b", "separated by commas"),
+    ("bootstrap.servers", "localhost", "host:port"),
+    ("subscribePattern", "a(", "a regular expression"),
+    ("assign", '{"orders": 0}', "JSON such as"),
+    ("maxRecordsPerPartition", "0", "a whole number from 1"),
+    ("maxRecordsPerBatch", "many", "a whole number from 1"),
+    ("startingOffsetsByTimestampStrategy", "earliest", "error, latest"),
+    ("endingTimestamp", "tomorrow", "ms since 1970"),
+    ("endingOffsetsByTimestamp", '{"orders": {"x": 1}}', "ms since 1970"),
+    ("streamEndingOffsets", "latest", "JSON such as"),
+    ("streamEndingOffsets", '{"orders": {"0": -3}}', "JSON such as"),
+    ("isolation.level", "dirty", "read_uncommitted"),
+    ("kafka.isolation.level", "dirty", "read_uncommitted"),
+    ("group.id", " ", "the name of a group"),
+    ("kafka.group.id", " ", "the name of a group"),
+    ("groupIdPrefix", " ", "the beginning of a group's name"),
+    ("filter", "a >", "filter"),
+    ("decode", "xml", "avro, json, protobuf"),
+    ("decode.key", "xml", "avro, json, protobuf"),
+    *((name, "x", "which is not given") for name in sorted({*DECODE_OPTIONS} - {"decode", "decode.key"})),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "expected"), WRONG)
 def test_a_wrong_value_is_refused_by_name_value_and_form(option, value, expected):
-    message = refusal(**{option: value})
-    assert option in message
-    assert value in message
-    assert expected in message
+    rivals = {"bootstrap.servers": "kafka.bootstrap.servers", "subscribePattern": "subscribe", "assign": "subscribe"}
+    options = {name: text for name, text in BASE.items() if name != rivals.get(option)}
+    with pytest.raises(UsageError) as caught:
+        parse_options({**options, option: value})
+    assert option in caught.value.message
+    assert value in caught.value.message
+    assert expected in caught.value.message
+
+
+def test_every_option_has_a_wrong_value_here():
+    assert {option for option, _, _ in WRONG} | {"transform", "transformSchema"} == set(OPTIONS)
 
 
 def test_one_way_to_say_what_to_read():
@@ -166,10 +199,34 @@ def test_what_makes_no_sense_in_this_kind_of_query():
         parse_options({**BASE, "startingOffsets": '{"orders": {"0": -1}}'}).batch_range()
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        "startingOffsets",
+        "endingOffsets",
+        "startingOffsetsByTimestamp",
+        "endingOffsetsByTimestamp",
+        "streamEndingOffsets",
+    ],
+)
+def test_positions_are_of_partitions_that_are_read(option):
+    at = '{"orders": {"0": 5}, "ordres": {"1": 7}}'
+    assert f"{option}={at!r} names ordres-1, which subscribe=orders does not read" in refusal(**{option: at})
+    assert "names orders-1" in refusal_of(assign='{"orders": [0]}', **{option: '{"orders": {"0": 5, "1": 5}}'})
+
+
+def test_the_end_of_a_stream_is_no_batch_s():
+    good = parse_options({**BASE, "streamEndingOffsets": '{"orders": {"0": 5}}'})
+    assert good.stream_start() is Edge.LATEST
+    with pytest.raises(UsageError, match=r"streamEndingOffsets is for streams: give endingOffsets"):
+        good.batch_range()
+
+
 def test_contradictions():
     assert "contradict" in refusal(columns="a", includeMetadata="true")
     assert "contradict" in refusal(columns="a", includeHeaders="true")
     assert "go together" in refusal(transform="x")
+    assert "go together" in refusal(transformSchema="a int")
     assert "contradict" in refusal(transform="x", transformSchema="a int", byReference="true")
 
 
