@@ -15,10 +15,19 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from millrace.clients import Producer
 from millrace.errors import BrokerUnavailableError, OffsetsLostError, UsageError
+from millrace_broker.embedded import EmbeddedBroker
 
 from .reader_model import batches, checkpointed, rows_of, source, stream
 
 PARTITIONS = 3
+TIERED = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "4000",
+    "index.interval.bytes": "500",
+    "local.retention.bytes": "1",
+    "flush.messages": "1",
+}
+"""Of topics whose sealed segments are soon in the store only."""
 
 many = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -33,6 +42,20 @@ reading = st.fixed_dictionaries(
         "columns": st.permutations(["offset", "value", "partition"]).map(",".join),
     },
 )
+
+
+@pytest.fixture(scope="module")
+def module_broker(tmp_path_factory):
+    """A broker that has tiered topics too, with a directory as their store."""
+    options = {
+        "remote.log.storage.system.enable": "true",
+        "remote.log.storage.uri": tmp_path_factory.mktemp("remote").as_uri(),
+        "remote.log.manager.task.interval.ms": "100",
+        "log.retention.check.interval.ms": "100",
+        "log.segment.delete.delay.ms": "0",
+    }
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), options=options) as running:
+        yield running
 
 
 @many
@@ -51,10 +74,25 @@ def test_any_range_by_any_splits_and_path_gives_the_rows_of_the_range(filled, da
     assert rows_of(reader, reader.partitions()) == filled.expected(ranges)
 
 
+limiting = st.fixed_dictionaries(
+    {},
+    optional={
+        "maxOffsetsPerTrigger": st.integers(30, 200).map(str),
+        "minOffsetsPerTrigger": st.integers(1, 30).map(str),
+        "maxBytesPerTrigger": st.sampled_from(["3000", "9000", "40000"]),
+        "minBytesPerTrigger": st.sampled_from(["1", "700", "3000"]),
+        "maxTriggerDelay": st.sampled_from(["0ms", "15m"]),
+    },
+)
+
+
 @many
-@given(data=st.data(), options=reading)
-def test_a_stream_of_any_limits_restarts_and_appends_gives_every_row_once(new_model, data, options):
-    model = new_model(data.draw(st.integers(1, PARTITIONS), "partitions"))
+@given(data=st.data(), options=reading, limits=limiting, tiered=st.booleans())
+def test_a_stream_of_any_limits_restarts_and_appends_gives_every_row_once(new_model, data, options, limits, tiered):
+    model = new_model(data.draw(st.integers(1, PARTITIONS), "partitions"), **(TIERED if tiered else {}))
+    if tiered and options["directReads"] == "always":
+        options["directReads"] = "auto"  # a file may go to the store between planning and reading
+    options |= limits
     options["startingOffsets"] = data.draw(st.sampled_from(["earliest", "latest"]))
     options["byReference"] = data.draw(st.sampled_from(["false", "true"]))
     for partition in model.rows:
@@ -68,8 +106,9 @@ def test_a_stream_of_any_limits_restarts_and_appends_gives_every_row_once(new_mo
     found = []
     for _ in range(data.draw(st.integers(1, 6), "batches")):
         grow(model, data)
-        limit = data.draw(st.one_of(st.none(), st.integers(1, 200)), "limit")
-        end = checkpointed(reader.latestOffset(offset, ReadAllAvailable() if limit is None else ReadMaxRows(limit)))
+        limited = data.draw(st.booleans(), "limited")
+        limit = reader.getDefaultReadLimit() if limited else ReadAllAvailable()
+        end = checkpointed(reader.latestOffset(offset, limit))
         is_logged = end != offset
         if data.draw(st.booleans(), "the driver dies after it logged the batch"):
             # What was planned is planned again by another process, which knows the logged offsets alone; and by then
@@ -85,7 +124,7 @@ def test_a_stream_of_any_limits_restarts_and_appends_gives_every_row_once(new_mo
                 if "@initial" in offset:
                     began = {int(partition): start for partition, start in offset[model.name].items()}
         rows = rows_of(reader, reader.partitions(offset, end)) if end != offset else []
-        assert limit is None or len(rows) <= limit
+        assert not limited or len(rows) <= int(limits.get("maxOffsetsPerTrigger", len(rows)))
         found += rows
         offset = end
     rest = checkpointed(reader.latestOffset(offset, ReadAllAvailable()))
@@ -101,6 +140,21 @@ def test_a_stream_of_any_limits_restarts_and_appends_gives_every_row_once(new_mo
 def grow(model, data):
     for partition in model.rows:
         model.append(partition, data.draw(st.integers(0, 40), f"more rows of {partition}"))
+
+
+@pytest.mark.parametrize("limit", [{"maxOffsetsPerTrigger": "70"}, {"maxBytesPerTrigger": "5000"}])
+def test_a_stream_of_limited_batches_reads_what_only_the_store_has(new_model, admin, limit):
+    model = new_model(1, **TIERED)
+    for _ in range(8):
+        model.append(0, 50)
+    deadline = time.monotonic() + 60
+    while not admin.locate_range(model.name, 0, 0).extents[0].uri:
+        assert time.monotonic() < deadline, "no segment went to the store"
+    reader = stream(model, {"startingOffsets": "earliest", **limit})
+    found = batches(reader, checkpointed(reader.initialOffset()))
+    reader.stop()
+    assert len(found) > 3
+    assert [row for rows in found for row in rows] == model.expected({0: (0, 400)})
 
 
 def test_references_are_one_task_and_carry_no_options(new_model):
