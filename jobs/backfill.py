@@ -7,7 +7,9 @@ one commit. For a changed topology, a lost table, or to check a stream's result.
   python jobs/backfill.py --topology jobs/hourly_departures.py --table /data/hourly_departures_again
   python jobs/backfill.py --topology my.module:my_topology --table totals=/data/totals --table hours=/data/hours
 
-Exit codes: 0 done, 1 failed (the reason is on standard error), 2 wrong arguments.
+SIGTERM and Ctrl-C break it off within seconds: a table that is not replaced by then stays as it was.
+
+Exit codes: 0 done, 1 failed (the reason is on standard error), 2 wrong arguments, 3 stopped before it was done.
 """
 
 from __future__ import annotations

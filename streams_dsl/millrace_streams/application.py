@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from millrace.errors import UsageError
 from millrace_streams.graph import TopicSinkNode, Topology
-from pyspark_millrace.job import JobParser, follow, pairs, run_job, say
+from pyspark_millrace.job import EXIT_CUT_OFF, JobParser, follow, pairs, run_job, say, start_spark, watched
 
 if TYPE_CHECKING:
     from millrace_streams.runners.stream import BatchReport
@@ -83,7 +83,7 @@ def batch_main(arguments: Sequence[str], *, script: str, description: str | None
     add("--from", dest="start", metavar="TIME", help="only records from this time on (ISO 8601, UTC)")
     add("--to", dest="end", metavar="TIME", help="only records before this time (ISO 8601, UTC)")
     parsed = parser.parse(arguments)
-    return run_job(lambda arguments, stopping: _batch(arguments), parsed)
+    return run_job(_batch, parsed, exit_cut_off=EXIT_CUT_OFF)
 
 
 def _parser(script: str, description: str | None, *, topology: bool) -> JobParser:
@@ -107,7 +107,6 @@ def _parser(script: str, description: str | None, *, topology: bool) -> JobParse
 
 def _stream(factory: TopologyFactory, parsed: argparse.Namespace, stopping: Event) -> None:
     from millrace_streams.runners.stream import run_stream
-    from pyspark_millrace import session
 
     topology = factory()
     tables = _tables(parsed.table, topology)
@@ -116,8 +115,8 @@ def _stream(factory: TopologyFactory, parsed: argparse.Namespace, stopping: Even
         options["maxOffsetsPerTrigger"] = str(parsed.max_offsets_per_trigger)
     checkpoint = _checkpoint(parsed.checkpoint, tables)
     places = _places(tables, topology)
-    spark = session(f"stream {places}", profile=parsed.profile, checkpoint_root=os.path.dirname(checkpoint) or ".")
-    spark.sparkContext.setLogLevel("ERROR")
+    root = os.path.dirname(checkpoint) or "."
+    spark = start_spark(f"stream {places}", stopping, profile=parsed.profile, checkpoint_root=root)
     say(f"{_topics(topology)} at {parsed.bootstrap_servers} -> {places} (checkpoint {checkpoint})")
     total = _Total()
     query = run_stream(
@@ -137,9 +136,8 @@ def _stream(factory: TopologyFactory, parsed: argparse.Namespace, stopping: Even
     total.finish()
 
 
-def _batch(parsed: argparse.Namespace) -> None:
+def _batch(parsed: argparse.Namespace, stopping: Event) -> None:
     from millrace_streams.runners.batch import run_batch
-    from pyspark_millrace import session
 
     topology = load_topology(parsed.topology)
     tables = _tables(parsed.table, topology)
@@ -148,19 +146,19 @@ def _batch(parsed: argparse.Namespace) -> None:
         if text is not None:
             options[option] = str(milliseconds_of(text))
     places = _places(tables, topology)
-    spark = session(f"backfill {places}")
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = start_spark(f"backfill {places}", stopping)
     say(f"{_topics(topology)} at {parsed.bootstrap_servers} -> {places} (whole tables are replaced)")
     started = time.monotonic()
-    result = run_batch(
-        topology,
-        spark,
-        tables=tables,
-        bootstrap_servers=parsed.bootstrap_servers,
-        options=options,
-        dead_letters=parsed.dead_letters,
-        on_plan=say if parsed.explain else None,
-    )
+    with watched(spark, stopping):
+        result = run_batch(
+            topology,
+            spark,
+            tables=tables,
+            bootstrap_servers=parsed.bootstrap_servers,
+            options=options,
+            dead_letters=parsed.dead_letters,
+            on_plan=say if parsed.explain else None,
+        )
     _say_total(result.records, result.dropped, time.monotonic() - started)
     for name, rows in result.rows.items():
         say(f"{name}: {rows:,} rows -> {tables.get(name, 'the topic')}")

@@ -1,7 +1,8 @@
 """The frame of all jobs, which are the scripts of ``jobs/``.
 
 * ``command_line``  options, given there or in a file
-* ``running``       session, progress, signals, exit codes
+* ``running``       session, progress, exit codes
+* ``signals``       SIGTERM and Ctrl-C, to Python or to spark-submit's JVM
 """
 
 from pyspark_millrace.job.command_line import (
@@ -12,10 +13,21 @@ from pyspark_millrace.job.command_line import (
     source_options,
     trigger,
 )
-from pyspark_millrace.job.running import QueryJob, Report, follow, run_job, run_query, say
+from pyspark_millrace.job.running import (
+    EXIT_CUT_OFF,
+    QueryJob,
+    Report,
+    follow,
+    run_job,
+    run_query,
+    say,
+    start_spark,
+    watched,
+)
 
 __all__ = [
     "BOOTSTRAP_VARIABLE",
+    "EXIT_CUT_OFF",
     "JobParser",
     "QueryJob",
     "Report",
@@ -26,5 +38,7 @@ __all__ = [
     "run_query",
     "say",
     "source_options",
+    "start_spark",
     "trigger",
+    "watched",
 ]

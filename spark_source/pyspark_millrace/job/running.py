@@ -1,28 +1,32 @@
 """A job from its start to its exit code: session, progress, signals, what went wrong.
 
-Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
+Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments; of a job that has nothing
+to go on from, 3 stopped before its end.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Event
-from types import FrameType
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
 from millrace.errors import MillraceError
+from pyspark_millrace.job.signals import stop_on_signals, stop_on_signals_of_jvm
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+EXIT_CUT_OFF: Final = 3
 _POLL_SECONDS: Final = 0.2
+_PROGRESS_SECONDS: Final = 5.0
 _SIGNAL_SECONDS: Final = 0.5
 """A signal that both processes get, the JVM and ours, may arrive so much later here."""
 
@@ -79,12 +83,8 @@ def run_query(
 
     Raises what the query failed with.
     """
-    from pyspark_millrace import session
-
     root = os.path.dirname(job.checkpoint) or "."
-    spark = session(job.name, profile=arguments.profile, delta=job.delta, checkpoint_root=root)
-    spark.sparkContext.setLogLevel("ERROR")
-    _leave_failures_to_us(spark)
+    spark = start_spark(job.name, stopping, profile=arguments.profile, delta=job.delta, checkpoint_root=root)
     say(f"{job.source} at {arguments.bootstrap_servers} -> {job.target} (checkpoint {job.checkpoint})")
     started, report = time.monotonic(), Report()
     query = start(spark, report)
@@ -92,6 +92,26 @@ def run_query(
     seconds = time.monotonic() - started
     say(f"{report.rows:,} {job.counted} in {seconds:.1f} s ({report.rows / seconds:,.0f} /s) -> {job.target}")
     spark.stop()
+
+
+def start_spark(
+    name: str,
+    stopping: Event,
+    *,
+    profile: str = "default",
+    delta: bool = True,
+    checkpoint_root: str | None = None,
+) -> SparkSession:
+    """The session of a job (see ``pyspark_millrace.session``): quiet, and with signals left to the job."""
+    from pyspark_millrace import session
+
+    spark = session(name, profile=profile, delta=delta, checkpoint_root=checkpoint_root)
+    spark.sparkContext.setLogLevel("ERROR")
+    _leave_failures_to_us(spark)
+    # Spark's context has just taken Ctrl-C for itself: it would break off whatever runs, here and there.
+    stop_on_signals(stopping)
+    stop_on_signals_of_jvm(spark.sparkContext, stopping)
+    return spark
 
 
 def _leave_failures_to_us(spark: SparkSession) -> None:
@@ -116,15 +136,64 @@ def follow(
     each_time(query)
 
 
-def run_job(run: Callable[[argparse.Namespace, Event], None], arguments: argparse.Namespace) -> int:
-    """Run a job and return its exit code; the event is set by SIGTERM and Ctrl-C."""
+@contextmanager
+def watched(spark: SparkSession, stopping: Event) -> Iterator[None]:
+    """Tell every few seconds how far Spark's work in here is, and break it off when the job is to stop.
+
+    What was broken off raises, whatever Spark makes of it. It may also come to its end: too late to be stopped.
+    """
+    over = Event()
+    watcher = Thread(target=_watch, args=(spark.sparkContext, stopping, over), name="watcher of the job")
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _watch(context: SparkContext, stopping: Event, over: Event) -> None:
+    from py4j.protocol import Py4JError
+
+    try:
+        _tell_progress(context, stopping, over)
+        if not over.is_set():
+            say("stopping: what is not committed yet is left out")
+        while not over.wait(_POLL_SECONDS):
+            context.cancelAllJobs()  # again and again, for Spark may be between two of its jobs
+    except Py4JError:
+        return  # the JVM has gone, of which whoever waits for it hears
+
+
+def _tell_progress(context: SparkContext, stopping: Event, over: Event) -> None:
+    told = time.monotonic()
+    while not stopping.is_set() and not over.wait(_POLL_SECONDS):
+        if time.monotonic() - told >= _PROGRESS_SECONDS and (progress := _progress(context)):
+            say(progress)
+            told = time.monotonic()
+
+
+def _progress(context: SparkContext) -> str | None:
+    """How much of Spark's running jobs is done; None between two of them."""
+    tracker = context.statusTracker()
+    jobs = [job for number in tracker.getActiveJobsIds() if (job := tracker.getJobInfo(number)) is not None]
+    stages = [stage for job in jobs for number in job.stageIds if (stage := tracker.getStageInfo(number)) is not None]
+    if not stages:
+        return None
+    done, all_ = sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
+    return f"Spark's job {jobs[0].jobId}: {done} of {all_} tasks are done"
+
+
+def run_job(
+    run: Callable[[argparse.Namespace, Event], None], arguments: argparse.Namespace, *, exit_cut_off: int = 0
+) -> int:
+    """Run a job and return its exit code; the event is set by SIGTERM and Ctrl-C.
+
+    ``exit_cut_off`` is the code of a run that then broke off. For a query that goes on at its next start that is 0,
+    as if it had ended well.
+    """
     stopping = Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopping.set()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    stop_on_signals(stopping)
     try:
         run(arguments, stopping)
     except MillraceError as error:
@@ -133,7 +202,7 @@ def run_job(run: Callable[[argparse.Namespace, Event], None], arguments: argpars
     except Exception as error:  # noqa: BLE001  whatever Spark raises is told in a sentence, and the exit code says it
         if stopping.wait(_SIGNAL_SECONDS):
             # The signal stopped Spark as well, perhaps before us, in the middle of a call. What is committed is.
-            return 0
+            return exit_cut_off
         from pyspark_millrace.spark_errors import explain
 
         complain(explain(error))

@@ -1,0 +1,92 @@
+"""``jobs/backfill.py`` run as users run it: it tells how far it is, and is stopped without a change of its table."""
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from millrace.clients import Admin, Producer
+
+pytestmark = pytest.mark.spark
+
+JOB = Path(__file__).parents[2] / "jobs" / "backfill.py"
+DEADLINE_S = 200
+TOPOLOGY = """
+import threading
+from pathlib import Path
+
+from millrace_streams import StreamsBuilder
+
+
+def held(value):
+    Path({reached!r}).touch()
+    threading.Event().wait({seconds})
+    return value
+
+
+def topology():
+    builder = StreamsBuilder()
+    builder.stream({topic!r}, key="string", value="string").map_values(held).to_delta("words")
+    return builder.build()
+"""
+
+
+@pytest.fixture
+def start(module_broker, tmp_path):
+    """Starts the job over a topic of one word, which holds the topology up."""
+    topic, started = f"words-{uuid.uuid4().hex[:8]}", []
+    with Admin(module_broker.bootstrap_servers) as admin:
+        admin.create_topic(topic, partitions=1, configs={"retention.ms": "-1"})
+    with Producer(module_broker.bootstrap_servers) as producer:
+        producer.send(topic, b"word", key=b"key")
+
+    def run():
+        file = tmp_path / "held_topology.py"
+        file.write_text(TOPOLOGY.format(topic=topic, reached=str(tmp_path / "reached"), seconds=DEADLINE_S))
+        arguments = ["--topology", file, "--table", tmp_path / "table"]
+        command = [sys.executable, JOB, *arguments, "--bootstrap-servers", module_broker.bootstrap_servers]
+        started.append(
+            subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+        return started[-1]
+
+    yield run
+    for job in started:
+        job.kill()
+        job.wait()
+
+
+def ended(job):
+    output, _ = job.communicate(timeout=DEADLINE_S)
+    return job.returncode, output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_backfill_leaves_its_table_as_it_was(start, tmp_path, number):
+    write_deltalake(str(tmp_path / "table"), pa.table({"key": ["k"], "value": ["before"]}))
+    job, deadline = start(), time.monotonic() + DEADLINE_S
+    while not (tmp_path / "reached").exists():
+        assert time.monotonic() < deadline
+        assert job.poll() is None, ended(job)
+        threading.Event().wait(0.05)
+    told = job.stdout.readline()
+    while "tasks are done" not in told:
+        told = job.stdout.readline()
+        assert told, "it ended without a word of its progress"
+    assert re.match(r"Spark's job \d+: \d+ of \d+ tasks are done$", told)
+    job.send_signal(number)
+    asked = time.monotonic()
+    code, output = ended(job)
+    assert code == 3, output
+    assert time.monotonic() - asked < DEADLINE_S / 4, "it did not wait for its tasks"
+    assert "stopping: " in output
+    assert "error: " not in output
+    assert DeltaTable(str(tmp_path / "table")).version() == 0
