@@ -112,6 +112,7 @@ class ReplicaCluster:
         server.broker.is_clustered = True
         server.broker.replicas.alter_partition = self._alter
         await server.start()
+        server.broker.peers.cluster_id = ""  # the store of each makes a cluster of its own
         self.servers[broker_id] = server
         self.addresses[broker_id] = server.port
         for topic in self.topic_ids:

@@ -43,7 +43,7 @@ from millrace.coordination.nodes import (
 )
 from millrace.coordination.notices import LogDirEventNode, PreferredElectionNode, ReassignmentNode
 from millrace.coordination.outcomes import settle
-from millrace.errors import MillraceError
+from millrace.errors import MillraceError, StorageError
 from millrace_broker.controller import ControllerMovedError, Effect, Leadership, LiveBroker, TopicPartition
 from millrace_broker.controller.effects import (
     BecomeController,
@@ -166,9 +166,29 @@ class ControllerStore:
             return
 
     def holds_chair(self) -> bool:
-        """Whether this session's broker is the controller, as ZooKeeper has it; in any case have the chair watched."""
-        stat = self.session.exists(paths.CONTROLLER, self._watch(self.CONTROLLER))
-        return stat is not None and stat.ephemeral_owner == self.session.session_id
+        """Whether this session's broker is the controller, as ZooKeeper has it; if so, have the chair watched.
+
+        A chair of this session that somebody has written another name on is left: nobody would sit there.
+        """
+        try:
+            data, stat = self.session.get(paths.CONTROLLER, self._watch(self.CONTROLLER))
+        except NoNodeError:
+            return False
+        if stat.ephemeral_owner != self.session.session_id:
+            return False
+        if not self._is_named(data):
+            _logger.warning(
+                "%s was overwritten with %r: broker %d leaves it", paths.CONTROLLER, data, self.config.broker_id
+            )
+            self.resign()
+            return False
+        return True
+
+    def _is_named(self, data: bytes) -> bool:
+        try:
+            return ControllerNode.decode(data).broker_id == self.config.broker_id
+        except StorageError:
+            return False
 
     def resign(self) -> None:
         """Leave the chair, if it is this session's, so that another broker takes it."""

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from millrace.coordination import paths
+from millrace.coordination.nodes import ControllerNode
 from millrace.errors import NotControllerError
 from millrace_broker.cluster import controlling
 from millrace_broker.controller import TopicPartition
@@ -105,6 +106,25 @@ def test_whoever_loses_the_chair_while_he_thinks_that_he_has_it_writes_nothing()
             await eventually(
                 lambda: len(cluster.active) == 1 and cluster.nodes[cluster.active[0]].controlling.epoch > epoch
             )
+            cluster.create("t", (0, 1))
+            await eventually(lambda: cluster.state("t") is not None)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("written", [ControllerNode(broker_id=7, timestamp_ms=0).encode(), b"nonsense"])
+def test_a_chair_that_somebody_has_overwritten_is_left_and_taken_anew(written: bytes) -> None:
+    """Clients and tools would look for the controller at the broker that it names, and nobody would become it."""
+
+    async def scenario() -> None:
+        async with Cluster(0, 1) as cluster:
+            await eventually(lambda: len(cluster.active) == 1)
+            epoch = cluster.nodes[cluster.active[0]].controlling.epoch
+            cluster.outside.set(paths.CONTROLLER, written)
+            await eventually(
+                lambda: len(cluster.active) == 1 and cluster.nodes[cluster.active[0]].controlling.epoch > epoch
+            )
+            assert ControllerNode.decode(cluster.outside.get(paths.CONTROLLER)[0]).broker_id == cluster.active[0]
             cluster.create("t", (0, 1))
             await eventually(lambda: cluster.state("t") is not None)
 
