@@ -63,6 +63,11 @@ class Restarting(TopologyTestDriver):
             # The first batch ran in memory.
             self.variables = {name: MemoryVariables() for name in task.stores}
             save(task.stores, self._kept(task), result)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Go on from what was kept."""
+        [task] = self._tasks
         self.kept = self._kept(task)
         stores = {name: store_over(task.stores[name].spec, kept) for name, kept in self.kept.items()}
         self._tasks = [Task(self._steps, stores)]

@@ -1,0 +1,52 @@
+"""A change of the code does not change what state means: topologies go on from what an older millrace kept."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from millrace_streams import TopologyTestDriver
+from millrace_streams.checkpoints.compatibility import differences_between
+from millrace_streams.steps.store import StoreSpec as ColumnsSpec
+from millrace_streams.stores.base import EntryForm, StoreKind
+
+from .kept_state import KEPT_AFTER, TOPOLOGIES, kept, manifest_of, script, topology
+from .test_state_packed import InPages
+
+
+class GoingOn(InPages):
+    """Begins with what was kept."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(topology(name))
+        self.manifest, self.variables = kept(name)
+        self.begin_anew()
+
+
+def outputs(driver: TopologyTestDriver) -> dict[str, Any]:
+    return {sink.topic: driver.read_records(sink.topic) for sink in driver.plan.sinks}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_a_topology_goes_on_from_what_was_kept(name: str) -> None:
+    whole, going_on = TopologyTestDriver(topology(name)), GoingOn(name)
+    assert list(differences_between(going_on.manifest, manifest_of(going_on))) == []
+    for batch in script()[:KEPT_AFTER]:
+        whole.pipe_records(batch)
+    assert any(outputs(whole).values())
+    outputs(going_on)
+    for batch in script()[KEPT_AFTER:]:
+        whole.pipe_records(batch)
+        going_on.pipe_records(batch)
+    found = outputs(whole)
+    assert any(found.values())
+    assert outputs(going_on) == found
+
+
+def test_every_form_of_store_was_kept() -> None:
+    specs = [store.spec for name in TOPOLOGIES for store in GoingOn(name)._tasks[0].stores.values()]
+    objects = [spec for spec in specs if not isinstance(spec, ColumnsSpec)]
+    assert {spec.kind for spec in objects} == set(get_args(StoreKind))
+    assert {spec.form for spec in objects} == set(get_args(EntryForm))
+    assert len(objects) < len(specs)
