@@ -1,8 +1,9 @@
 """Scripts of records run on both Spark runners, those of many topologies at a time as one topology.
 
 A case is a script in the form of Kafka Streams' cases: its ``name``, which begins the names of its topics, ``inputs``,
-and the types of ``input_topics``. A stream takes the scripts in several micro-batches, cut at random; the order of
-records across topics, which a script has and Spark has not, is given by the column ``__sequence``.
+and the types of ``input_topics``; inputs may tell their partition, all or none. A stream takes the scripts in several
+micro-batches, cut at random; the order of records across topics, which a script has and Spark has not, is given by the
+column ``__sequence``.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ COLUMNS = pa.schema(
         ("topic", pa.string()),
         *((f"{part}_{name}", data_type) for part in ("key", "value") for name, data_type in ARROW.items()),
         ("__timestamp", pa.timestamp("us", tz="UTC")),
+        ("__partition", pa.int32()),
         ("__offset", pa.int64()),
         ("__sequence", pa.int64()),
     ]
@@ -96,6 +98,7 @@ def files_of(cases: list[Case], directory: Path, chance: random.Random) -> None:
                 f"key_{types['key_type']}": record["key"],
                 f"value_{types['value_type']}": record["value"],
                 "__timestamp": record["timestamp_ms"] * 1000,
+                "__partition": record.get("partition"),
                 "__offset": offset,
                 "__sequence": sequence,
             }
@@ -117,6 +120,7 @@ def frames_of(cases: list[Case], whole: DataFrame) -> dict[str, DataFrame]:
             "__timestamp",
             "__offset",
             "__sequence",
+            *(["__partition"] if "partition" in case["inputs"][0] else []),
         )
         for case in cases
         for topic, types in case["topology"]["input_topics"].items()

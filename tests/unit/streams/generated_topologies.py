@@ -15,14 +15,21 @@ from millrace_streams import (
     Suppressed,
     Windowed,
     coalesce,
+    col,
+    count,
+    hopping,
     key_value_store,
     left,
     right,
     sessions,
     sliding,
     tumbling,
+    unlimited,
+    window_store,
     within,
 )
+from millrace_streams import max as max_
+from millrace_streams import sum as sum_
 
 TYPES = {"key": "string", "value": "long"}
 TOPICS = ("x", "y", "global")
@@ -90,13 +97,43 @@ class Distinct:
             self.context.forward(record)
 
 
+class Ticking:
+    """Counts a key's records by their tens of time; every 15 ms how many counts there are."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+
+    def init(self, context: Any) -> None:
+        self.context, self.counts = context, context.store(self._store)
+        context.schedule(15, "stream_time", self.tick)
+
+    def process(self, record: Any) -> None:
+        if record.key is not None:
+            start = record.timestamp // 10 * 10
+            self.counts.put(record.key, (self.counts.fetch(record.key, start) or 0) + 1, start)
+            self.context.forward(record.with_value(sum(value for _, value in self.counts.fetch(record.key, 0, start))))
+
+    def tick(self, time_ms: int) -> None:
+        self.context.forward("tick", len(list(self.counts.all())), time_ms)
+
+
+class Changed:
+    """Values with how far they are from the one before, whose key they had."""
+
+    def init(self, context: Any) -> None:
+        self.context = context
+
+    def process(self, record: Any) -> None:
+        self.context.forward_value(None if record.value is None else record.value * 2)
+
+
 @dataclass
 class Pool:
     """What further operators may be put behind."""
 
     streams: list[Any]
     tables: list[Any] = field(default_factory=list)
-    keeps_last: bool = False
+    kept: set[str] = field(default_factory=set)
     timeless: bool = False
 
 
@@ -106,6 +143,41 @@ def windowed(windows: Any) -> Callable[[Any], Any]:
         return counts.to_stream(without_window, key="string")
 
     return count
+
+
+def rows(stream: Any) -> Any:
+    """Rows of several columns on the way, by expressions."""
+    twice = stream.with_columns(twice=coalesce(col("value"), 0) * 2).filter(col("twice") != 4)
+    return twice.select("twice").map_values(lambda row: row["twice"], value="long")
+
+
+def parts(stream: Any) -> Any:
+    split = stream.split()
+    small, others = split.branch(col("value") < 4), split.default_branch()
+    return others.map_values(more).merge(small)
+
+
+def zero() -> int:
+    return 0
+
+
+def folded(key: str, value: int | None, aggregate: int) -> int:
+    return add(aggregate * 2, value)
+
+
+def closing(windows: Any) -> Callable[[Any], Any]:
+    def count_at_last(stream: Any) -> Any:
+        counts = stream.group_by_key().windowed_by(windows).emit_strategy("on_window_close").count(column="value")
+        return counts.to_stream(without_window, key="string")
+
+    return count_at_last
+
+
+def by_columns(stream: Any) -> Any:
+    """Named aggregates of expressions, by a column."""
+    grouped = stream.group_by(digit=(coalesce(col("value"), 0) % 3).cast("string"))
+    table = grouped.aggregate(n=count(), total=sum_(coalesce(col("value"), 0)), most=max_("value"))
+    return table.map_values(lambda row: row["n"] + row["total"] * 7 + (row["most"] or 0), value="long")
 
 
 def finals(stream: Any) -> Any:
@@ -121,6 +193,16 @@ STREAMS: dict[str, Callable[[Any], Any]] = {
     "select_key": lambda stream: stream.select_key(digit),
     "map": lambda stream: stream.map(by_digit),
     "repartition": lambda stream: stream.repartition(),
+    "expressions": lambda stream: stream.filter((col("value") > 2) | (col("key") == "a")),
+    "rows": rows,
+    "parts": parts,
+    "flat_map": lambda stream: stream.flat_map(lambda key, value: [(key, value), by_digit(key, value)]),
+    "values": lambda stream: stream.process_values(Changed),
+    "unlimited": windowed(unlimited()),
+    "hopping": windowed(hopping(9, advance=4, grace=5)),
+    "closing": closing(tumbling(8, grace=3)),
+    "closing sessions": closing(sessions(3, grace=6)),
+    "closing sliding": closing(sliding(5, grace=6)),
     "tumbling": windowed(tumbling(10, grace=5)),
     "sliding": windowed(sliding(6, grace=9)),
     "sessions": windowed(sessions(4, grace=20)),
@@ -130,66 +212,127 @@ TABLES_OF_STREAMS: dict[str, Callable[[Any], Any]] = {
     "to_table": lambda stream: stream.to_table(),
     "count": lambda stream: stream.group_by_key().count(column="value"),
     "reduce": lambda stream: stream.group_by_key().reduce(add),
+    "aggregate": lambda stream: stream.group_by_key().aggregate(zero, folded, value="long"),
+    "by columns": by_columns,
+    "versioned": lambda stream: stream.to_table(versioned=20),
     "group_by": lambda stream: stream.group_by(digit, key="string").count(column="value"),
 }
 TABLES: dict[str, Callable[[Any], Any]] = {
     "filter": lambda table: table.filter(even),
     "map_values": lambda table: table.map_values(more),
+    "time limit": lambda table: table.suppress(Suppressed.until_time_limit(6)),
+    "expressions": lambda table: table.filter(col("value") < 900),
     "count": lambda table: table.group_by(by_digit).count(),
     "reduce": lambda table: table.group_by(by_digit).reduce(add, take_away),
 }
 KINDS = ("join", "left_join", "outer_join")
 
 
-OF_TIME = ("tumbling", "sliding", "sessions", "finals")
+LAST: dict[str, Callable[[Any], Any]] = {
+    "count": lambda grouped: grouped.count(column="value", emit="last"),
+    "reduce": lambda grouped: grouped.reduce(add, emit="last"),
+    "unlimited": lambda grouped: grouped.windowed_by(unlimited()).reduce(both, emit="last"),
+}
+OF_TIME = {
+    "tumbling",
+    "hopping",
+    "sliding",
+    "sessions",
+    "finals",
+    "closing",
+    "closing sessions",
+    "closing sliding",
+    "versioned",
+    "time limit",
+}
 """What depends on stream time, which is that of a task: with several partitions another than with one."""
 
 
-def topology_at_random(builder: StreamsBuilder, choose: Choose, prefix: str = "", *, timeless: bool = False) -> None:
+def topology_at_random(
+    builder: StreamsBuilder, choose: Choose, prefix: str = "", *, timeless: bool = False, with_global: bool = True
+) -> None:
     """Add a topology of some operators to ``builder``; ``prefix`` begins the names of its topics and stores.
 
     With ``timeless`` nothing depends on stream time.
     """
     streams = [builder.stream(f"{prefix}{topic}", **TYPES) for topic in TOPICS[:2]]
-    everywhere = builder.global_table(f"{prefix}{TOPICS[2]}", **TYPES)
+    everywhere = builder.global_table(f"{prefix}{TOPICS[2]}", **TYPES) if with_global else None
     pool = Pool(streams, timeless=timeless)
     for _ in range(choose(range(2, 7))):
         _grow(pool, everywhere, choose, prefix)
     ends = [*pool.streams[2:], *(table.to_stream() for table in pool.tables)]
     for number, stream in enumerate(ends):
         stream.to(f"{prefix}out{number}")
+    last = LAST[choose(sorted(LAST))](choose(pool.streams).group_by_key())
+    last.to_stream(lambda key, value: getattr(key, "key", key), key="string").to(f"{prefix}last")
+
+
+def settled(topic: str, records: Sequence[tuple[Any, ...]]) -> Any:
+    """What does not depend on the batches: all records of a topic; where it has last updates, each key's last."""
+    return {record[0]: record for record in records} if topic.endswith("last") else list(records)
 
 
 def _grow(pool: Pool, everywhere: Any, choose: Choose, prefix: str) -> None:
-    what = choose(["stream", "stream", "to table", "table", "pairs", "look up", "tables", "merge", "globally", "keep"])
+    looks_globally = ["globally"] if everywhere is not None else []
+    what = choose([*3 * ["stream"], "to table", *OF_TABLES, *OF_STREAMS, *looks_globally, *ONCE])
     stream, other = choose(pool.streams), choose(pool.streams)
     if what in ("table", "tables", "look up") and not pool.tables:
         what = "to table"
+    if what == "to table" or what in OF_TABLES:
+        pool.tables.append(_table(what, stream, other, pool, choose))
+    elif what not in ONCE:
+        pool.streams.append(_stream(what, stream, other, pool, everywhere, choose))
+    elif what not in pool.kept and not (what == "tick" and pool.timeless):
+        pool.kept.add(what)
+        pool.streams.append(_once(what, stream, pool, prefix))
+
+
+OF_TABLES = ("to table", "table", "tables", "together")
+OF_STREAMS = ("pairs", "look up", "merge")
+ONCE = ("through", "keep", "tick")
+"""What names a topic or store."""
+
+
+def _table(what: str, stream: Any, other: Any, pool: Pool, choose: Choose) -> Any:
     match what:
-        case "stream":
-            pool.streams.append(STREAMS[choose(sorted(set(STREAMS) - set(OF_TIME if pool.timeless else ())))](stream))
         case "to table":
-            pool.tables.append(TABLES_OF_STREAMS[choose(sorted(TABLES_OF_STREAMS))](stream))
+            return _one(TABLES_OF_STREAMS, pool, choose)(stream)
         case "table":
-            pool.tables.append(TABLES[choose(sorted(TABLES))](choose(pool.tables)))
-        case "pairs":
-            join = getattr(stream, choose(KINDS))
-            pool.streams.append(
-                join(other, choose(JOINERS), window=within(1000 if pool.timeless else choose([0, 3, 8]), grace=3))
-            )
-        case "look up":
-            pool.streams.append(getattr(stream, choose(KINDS[:2]))(choose(pool.tables), choose(JOINERS)))
+            return _one(TABLES, pool, choose)(choose(pool.tables))
         case "tables":
-            pool.tables.append(_tables_joined(choose(pool.tables), choose(pool.tables), choose))
+            return _tables_joined(choose(pool.tables), choose(pool.tables), choose)
+    cogrouped = stream.group_by_key().cogroup(folded).cogroup(other.group_by_key(), folded)
+    return cogrouped.aggregate(zero, value="long")
+
+
+def _stream(what: str, stream: Any, other: Any, pool: Pool, everywhere: Any, choose: Choose) -> Any:
+    match what:
+        case "pairs":
+            window = within(1000 if pool.timeless else choose([0, 3, 8]), grace=3)
+            return getattr(stream, choose(KINDS))(other, choose(JOINERS), window=window)
+        case "look up":
+            return getattr(stream, choose(KINDS[:2]))(choose(pool.tables), choose(JOINERS))
         case "merge":
-            pool.streams.append(stream.merge(other))
+            return stream.merge(other)
         case "globally":
-            pool.streams.append(stream.left_join(everywhere, choose(JOINERS), selector=lambda key, value: key))
-        case "keep" if not pool.keeps_last:
-            pool.keeps_last = True
+            join = getattr(stream, choose(KINDS[:2]))
+            return join(everywhere, choose(JOINERS), selector=lambda key, value: key)
+    return _one(STREAMS, pool, choose)(stream)
+
+
+def _once(what: str, stream: Any, pool: Pool, prefix: str) -> Any:
+    match what:
+        case "through":
+            return stream.through(f"{prefix}between")
+        case "keep":
             # A processor takes records where they are, also under another key than the one that brought them there.
-            at_home = stream.repartition() if pool.timeless else stream
-            pool.streams.append(_distinct(at_home, f"{prefix}last"))
+            return _distinct(stream.repartition() if pool.timeless else stream, f"{prefix}last")
+    store = window_store(f"{prefix}ticks", **TYPES, retention=40)
+    return stream.process(lambda: Ticking(store.name), stores=[store])
+
+
+def _one(kinds: dict[str, Callable[[Any], Any]], pool: Pool, choose: Choose) -> Callable[[Any], Any]:
+    return kinds[choose(sorted(set(kinds) - (OF_TIME if pool.timeless else set())))]
 
 
 def _tables_joined(one: Any, other: Any, choose: Choose) -> Any:

@@ -58,7 +58,7 @@ def updates_of_driver(topology: Topology, script: list[TestRecord]) -> Updates:
     driver = TopologyTestDriver(topology)
     driver.pipe_records(script)
     found: Updates = {}
-    for sink in driver.plan.sinks:
+    for sink in driver.plan.outputs:
         by_key = found.setdefault(sink.topic, defaultdict(list))  # type: ignore[union-attr]
         for record in driver.read_records(sink.topic):  # type: ignore[union-attr]
             by_key[record.key].append((record.value, record.timestamp))
@@ -91,11 +91,15 @@ def comparable(cut: Stages, found: Updates) -> Updates:
     ordered = {node.topic for node in cut.plan.outputs if decided(cut.plan.layouts[node.name])}  # type: ignore[union-attr]
     return {
         topic: {
-            key: rows if topic in ordered and key is not None else sorted(rows, key=repr)
-            for key, rows in by_key.items()
+            key: _in_order(rows, topic.endswith("last"), topic in ordered and key is not None)
+            for key, rows in each.items()
         }
-        for topic, by_key in found.items()
+        for topic, each in found.items()
     }
+
+
+def _in_order(rows: list[Any], last: bool, ordered: bool) -> list[Any]:
+    return rows[-1:] if last else rows if ordered else sorted(rows, key=repr)
 
 
 def read(cut: Stages, script: list[TestRecord], offset: int, partitions: int) -> list[Packed]:

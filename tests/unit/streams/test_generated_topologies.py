@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from millrace_streams import StreamsBuilder, TestRecord, TopologyTestDriver
 
-from .generated_topologies import KEYS, TOPICS, VALUES, topology_at_random
+from .generated_topologies import KEYS, TOPICS, VALUES, settled, topology_at_random
 
 records = st.builds(
     TestRecord, st.sampled_from(TOPICS), st.sampled_from(KEYS), st.sampled_from(VALUES), st.integers(0, 60)
@@ -35,4 +35,8 @@ def results(topology: Any, batches: list[list[TestRecord]]) -> dict[str, Any]:
     driver = TopologyTestDriver(topology)
     for batch in batches:
         driver.pipe_records(batch)
-    return {sink.topic: driver.read_records(sink.topic) for sink in driver.plan.sinks}  # type: ignore[union-attr]
+    topics = [node.topic for node in driver.plan.outputs]  # type: ignore[union-attr]
+    return {
+        topic: settled(topic, [(each.key, each.value, each.timestamp) for each in driver.read_records(topic)])
+        for topic in topics
+    }
