@@ -12,9 +12,10 @@ import pytest
 from millrace import errors
 from millrace.clients import Admin, Producer, TopicPartition
 from millrace.coordination import paths
+from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.embedded import EmbeddedBroker
 
-from .broker_cluster import Cluster
+from .broker_cluster import SESSION_MS, Cluster
 from .frame_calls import eventually
 from .test_broker_directories import BreakingFiles
 from .test_broker_metrics import samples
@@ -256,6 +257,26 @@ def test_a_deletion_is_finished_by_the_next_controller_once_all_brokers_are_ther
     eventually(lambda: coordination.exists(paths.delete_topic_path(topic)) is None)
     assert not list((cluster.directory / f"broker-{other}").glob(f"{topic}-?"))
     assert cluster.admin.create_topic(topic) is not None
+
+
+def test_a_creation_while_there_is_no_controller_is_answered_in_time_and_done_by_the_next(
+    zookeeper_server: ZooKeeperServer, tmp_path: Path, topic: str
+) -> None:
+    with Cluster(zookeeper_server, tmp_path) as cluster:
+        first = cluster.start_process(1)
+        cluster.start(2)
+        assert cluster.admin.describe_cluster().controller_id == 1
+        assignment = [pb.PartitionReplicas(partition=0, replicas=[2])]
+        wanted = pb.NewTopic(name=topic, num_partitions=-1, replication_factor=-1, assignment=assignment)
+        request = pb.CreateTopicsRequest(topics=[wanted], timeout_ms=SESSION_MS // 4)
+        with Admin(cluster.brokers[2].bootstrap_servers) as admin:
+            first.end(signal.SIGKILL)
+            answer = admin._connections.call(lambda stub: stub.CreateTopics, request, changes="create a topic")
+            assert answer.results[0].error.code == errors.RequestTimedOutError.code
+            assert "is created, but not all of its partitions have leaders yet" in answer.results[0].error.message
+            with pytest.raises(errors.TopicExistsError):
+                admin.create_topic(topic)
+            eventually(lambda: [each.leader for each in admin.describe_topic(topic).partitions] == [2])
 
 
 def test_a_controller_and_leaders_that_are_killed_are_replaced_and_return(
