@@ -1,0 +1,90 @@
+"""State as an older millrace left it: of each kind of store, checked in with the manifest of its topology.
+
+.venv/bin/python -m tests.unit.streams.kept_state      keeps it anew, as today's code does
+
+That is for a new version of chunks, by which older checkpoints are refused; not for a test that fails.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from millrace_streams import StreamsBuilder, TestRecord, Topology
+from millrace_streams.checkpoints.manifest import Manifest
+from millrace_streams.compiler import stages_of
+from millrace_streams.state.pages import Page
+from millrace_streams.state.variables import MemoryVariables
+
+from .test_state_packed import TYPES, InPages, joins, keeping_rows, processors, rows, shared_store, windows
+
+DIRECTORY = Path(__file__).parent / "kept_state"
+BATCHES, RECORDS = 6, 8
+KEPT_AFTER = 4
+"""So many batches have gone into what was kept."""
+TOPOLOGIES: dict[str, Callable[[Any, Any], None]] = {
+    build.__name__: build for build in (processors, keeping_rows, shared_store, joins, windows, rows)
+}
+
+
+def topology(name: str) -> Topology:
+    """One that keeps state."""
+    builder = StreamsBuilder()
+    TOPOLOGIES[name](builder.stream("x", **TYPES), builder.stream("y", **TYPES))
+    return builder.build()
+
+
+def script() -> list[list[TestRecord]]:
+    """What is piped, always the same."""
+    chance = random.Random(7)
+    return [
+        [
+            TestRecord(chance.choice("xy"), chance.choice("abc"), chance.choice([None, *range(10)]), time_ms)
+            for time_ms in (max(0, 10 * batch + chance.randint(-8, 12)) for _ in range(RECORDS))
+        ]
+        for batch in range(BATCHES)
+    ]
+
+
+def manifest_of(driver: InPages) -> Manifest:
+    """What the checkpoint of a driver's topology would say."""
+    return Manifest.of(stages_of(driver.plan), 1)
+
+
+def keep(name: str) -> None:
+    """Run the first batches, and write what they leave."""
+    driver = InPages(topology(name))
+    for batch in script()[:KEPT_AFTER]:
+        driver.pipe_records(batch)
+    stores = {
+        store: {
+            "log": [b64encode(chunk).decode() for chunk in variables.log],
+            "pages": [[*page, b64encode(chunk).decode()] for page, chunk in sorted(variables.pages.items())],
+        }
+        for store, variables in driver.variables.items()
+    }
+    found = {"manifest": manifest_of(driver).to_json(), "stores": stores}
+    DIRECTORY.mkdir(exist_ok=True)
+    (DIRECTORY / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def kept(name: str) -> tuple[Manifest, dict[str, MemoryVariables]]:
+    """What was kept."""
+    found = json.loads((DIRECTORY / f"{name}.json").read_text(encoding="utf-8"))
+    variables = {
+        store: MemoryVariables(
+            [b64decode(chunk) for chunk in each["log"]],
+            {Page(slot, part): b64decode(chunk) for slot, part, chunk in each["pages"]},
+        )
+        for store, each in found["stores"].items()
+    }
+    return Manifest.from_json(found["manifest"]), variables
+
+
+if __name__ == "__main__":
+    for each in TOPOLOGIES:
+        keep(each)
