@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from millrace.clients import Admin, Producer
 from millrace.errors import UsageError
 from millrace_streams import (
     IncompatibleStateError,
@@ -26,12 +27,15 @@ from millrace_streams import (
     sessions,
     tumbling,
 )
+from millrace_streams import max as max_
 from millrace_streams.cli.streams import app
 from millrace_streams.graph.store_names import PAGES
 from millrace_streams.queries import open_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from millrace_broker.embedded import EmbeddedBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -207,3 +211,50 @@ def _pages(spark: SparkSession, checkpoint: Path, store: str) -> list[int]:
     frame = spark.read.format("statestore").option("stateVarName", PAGES).load(str(checkpoint))
     sizes = frame.where(f"user_map_key.store = '{store}'").selectExpr("length(user_map_value.chunk)")
     return [size for (size,) in sizes.collect()]
+
+
+def test_a_global_table_is_read_as_one_though_every_bucket_has_it(
+    spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """Two streams that never meet, of topics of two and three partitions, joined with a table of one."""
+    servers = module_broker.bootstrap_servers
+    with Admin({"bootstrap.servers": servers}) as admin:
+        for topic, partitions in (("visits", 2), ("calls", 3), ("names", 1)):
+            admin.create_topic(topic, partitions=partitions, configs={"retention.ms": "-1"})
+    with Producer({"bootstrap.servers": servers}) as producer:
+        for number in range(30):
+            key = f"k{number % 10}".encode()
+            for topic in ("visits", "calls"):
+                producer.send(topic, key, key=key, timestamp_ms=number)
+            producer.send("names", f"name {number}".encode(), key=key, timestamp_ms=number)
+    builder = StreamsBuilder()
+    names = builder.global_table("names", key="string", value="string", store="names")
+    for topic in ("visits", "calls"):
+        named = builder.stream(topic, key="string", value="string").join(names, both, selector=col("value"))
+        named.group_by_key().aggregate(n=count(), last=max_("value"), store=topic).to_delta(topic)
+    tables = {topic: str(tmp_path / topic) for topic in ("visits", "calls")}
+    checkpoint = tmp_path / "checkpoint"
+    run_stream(
+        builder.build(),
+        spark,
+        bootstrap_servers=servers,
+        tables=tables,
+        checkpoint=str(checkpoint),
+        available_now=True,
+    ).awaitTermination()
+    latest = {f"k{key}": f"name {20 + key}" for key in range(10)}
+    with open_state(checkpoint, spark=spark) as state:
+        found = state.store("names")
+        assert len(found.buckets) == 1
+        assert {entry.key: entry.value for entry in found.all()} == latest
+        assert len(found.all()) == 10
+        assert found.get("k3") == "name 23"
+        assert [entry.key for entry in found.range("k7", "k8")] == ["k7", "k8"]
+        assert state.store("calls").get("k3") == {"key": "k3", "n": 3, "last": "k3/name 23"}
+    for path in tables.values():
+        rows = spark.read.format("delta").load(path).select("key", "n", "last").collect()
+        assert sorted(map(tuple, rows)) == [(key, 3, f"{key}/{name}") for key, name in latest.items()]
+
+
+def both(key: str, name: str) -> str:
+    return f"{key}/{name}"
