@@ -266,6 +266,20 @@ def test_a_write_with_a_number_is_made_once_and_others_are_new(spark, make, writ
     assert f"batch writes to {topic}" in said
 
 
+@pytest.mark.parametrize("partition", [3, -1])
+def test_a_partition_that_the_topic_has_not_is_named(spark, make, write, records, stream, module_broker, partition):
+    source, topic = make(), make()
+    column = f"CAST({partition} AS INT) AS partition"
+    _send(module_broker, source, [1])
+    for wrong in (
+        lambda: write(spark.range(2).selectExpr("CAST(id AS STRING) AS value", column), topic),
+        lambda: stream(source, topic, transform=lambda frame: frame.selectExpr("value", column)),
+    ):
+        message = refused(UnknownTopicOrPartitionError, wrong)
+        assert f"topic {topic} has no partition {partition}: " in message
+    assert records(topic, "read_uncommitted") == []
+
+
 def test_empty_partitions_and_dataframes_write_nothing(spark, make, write, records, admin):
     topic = make()
     write(spark.range(5, numPartitions=2).where("id < 0").selectExpr("CAST(id AS STRING) AS value"), topic)

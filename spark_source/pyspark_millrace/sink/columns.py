@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from millrace.errors import SchemaMismatchError, UsageError
+from millrace.errors import SchemaMismatchError, UnknownTopicOrPartitionError, UsageError
 from pyspark_millrace.reading.columns import Metadata
 
 if TYPE_CHECKING:
@@ -31,12 +31,26 @@ _FACTS_OF_READING: Final = frozenset((Metadata.OFFSET.value, Metadata.TIMESTAMP_
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Which column of the DataFrame (``source``) becomes which of what a producer takes (``target``)."""
+    """Which column of the DataFrame (``source``) becomes which of what a producer takes (``target``).
 
+    ``partition`` is the column that says partitions, where there is one.
+    """
+
+    topic: str
     columns: tuple[tuple[str, str], ...]
+    partition: str | None = None
 
     def apply(self, table: pa.Table) -> pa.Table:
-        """The columns that a producer takes, without copying."""
+        """The columns that a producer takes, without copying. Raises ``UnknownTopicOrPartitionError``."""
+        if self.partition is not None:
+            import pyarrow.compute as pc
+
+            least = pc.min(table.column(self.partition)).as_py()
+            # As Kafka's producers do; of ours a table's -1 means what null does.
+            if least is not None and least < 0:
+                raise UnknownTopicOrPartitionError(
+                    f"topic {self.topic} has no partition {least}: name one of its own, or NULL for the key to decide"
+                )
         return table.select([source for source, _ in self.columns]).rename_columns([to for _, to in self.columns])
 
 
@@ -73,7 +87,8 @@ def route_to(
         found = _typed_columns(topic, topic_schema, schema, topic_from)
     if not include_headers:
         found.pop(Metadata.HEADERS.value if topic_schema is not None else "headers", None)
-    return Route(tuple((source, target) for target, source in found.items()))
+    named = found.get("partition" if topic_schema is None else Metadata.PARTITION.value)
+    return Route(topic, tuple((source, target) for target, source in found.items()), named)
 
 
 def _opaque_columns(topic: str, schema: StructType) -> dict[str, str]:

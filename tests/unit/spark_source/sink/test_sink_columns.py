@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructType
 
-from millrace.errors import SchemaMismatchError, UsageError
+from millrace.errors import SchemaMismatchError, UnknownTopicOrPartitionError, UsageError
 from pyspark_millrace.sink.columns import route_to, topic_column
 
 TYPES = {
@@ -47,6 +47,25 @@ def test_an_opaque_topic_takes_metadata_columns_by_the_names_of_reading():
         "partition": "__partition",
         "headers": "__headers",
     }
+
+
+@pytest.mark.parametrize("name", ["partition", "__partition"])
+def test_a_partition_is_none_or_one_that_there_may_be(name):
+    schema = schema_of(f"value string, {name} int")
+    found = route_to("orders", None, schema, topic_from=None, include_headers=True)
+    rows = pa.table({"value": ["a", "b"], name: pa.array([None, 3], pa.int32())})
+    assert found.apply(rows).column_names == ["value", "partition"]
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic orders has no partition -1: name one of its own"):
+        found.apply(pa.table({"value": ["a", "b"], name: pa.array([3, -1], pa.int32())}))
+    # Of a typed topic it is a column as others are.
+    typed = route_to(
+        "orders",
+        pa.schema([("partition", pa.int32())]),
+        schema_of("partition int"),
+        topic_from=None,
+        include_headers=True,
+    )
+    assert typed.apply(pa.table({"partition": pa.array([-1], pa.int32())})).num_rows == 1
 
 
 def test_a_typed_topic_takes_its_own_columns_whatever_they_are_called():
