@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from millrace.cli.main import main
-from millrace.clients import Admin, Producer, TopicPartition
+from millrace.clients import Admin, Consumer, Producer, TopicPartition
 
 from .broker_cluster import MILLRACE, Cluster
 from .frame_calls import eventually
@@ -164,21 +166,59 @@ def test_options_of_all_brokers_change_while_they_run(cluster: Cluster, run: Run
     eventually(lambda: all(not each.server.broker.broker_configs.for_all for each in cluster.brokers.values()))
 
 
-def test_a_whole_cluster_is_up_by_one_command_and_ends_with_it(tmp_path: Path) -> None:
-    command = [str(MILLRACE), "cluster", "up", "--brokers", "2", "--port", "0", "--data-dir", str(tmp_path / "data")]
+@contextlib.contextmanager
+def _up(data: Path, brokers: int) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """The command, and where ZooKeeper and the brokers are reached."""
+    command = [str(MILLRACE), "cluster", "up", "--brokers", str(brokers), "--port", "0", "--data-dir", str(data)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            lines = [process.stdout.readline() for _ in range(3)]
+            lines = [process.stdout.readline() for _ in range(1 + brokers)]
             assert lines[0].startswith("ZooKeeper listening on 127.0.0.1:"), process.communicate()
-            addresses = [line.split()[-1] for line in lines[1:]]
-            with Admin(",".join(addresses)) as admin:
-                assert [each.node_id for each in admin.describe_cluster().brokers] == [1, 2]
-                created = admin.create_topic("t", partitions=2)
-                assert created is not None
-                assert all(len(each.replicas) == 2 for each in created.partitions)
+            yield process, [line.split()[-1] for line in lines]
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
-    assert process.returncode == 0
-    assert "has stopped" in (tmp_path / "data" / "broker-2.log").read_text()
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_a_whole_cluster_is_up_by_one_command_and_ends_with_its_terminal(tmp_path: Path) -> None:
+    """Closing it sends SIGHUP. What was written is there when the cluster is up again."""
+    data, values = tmp_path / "data", [b"%d" % number for number in range(10)]
+    with _up(data, 3) as (process, addresses):
+        brokers = ",".join(addresses[1:])
+        with Admin(brokers) as admin:
+            assert [each.node_id for each in admin.describe_cluster().brokers] == [1, 2, 3]
+            created = admin.create_topic("t", partitions=2)
+            assert created is not None
+            assert all(len(each.replicas) == 3 for each in created.partitions)
+        with Producer(brokers) as producer:
+            for value in values:
+                producer.send("t", value, partition=0).result(30)
+        process.send_signal(signal.SIGHUP)
+        process.wait(60)
+        assert process.returncode == 0
+        assert not any(map(_answers, addresses))
+    assert "has stopped" in (data / "broker-3.log").read_text()
+    with _up(data, 3) as (_, addresses), Consumer(",".join(addresses[1:])) as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        consumer.seek_to_beginning()
+        found: list[bytes | None] = []
+        eventually(lambda: found.extend(each.value for each in consumer.poll(timeout_ms=1000)) or found == values)
+
+
+def test_a_cluster_ends_with_its_command_even_when_that_is_killed(tmp_path: Path) -> None:
+    with _up(tmp_path / "data", 1) as (process, addresses):
+        assert all(map(_answers, addresses))
+        process.kill()
+        process.wait()
+        eventually(lambda: not any(map(_answers, addresses)))
+    assert "has stopped" in (tmp_path / "data" / "broker-1.log").read_text()

@@ -47,6 +47,9 @@ def broker(
         typer.Option("--option", "-o", metavar="NAME=VALUE", help="Any option of the file, overriding it."),
     ] = None,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
+    until_input_ends: Annotated[
+        bool, typer.Option("--until-input-ends", help="End as well when standard input does: with who started it.")
+    ] = False,
 ) -> None:
     """Run a broker that needs nothing else: its metadata is kept beside its data.
 
@@ -64,7 +67,8 @@ def broker(
     keep_heaps_small()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong comes as an exception, and is told in our words
     logging.basicConfig(level=level, format=_LOG_FORMAT, stream=sys.stderr)
-    serving = _run(load_config(config, data_dir=data_dir, listen=listen, options=option or []))
+    loaded = load_config(config, data_dir=data_dir, listen=listen, options=option or [])
+    serving = _run(loaded, until_input_ends=until_input_ends)
     with asyncio.Runner(loop_factory=spinning_loop) as runner:
         runner.run(serving)
 
@@ -92,13 +96,15 @@ def load_config(config: Path | None, *, data_dir: str | None, listen: str | None
     return BrokerConfig.load(values)
 
 
-async def _run(config: BrokerConfig) -> None:
+async def _run(config: BrokerConfig, *, until_input_ends: bool) -> None:
     from millrace_broker.server import BrokerServer
 
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    if until_input_ends:
+        loop.add_reader(sys.stdin.fileno(), _take_input, loop, stopping)
     server = BrokerServer(config)
     with _progress() as progress:
         await server.start(progress)
@@ -114,6 +120,12 @@ async def _run(config: BrokerConfig) -> None:
     if failed.done():
         raise failed.result()
     failed.cancel()
+
+
+def _take_input(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        loop.remove_reader(sys.stdin.fileno())
+        stopping.set()
 
 
 @contextlib.contextmanager

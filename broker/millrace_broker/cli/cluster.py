@@ -39,7 +39,9 @@ def up(
         list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of all brokers.")
     ] = None,
 ) -> None:
-    """Run ZooKeeper and brokers on this machine, for development, until SIGTERM or Ctrl-C. The data stays.
+    """Run ZooKeeper and brokers on this machine, for development, until Ctrl-C, SIGTERM, or the terminal is closed.
+
+    They end with this command, whatever ends it. The data stays.
 
     Examples:
 
@@ -61,13 +63,16 @@ def up(
         "share.coordinator.state.topic.replication.factor": factor,
         "share.coordinator.state.topic.min.isr": str(min(2, brokers)),
     }
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: whatever runs by then is ended
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) is not signal.SIG_IGN:  # nohup
+            signal.signal(each, signal.default_int_handler)  # as Ctrl-C: whatever runs by then is ended
     with contextlib.ExitStack() as stack:
+        held: tuple[int, ...] = ()
         if zookeeper is None:
             server = stack.enter_context(LocalZooKeeper(data_dir.absolute() / "zookeeper"))
-            zookeeper = server.address
+            zookeeper, held = server.address, (server.lifeline,)
             typer.echo(f"ZooKeeper listening on {zookeeper}")
-        running = _Brokers(data_dir, port, {**defaults, "zookeeper.connect": zookeeper, **options})
+        running = _Brokers(data_dir, port, {**defaults, "zookeeper.connect": zookeeper, **options}, held)
         stack.callback(running.stop)
         for number in range(1, brokers + 1):
             running.start(number)
@@ -80,7 +85,9 @@ def up(
 class _Brokers:
     """Broker processes of this machine."""
 
-    def __init__(self, data_dir: Path, first_port: int, options: dict[str, str]) -> None:
+    def __init__(self, data_dir: Path, first_port: int, options: dict[str, str], held: tuple[int, ...]) -> None:
+        """``held`` are file descriptors that stay open in them."""
+        self._held = held
         self._data_dir = data_dir
         self._first_port = first_port
         self._options = options
@@ -94,13 +101,19 @@ class _Brokers:
         directory.parent.mkdir(parents=True, exist_ok=True)
         port = self._first_port + number - 1 if self._first_port else 0
         command = [sys.executable, "-m", "millrace.cli.main", "broker", "--data-dir", str(directory)]
-        command += ["--listen", f"127.0.0.1:{port}"]
+        command += ["--listen", f"127.0.0.1:{port}", "--until-input-ends"]
         for name, value in {**self._options, "broker.id": str(number)}.items():
             command += ["-o", f"{name}={value}"]
         with directory.with_suffix(".log").open("a") as log:
             # A group of its own: Ctrl-C is for us, who end them all.
             self._processes[number] = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                pass_fds=self._held,
             )
 
     def listening(self) -> Iterator[str]:

@@ -1,6 +1,9 @@
 """A ZooKeeper of one server on loopback, for development: from the jars that come with PySpark, or others.
 
 It keeps its data in a directory, and nobody but this host reaches it. A cluster that matters has an ensemble of three.
+
+Invariant: the server ends once nobody holds the pipe any more that it was started with. So it ends with this process,
+whatever ends that, but not before those that were given ``lifeline`` as well: brokers want to sign off.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -37,6 +41,13 @@ _NAMES: Final = (
 _MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _START_S: Final = 60.0
 _STOP_S: Final = 10.0
+# The JVM looks at no pipe: a shell does it, and ends the JVM when nobody holds the other end.
+_UNTIL_ALONE: Final = """exec 3<&0
+"$@" </dev/null 3<&- & server=$!
+{ read -r nothing <&3; kill $server; } & guard=$!
+wait $server
+kill $guard
+"""
 _LOG: Final = """status = error
 appender.console.type = Console
 appender.console.name = console
@@ -73,6 +84,13 @@ class LocalZooKeeper:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def lifeline(self) -> int:
+        """File descriptor that keeps the server running for as long as some process has it open."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
+
+    @property
     def address(self) -> str:
         """``host:port``."""
         return f"127.0.0.1:{self._port}"
@@ -101,7 +119,11 @@ class LocalZooKeeper:
         with self._log.open("ab") as log:
             # A group of its own: Ctrl-C is for us, who end it when the brokers have ended.
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                ["/bin/sh", "-c", _UNTIL_ALONE, "sh", *command],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.PIPE,
+                start_new_session=True,
             )
         deadline = time.monotonic() + _START_S
         while not self._is_well():
@@ -125,11 +147,12 @@ class LocalZooKeeper:
     def stop(self) -> None:
         """End it; what was answered is on the disk."""
         if self._process is not None:
-            self._process.terminate()
+            assert self._process.stdin is not None
+            self._process.stdin.close()
             try:
                 self._process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+            except subprocess.TimeoutExpired:  # or somebody else has the pipe still
+                os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
             self._process = None
 
