@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millrace.clients import Admin, Consumer, PreparedTransaction, Producer
+from millrace.clients import Admin, Consumer, PreparedTransaction, Producer, TopicPartition
 from millrace.errors import CommitOwnerError, InvalidTxnStateError, MillraceError, ProducerFencedError
 from millrace_broker.embedded import EmbeddedBroker
 
@@ -100,6 +100,27 @@ def test_who_comes_back_aborts_at_once_what_was_left_and_fences_who_left_it(
         prepared = _write(alive, "joined-again", 0, "second", b"written")
         admin.commit_transactions("again", 0, committed=[prepared], attempt="second")
     assert _committed(module_broker, "joined-again") == [b"written"]
+
+
+def test_who_never_comes_back_holds_readers_up_until_its_time_is_over(
+    admin: Admin, module_broker: EmbeddedBroker
+) -> None:
+    admin.create_topic("joined-dead", partitions=1)
+    partition = {TopicPartition("joined-dead", 0): "latest"}
+
+    def stable_offset() -> int:
+        [found] = admin.list_offsets(partition, isolation_level="read_committed").values()
+        return found.offset
+
+    began = time.monotonic()
+    with _producer(module_broker, "dead", **{"transaction.timeout.ms": 1000}) as dead:
+        left = _write(dead, "joined-dead", 0, "only", b"left")
+        assert stable_offset() == 0 or time.monotonic() - began >= 1
+        _eventually(lambda: stable_offset() > 0, timeout_s=1 + 20)
+        assert time.monotonic() - began >= 1
+        with pytest.raises(InvalidTxnStateError):
+            admin.commit_transactions("dead", 0, committed=[left], attempt="only")
+    assert _committed(module_broker, "joined-dead") == []
 
 
 def test_an_attempt_is_aborted(admin: Admin, module_broker: EmbeddedBroker) -> None:
