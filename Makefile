@@ -33,7 +33,7 @@ bench: setup     ## us and the peers in turn; ONLY=<name> runs one benchmark
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
 sim: setup       ## whole clusters in one process, a seed each; SEEDS=<n>, FIRST=<seed>, SEED=<one>, PLANTED=1
-	$(BIN)/python -m tests.simulation.cluster $(if $(SEEDS),--seeds $(SEEDS) --keep-going) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED)) $(if $(PLANTED),--planted)
+	$(BIN)/python -m tests.simulation.cluster $(if $(SEEDS),--seeds $(SEEDS) --keep-going) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED)) $(if $(PLANTED),--planted) $(if $(PLANT),--plant "$(PLANT)")
 
 soak: setup      ## the tests that kill and search at random, for hours; HOURS=<n>, ONLY=<suites>; writes docs/soak.md
 	$(BIN)/python tests/soak.py $(if $(HOURS),--hours $(HOURS)) $(if $(ONLY),--only $(ONLY))

@@ -4,6 +4,7 @@
   make sim SEEDS=100 FIRST=1   from another one on than the first
   make sim SEED=17             one, and a digest of everything that happened in it
   make sim PLANTED=1           faults planted on purpose, and the first seed that finds each
+  make sim SEED=17 PLANT=...   with one of these in place, by its name
 
 A seed that fails prints itself, the step at which something was wrong, what, and what had happened last. The same seed
 comes to the same step again.
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -48,8 +50,8 @@ def _collect() -> None:
     sys.unraisablehook = hook
 
 
-def search(seeds: range, *, keeps_going: bool) -> int:
-    """Run seeds, and say which fail; returns how many."""
+def search(seeds: range, again: str, *, keeps_going: bool) -> int:
+    """Run seeds, and say which fail; returns how many. ``again`` stands behind the seed in what repeats a run."""
     failed = 0
     console = Console(stderr=True)
     columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
@@ -59,19 +61,19 @@ def search(seeds: range, *, keeps_going: bool) -> int:
                 run(seed)
             except ViolationError as violation:
                 failed += 1
-                print(f"{violation}\nagain: make sim SEED={seed}\n", flush=True)
+                print(f"{violation}\nagain: make sim SEED={seed}{again}\n", flush=True)
                 if not keeps_going:
                     break
     print(f"{failed} of {len(seeds)} seeds failed, {time.process_time():.0f} s of CPU time")
     return failed
 
 
-def replay(seed: int) -> int:
+def replay(seed: int, again: str) -> int:
     """Run one seed; returns 1 if it fails."""
     try:
         print(run(seed))
     except ViolationError as violation:
-        print(violation)
+        print(f"{violation}\nagain: make sim SEED={seed}{again}")
         return 1
     return 0
 
@@ -107,15 +109,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, help="this one only")
     parser.add_argument("--keep-going", action="store_true", help="do not end with the first seed that fails")
     parser.add_argument("--planted", action="store_true", help="find each planted fault within so many seeds")
+    parser.add_argument("--plant", choices=PLANTED, metavar="FAULT", help="with this fault in place")
     options = parser.parse_args(arguments)
     seeds = range(options.first, options.first + options.seeds)
     if options.planted:
-        failed = find_planted(PLANTED, seeds)
-    elif options.seed is not None:
-        failed = replay(options.seed)
-    else:
-        failed = search(seeds, keeps_going=options.keep_going)
-    return min(failed, 1)
+        return min(find_planted(PLANTED, seeds), 1)
+    again = f' PLANT="{options.plant}"' if options.plant else ""
+    with plant(options.plant) if options.plant else nullcontext():
+        if options.seed is not None:
+            return replay(options.seed, again)
+        return min(search(seeds, again, keeps_going=options.keep_going), 1)
 
 
 if __name__ == "__main__":

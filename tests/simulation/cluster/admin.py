@@ -1,8 +1,11 @@
-"""A simulated administrator: moves partitions, has preferred replicas elected, makes topics and deletes them."""
+"""A simulated administrator: moves partitions and throttles that, has preferred replicas elected, alters options, makes
+topics, gives them partitions and deletes them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from millrace.coordination import NodeExistsError, paths
 from millrace.coordination.notices import PreferredElectionNode, ReassignmentNode
@@ -17,7 +20,17 @@ from .producers import produce, produce_request
 if TYPE_CHECKING:
     from .world import World
 
-_TIMEOUT_MS = 1_500
+_TIMEOUT_MS: Final = 1_500
+_TOPIC_OPTIONS: Final = {
+    "min.insync.replicas": ("1", "2"),
+    "segment.bytes": ("1000", "4000"),
+    "max.message.bytes": ("100000", "1000000"),
+}
+"""What may be altered, and to what: nothing of it weakens what is promised of records that are acknowledged."""
+_THROTTLED_REPLICAS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+_THROTTLED_RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+_RATES: Final = ("100", "1000", "100000")
+"""Bytes a second; what is written is some thousands."""
 
 
 class Administrator(Client):
@@ -27,17 +40,29 @@ class Administrator(Client):
         super().__init__(world, name)
         self._topics: list[str] = []
         self._made = 0
+        self._throttled: set[int] = set()
 
     async def work(self) -> None:
+        works = (
+            self._reassign,
+            self._cancel,
+            self._elect,
+            self._create,
+            self._create,
+            self._delete,
+            self._add_partitions,
+            self._configure,
+            self._throttle,
+            self._use_tool,
+        )
         while not self.world.is_over:
-            work = self.choose.choice(
-                [self._reassign, self._cancel, self._elect, self._create, self._create, self._delete, self._use_tool]
-            )
+            work = self.choose.choice(works)
             try:
                 await work()
             except MillraceError as error:
                 self.world.note(f"{self.name}: {work.__name__[1:]}: {type(error).__name__}: {error.message[:80]}")
             await self.rest(2.0)
+        await self._let_go()
 
     async def _reassign(self) -> None:
         place = self.choose.choice([*self.world.places, *self.world.outputs])
@@ -90,9 +115,48 @@ class Administrator(Client):
         batch = build_rows_batch([record])
         await produce(self, place, produce_request(place, batch))
 
+    async def _add_partitions(self) -> None:
+        """Give one of its topics another partition."""
+        if self._topics:
+            counts = [pb.CreatePartitionsRequest.TopicCount(name=self.choose.choice(self._topics), count=3)]
+            request = pb.CreatePartitionsRequest(topics=counts, timeout_ms=_TIMEOUT_MS)
+            self.world.note(f"{self.name}: 3 partitions of {counts[0].name}")
+            _check_all(await self.ask_any(request))
+
+    async def _configure(self) -> None:
+        """Alter an option of a topic that all write to."""
+        topic = self.choose.choice([self.world.places[0].topic, self.world.outputs[0].topic])
+        option, values = self.choose.choice([*_TOPIC_OPTIONS.items()])
+        await self._set(pb.TOPIC, topic, {option: self.choose.choice(values)})
+
+    async def _throttle(self) -> None:
+        """Let a broker give little to replicas that are catching up, and take little for them; or as much as it can."""
+        topic = self.choose.choice([*self.world.places, *self.world.outputs]).topic
+        await self._set(pb.TOPIC, topic, dict.fromkeys(_THROTTLED_REPLICAS, "*"))
+        broker_id = self.choose.choice(self.world.broker_ids)
+        self._throttled.add(broker_id)
+        await self._set(pb.BROKER, str(broker_id), dict.fromkeys(_THROTTLED_RATES, self.choose.choice(_RATES)))
+
+    async def _let_go(self) -> None:
+        """Throttle nobody any more."""
+        for broker_id in sorted(self._throttled):
+            await self.settled(lambda name=str(broker_id): self._set(pb.BROKER, name, {}, _THROTTLED_RATES))  # type: ignore[misc]
+
+    async def _set(self, kind: Any, name: str, options: Mapping[str, str], removed: Sequence[str] = ()) -> None:
+        self.world.note(f"{self.name}: {name}: {dict(options) or f'without {removed}'}")
+        alteration = pb.AlterConfigsRequest.Alteration(
+            resource=pb.ConfigResource(type=kind, name=name), set=options, delete=removed
+        )
+        _check_all(await self.ask_any(pb.AlterConfigsRequest(alterations=[alteration])))
+
     async def _delete(self) -> None:
         if self._topics:
             name = self._topics.pop(self.choose.randrange(len(self._topics)))
             self.world.note(f"{self.name} deletes {name}")
-            for result in (await self.ask_any(pb.DeleteTopicsRequest(names=[name], timeout_ms=_TIMEOUT_MS))).results:
-                check(result.error)
+            _check_all(await self.ask_any(pb.DeleteTopicsRequest(names=[name], timeout_ms=_TIMEOUT_MS)))
+
+
+def _check_all(answer: Any) -> None:
+    """Raise the first error of an answer."""
+    for result in answer.results:
+        check(result.error)

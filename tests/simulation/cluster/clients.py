@@ -34,7 +34,8 @@ class Client:
         self.name: Final = name
         self.choose: Final = random.Random(f"{world.seed} {name}")
         self.process: Final = Process(name)
-        self._leaders: dict[Place, int] = {}
+        self._leaders: dict[Place, tuple[int, int]] = {}
+        """Who leads which partition, in which epoch, as far as is known."""
         self._coordinators: dict[tuple[int, str], int] = {}
         self._values = 0
 
@@ -68,7 +69,7 @@ class Client:
         """The leader of a partition, as far as is known; asks some broker if nothing is."""
         if place not in self._leaders:
             await self._ask_for_leaders(place)
-        return self._leaders[place]
+        return self._leaders[place][0]
 
     async def _ask_for_leaders(self, place: Place) -> None:
         answer: pb.MetadataResponse = await self.ask_any(pb.MetadataRequest(topics=[place.topic]))
@@ -76,7 +77,8 @@ class Client:
             check(topic.error)
             for partition in topic.partitions:
                 if partition.leader >= 0:
-                    self._leaders[Place(topic.name, partition.partition)] = partition.leader
+                    known = partition.leader, partition.leader_epoch
+                    self._leaders[Place(topic.name, partition.partition)] = known
         if place not in self._leaders:
             raise LeaderNotAvailableError(f"{place} has no leader now")
 
@@ -123,8 +125,12 @@ class Client:
 
     async def fetch(self, place: Place, offset: int) -> tuple[list[Read], int]:
         """Committed records from an offset on, and where to go on."""
+        await self.leader(place)
         wanted = pb.FetchRequest.PartitionFetch(
-            partition=place.partition, fetch_offset=offset, partition_max_bytes=2000, current_leader_epoch=-1
+            partition=place.partition,
+            fetch_offset=offset,
+            partition_max_bytes=2000,
+            current_leader_epoch=self._leaders[place][1],
         )
         topics = [pb.FetchRequest.TopicFetch(name=place.topic, partitions=[wanted])]
         request = pb.FetchRequest(
@@ -140,7 +146,9 @@ class Client:
         if result.error.code:
             self.forget(place)
         check(result.error)
-        return committed_reads(place, offset, result.records, result.aborted_transactions)
+        reads, next_offset = committed_reads(place, offset, result.records, result.aborted_transactions)
+        self.world.recorder.read(self.name, reads)
+        return reads, next_offset
 
 
 def committed_reads(place: Place, offset: int, records: bytes, aborted: Sequence[Any]) -> tuple[list[Read], int]:

@@ -40,6 +40,7 @@ class Faults:
         kinds = (
             self._kill,
             self._kill_in_write,
+            self._kill_in_sync,
             self._pause,
             self._cut_one_way,
             self._cut_off,
@@ -122,6 +123,14 @@ class Faults:
                 self._end(machine, " in a write")
 
         disk.on_step = count
+
+    def _kill_in_sync(self) -> None:
+        """All in sync of a partition, one where these are few, go down: nobody may lead it until one is back."""
+        world = self._world
+        in_sync = min((world.invariants.in_sync(each) for each in (*world.places, *world.outputs)), key=len)
+        for machine in world.machines:
+            if machine.broker_id in in_sync and machine.broker is not None:
+                self._end(machine, " with all in sync")
 
     def _pause(self) -> None:
         machine = self._running()

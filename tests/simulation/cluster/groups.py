@@ -138,7 +138,7 @@ class Member(Client):
             await self._ask(pb.HeartbeatRequest(**me))
             for place in places:
                 reads, positions[place] = await self.fetch(place, positions[place])
-                self.world.polled(self.name, self._joined, reads)
+                self.world.recorder.polled(self.name, self._joined, reads)
             is_late = self.choose.random() < 0.1
             if is_late:  # silent for so long that what was its own is given to others
                 await asyncio.sleep(2 * _SESSION_MS / 1000)
@@ -156,7 +156,7 @@ class Monitor(Client):
             asked_ns = self.world.now_ns
             try:
                 offsets = await committed_offsets(self, READERS, self.world.places)
-                self.world.committed(asked_ns, offsets)
+                self.world.recorder.committed(asked_ns, offsets)
             except MillraceError as error:
                 if not error.retriable:
                     self.world.violated(f"{self.name} is not told offsets: {error!r}")
@@ -199,11 +199,11 @@ class Transformer(TransactionalClient):
             offsets = await self.send(values)
             await self._commit_offsets(positions)
             outcome = Outcome.UNKNOWN
-            self.world.committing(write)
+            self.world.recorder.committing(write)
             await self.end(committed=True)
             outcome = Outcome.OK
         finally:
-            self.world.ended(write, outcome, offsets)
+            self.world.recorder.ended(write, outcome, offsets)
 
     async def _commit_offsets(self, positions: dict[Place, int]) -> None:
         assert self.producer is not None

@@ -3,8 +3,8 @@
 * Of each partition there is one sequence of committed bytes. It only grows, and who has a part has it byte for byte.
 * The high watermark of a replica does not go back while its broker lives, nor do leader epochs, nor controller epochs.
 * An epoch of a partition has one leader at most, and that begins with everything that is committed.
-* Every replica in the ISR, as ZooKeeper has it, has everything that is committed, if its broker is there.
-* What a producer was told to be acknowledged is committed at that moment.
+* The ISR, as ZooKeeper has it, is of assigned replicas, the leader among them. Each has everything that is committed,
+  if its broker is there.
 * In a generation of a group a partition has one owner, and a generation has one assignment.
 """
 
@@ -76,6 +76,8 @@ class Invariants:
         self._observer: Final = world.ensemble.store.connect()
         self._states: Final[dict[str, tuple[tuple[int, int], PartitionStateNode]]] = {}
         self._topics: dict[str, TopicNode] = {}
+        self._deleted: frozenset[str] = frozenset()
+        """Topics that are being deleted: their logs go one by one."""
 
     def check(self) -> None:
         """Look at everything that has changed. Whatever is wrong is told to the world."""
@@ -87,6 +89,7 @@ class Invariants:
             self._changes = self._world.ensemble.changes
             self._check_controller()
             self._topics = self._read_topics()
+            self._deleted = frozenset(self._children(paths.DELETE_TOPICS))
         elif not changed:
             return
         for key in self._present():
@@ -133,9 +136,11 @@ class Invariants:
             if not replica.leads:
                 self._wrong(f"{seen.name}: a follower takes {watermark} for committed, its leaders {committed.end}")
                 return
-            committed.data += read_all(log, committed.end, watermark)
+            batches = read_all(log, committed.end, watermark)
+            committed.data += batches
             committed.end = seen.checked_to = watermark
             committed.ends[watermark] = len(committed.data)
+            self._world.recorder.took(Place(*seen.key[:2]), batches)
 
     def _compare(self, name: str, log: PartitionLog, committed: _Committed, start: int, end: int) -> None:
         if start >= end:
@@ -144,13 +149,6 @@ class Invariants:
             self._wrong(f"{name}: ends at {log.log_end_offset}, committed is up to {end}")
         elif read_all(log, start, end) != committed.between(start, end):
             self._wrong(f"{name}: {start} to {end} are not what was committed")
-
-    def acknowledged(self, place: Place, offset: int, values: Sequence[str]) -> None:
-        """A producer was told so."""
-        end = offset + len(values)
-        known = max((each.end for key, each in self._committed.items() if key[:2] == place), default=0)
-        if known < end:
-            self._wrong(f"{place}: {offset} to {end - 1} are acknowledged, committed is up to {known}")
 
     # --- leaders ---------------------------------------------------------------------------------------------
 
@@ -183,18 +181,33 @@ class Invariants:
             self._world.note(f"controller epoch {epoch}")
         self._controller_epoch = epoch
 
+    def in_sync(self, place: Place) -> tuple[int, ...]:
+        """The brokers in the ISR of a partition, as ZooKeeper has it."""
+        state = self._state(*place)
+        return () if state is None else state.isr
+
     def _check_isr(self, key: Key, committed: _Committed) -> None:
         topic, number, _ = key
         state = self._state(topic, number)
         if state is None:
             return
+        where = f"the ISR {state.isr} of {topic}-{number}, epoch {state.leader_epoch},"
+        assigned = self._topics[topic].assignment.get(number, ())
+        if not set(state.isr) <= set(assigned):
+            self._wrong(f"{where} has others than the replicas {assigned}")
+        if state.leader >= 0 and state.leader not in state.isr:
+            self._wrong(f"{where} is without the leader {state.leader}")
         for machine in self._world.machines:
             log = self._log(machine, key)
-            if machine.broker_id in state.isr and log is not None and log.log_end_offset < committed.end:
-                self._wrong(
-                    f"{machine.host} is in the ISR {state.isr} of {topic}-{number}, epoch {state.leader_epoch}, with"
-                    f" {log.log_end_offset} of {committed.end} committed records"
-                )
+            if machine.broker_id not in state.isr or (log is None and not self._must_have_logs(machine, topic)):
+                continue
+            end = 0 if log is None else log.log_end_offset
+            if end < committed.end:
+                self._wrong(f"{where} has {machine.host}, with {end} of {committed.end} committed records")
+
+    def _must_have_logs(self, machine: Machine, topic: str) -> bool:
+        """Whether a log of a topic that a machine's broker has not got is not there, or is gone."""
+        return hasattr(machine.broker, "logs") and not machine.is_stopping and topic not in self._deleted
 
     def _state(self, topic: str, number: int) -> PartitionStateNode | None:
         path = paths.partition_state_path(topic, number)
@@ -246,10 +259,12 @@ class Invariants:
         return [key for key in self._committed if ids.get(key[0]) == key[2]]
 
     def _read_topics(self) -> dict[str, TopicNode]:
-        if self._observer.exists(paths.TOPICS) is None:
-            return {}
-        names = self._observer.children(paths.TOPICS)
+        names = self._children(paths.TOPICS)
         return {name: TopicNode.decode(self._observer.get(paths.topic_path(name))[0]) for name in names}
+
+    def _children(self, path: str) -> list[str]:
+        """A node's children; none before anybody has made the node."""
+        return [] if self._observer.exists(path) is None else self._observer.children(path)
 
     def _logs(self, key: Key) -> list[PartitionLog]:
         """The logs of all replicas that are up. (Who was away when it lost a replica may still have its files.)"""

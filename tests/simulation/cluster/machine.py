@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,10 +65,7 @@ class MachineClock:
 
 
 class Machine:
-    """One of the cluster's hosts. ``broker`` is the one that runs; None while none does.
-
-    ``on_open`` is called with each broker that has read its disk, before anybody speaks to it.
-    """
+    """One of the cluster's hosts. ``broker`` is the one that runs; None while none does."""
 
     def __init__(
         self,
@@ -89,7 +85,6 @@ class Machine:
         self.process: Process | None = None
         self.is_up = False
         self.is_stopping = False
-        self.on_open: Callable[[Machine], None] = lambda _: None
         self._loop: Final = loop
         self._network: Final = network
         self._ensemble: Final = ensemble
@@ -131,7 +126,6 @@ class Machine:
             await broker.open()
             address = Listener(self.host, _PORT)
             broker.reached_at(address, 0)
-            self.on_open(self)
             self._network.listen(self.host, process, broker)
             await broker.announce(address)
             self.is_up = True

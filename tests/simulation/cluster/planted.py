@@ -1,14 +1,15 @@
 """Faults planted on purpose: each takes one rule out of the broker, and the simulator has to notice.
 
-``PLANTED`` names them. ``plant`` puts one in place while a run is made in it.
+``PLANTED`` names them, and says as what each is noticed. ``plant`` puts one in place while a run is made in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from millrace.protocol import millrace_pb2 as pb
@@ -21,8 +22,21 @@ from millrace_broker.replication import Follower, Leader, Replica
 from millrace_broker.transactions import markers
 from millrace_broker.transactions.metadata import Transaction
 
-Patches = Mapping[str, Any]
-"""What stands where instead: by module, class and name."""
+
+class Fault(NamedTuple):
+    """``seen_as``: what the simulator says of it, as a regular expression. ``patches``: what stands where instead."""
+
+    seen_as: str
+    patches: Mapping[str, Any]
+    """By module, class and name."""
+
+
+_LACKING: Final = r"the ISR .* has broker-\d, with \d+ of \d+ committed records|ends at \d+, committed is up to \d+"
+_ACKNOWLEDGED: Final = r"is acknowledged at \d+, where nothing is committed"
+_READ: Final = r"read .* at \d+, where nothing may be read"
+_TWICE: Final = r"is committed at \d+, and at"
+_HAUNTED: Final = r"a producer that was replaced could write"
+_LEFT_OPEN: Final = r"a transaction is still open"
 
 _REPLICATION: Final = "millrace_broker.replication"
 _TRANSACTIONS: Final = "millrace_broker.transactions"
@@ -72,15 +86,18 @@ async def _write_markers_but_one(transport: Any, transaction: Transaction, coord
     return await _write_markers(transport, replace(transaction, partitions=some), coordinator_epoch)
 
 
-async def _write_commits(transport: Any, transaction: Transaction, coordinator_epoch: int) -> bool:
-    marker = markers.Marker(
-        producer_id=transaction.producer_id,
-        epoch=transaction.epoch,
-        committed=True,
-        coordinator_epoch=coordinator_epoch,
-        version=transaction.version,
-    )
-    for partition in sorted(transaction.partitions):
+async def _write_otherwise(
+    commits: Callable[[Transaction, int], bool], transport: Any, transaction: Transaction, coordinator_epoch: int
+) -> bool:
+    """Write markers that say what ``commits`` does of each partition, by its place among those of the transaction."""
+    for number, partition in enumerate(sorted(transaction.partitions)):
+        marker = markers.Marker(
+            producer_id=transaction.producer_id,
+            epoch=transaction.epoch,
+            committed=commits(transaction, number),
+            coordinator_epoch=coordinator_epoch,
+            version=transaction.version,
+        )
         await markers._write(transport, partition, marker, transaction.transactional_id)
     return True
 
@@ -105,73 +122,132 @@ def _decided_whenever(replica: Replica, decision: Any, log: Any, now_ms: int) ->
     return _decided(replica, decision, log, now_ms)
 
 
-PLANTED: Final[Mapping[str, Patches]] = {
-    "the watermark is at the leader's own end": {
-        f"{_REPLICATION}.leader.Leader._raise_watermark": _watermark_at_own_end,
-    },
-    "acknowledged before replicas have it": {
-        f"{_REPLICATION}.leader.Leader.is_acknowledged": lambda leader, end_offset: True,
-    },
-    "into the ISR before the watermark": {
-        f"{_REPLICATION}.leader.Leader._may_join": _joins_when_alive,
-    },
-    "followers go back to the watermark, not by epochs": {
-        f"{_REPLICATION}.follower.Follower.begin": _truncated_to_watermark,
-    },
-    "who is about to leave the ISR is not waited for": {
-        f"{_REPLICATION}.leader.Leader.maximal_isr": property(lambda leader: leader._isr - set(leader._followers)),
-        f"{_REPLICATION}.leader.Leader._is_near": lambda leader, follower, now_ms: False,
-    },
-    "unclean elections": {
-        "millrace_broker.controller.partition_states.elect": _elect_unclean,
-    },
-    "anybody alive is elected, and the old ISR stays": {
-        "millrace_broker.controller.partition_states.elect": _elect_any,
-    },
-    "a new leader in the old epoch": {
-        "millrace_broker.controller.model.Leadership.decided_anew": _decided_in_the_same_epoch,
-    },
-    "decisions of the past are taken over": {
-        f"{_REPLICATION}.partition.Replica.decided": _decided_whenever,
-        "millrace_broker.cluster.member.check_controller_epoch": lambda known, requested: None,
-        "millrace_broker.replicas.manager.check_controller_epoch": lambda known, requested: None,
-    },
-    "a new leader forgets producers": {
-        "millrace_broker.replicas.manager.ReplicaManager._lead": _lead_without_producers,
-    },
-    "a repeated batch is appended again": {
-        "millrace_broker.log.appendable.AppendableLog._find_duplicate": lambda log, batches: None,
-        "millrace_broker.log.producers._check_sequence": lambda entry, header, lowest: None,
-    },
-    "what is appended counts as synced": {
-        "millrace_broker.log.appendable.AppendableLog.durable_end": property(lambda log: log._log_end_offset),
-        "millrace_broker.log.partition.PartitionLog.must_sync": lambda log, result: False,
-        "millrace_broker.log.partition.PartitionLog.flush": lambda log, up_to=None: None,
-    },
-    "a marker is left out": {
-        f"{_TRANSACTIONS}.shard.write_markers": _write_markers_but_one,
-    },
-    "aborted transactions are committed": {
-        f"{_TRANSACTIONS}.shard.write_markers": _write_commits,
-    },
-    "open transactions are read": {
-        "millrace_broker.api.fetch.end_of": _end_without_stable_offset,
-    },
-    "producers that were replaced go on": {
-        "millrace_broker.log.producers._check_epoch": lambda *_: None,
-        f"{_TRANSACTIONS}.coordinator.TransactionCoordinator.verify": _nothing_to_verify,
-    },
-    "members of an old generation commit": {
-        "millrace_broker.groups.group.Group.check_commit": lambda group, identity, now_ms, **_: None,
-    },
+PLANTED: Final[Mapping[str, Fault]] = {
+    "the watermark is at the leader's own end": Fault(
+        _LACKING,
+        {
+            f"{_REPLICATION}.leader.Leader._raise_watermark": _watermark_at_own_end,
+        },
+    ),
+    "acknowledged before replicas have it": Fault(
+        _ACKNOWLEDGED,
+        {
+            f"{_REPLICATION}.leader.Leader.is_acknowledged": lambda leader, end_offset: True,
+        },
+    ),
+    "into the ISR before the watermark": Fault(
+        _LACKING,
+        {
+            f"{_REPLICATION}.leader.Leader._may_join": _joins_when_alive,
+        },
+    ),
+    "followers go back to the watermark, not by epochs": Fault(
+        _LACKING,
+        {
+            f"{_REPLICATION}.follower.Follower.begin": _truncated_to_watermark,
+        },
+    ),
+    "who is about to leave the ISR is not waited for": Fault(
+        _LACKING,
+        {
+            f"{_REPLICATION}.leader.Leader.maximal_isr": property(lambda leader: leader._isr - set(leader._followers)),
+            f"{_REPLICATION}.leader.Leader._is_near": lambda leader, follower, now_ms: False,
+        },
+    ),
+    "unclean elections": Fault(
+        f"{_LACKING}|are not what was committed",
+        {
+            "millrace_broker.controller.partition_states.elect": _elect_unclean,
+        },
+    ),
+    "anybody alive is elected, and the old ISR stays": Fault(
+        _LACKING,
+        {
+            "millrace_broker.controller.partition_states.elect": _elect_any,
+        },
+    ),
+    "a new leader in the old epoch": Fault(
+        r"broker-\d leads in epoch \d+ as well",
+        {
+            "millrace_broker.controller.model.Leadership.decided_anew": _decided_in_the_same_epoch,
+        },
+    ),
+    "decisions of the past are taken over": Fault(
+        r"the leader epoch went back",
+        {
+            f"{_REPLICATION}.partition.Replica.decided": _decided_whenever,
+            "millrace_broker.cluster.member.check_controller_epoch": lambda known, requested: None,
+            "millrace_broker.replicas.manager.check_controller_epoch": lambda known, requested: None,
+        },
+    ),
+    "a new leader forgets producers": Fault(
+        f"{_READ}|is forgotten|{_TWICE}",
+        {
+            "millrace_broker.replicas.manager.ReplicaManager._lead": _lead_without_producers,
+        },
+    ),
+    "a repeated batch is appended again": Fault(
+        _TWICE,
+        {
+            "millrace_broker.log.appendable.AppendableLog._find_duplicate": lambda log, batches: None,
+            "millrace_broker.log.producers._check_sequence": lambda entry, header, lowest: None,
+        },
+    ),
+    "what is appended counts as synced": Fault(
+        _LACKING,
+        {
+            "millrace_broker.log.appendable.AppendableLog.durable_end": property(lambda log: log._log_end_offset),
+            "millrace_broker.log.partition.PartitionLog.must_sync": lambda log, result: False,
+            "millrace_broker.log.partition.PartitionLog.flush": lambda log, up_to=None: None,
+        },
+    ),
+    "a marker is left out": Fault(
+        f"{_HAUNTED}|{_LEFT_OPEN}",
+        {
+            f"{_TRANSACTIONS}.shard.write_markers": _write_markers_but_one,
+        },
+    ),
+    "aborted transactions are committed": Fault(
+        r"is committed, which nobody has asked for",
+        {
+            f"{_TRANSACTIONS}.shard.write_markers": partial(_write_otherwise, lambda transaction, number: True),
+        },
+    ),
+    "what is committed is aborted in some partitions": Fault(
+        r"is torn: ",
+        {
+            f"{_TRANSACTIONS}.shard.write_markers": partial(
+                _write_otherwise, lambda transaction, number: transaction.is_committed and number == 0
+            ),
+        },
+    ),
+    "open transactions are read": Fault(
+        _READ,
+        {
+            "millrace_broker.api.fetch.end_of": _end_without_stable_offset,
+        },
+    ),
+    "producers that were replaced go on": Fault(
+        f"{_HAUNTED}|{_TWICE}|{_LEFT_OPEN}",
+        {
+            "millrace_broker.log.producers._check_epoch": lambda *_: None,
+            f"{_TRANSACTIONS}.coordinator.TransactionCoordinator.verify": _nothing_to_verify,
+        },
+    ),
+    "members of an old generation commit": Fault(
+        r"a group's offset went back",
+        {
+            "millrace_broker.groups.group.Group.check_commit": lambda group, identity, now_ms, **_: None,
+        },
+    ),
 }
-"""What stands where instead, by what is wrong then."""
+"""By what is wrong then."""
 
 
 @contextmanager
 def plant(name: str) -> Iterator[None]:
     """Have a fault in the broker for a while."""
     with ExitStack() as stack:
-        for target, instead in PLANTED[name].items():
+        for target, instead in PLANTED[name].patches.items():
             stack.enter_context(mock.patch(target, instead))
         yield

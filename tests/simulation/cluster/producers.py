@@ -92,7 +92,7 @@ class Writer(Client):
         return batch
 
     async def _deliver(self, batch: _Batch) -> None:
-        write = self.world.begin(self.name, batch.number, [(batch.place, value) for value in batch.values])
+        write = self.world.recorder.begin(self.name, batch.number, [(batch.place, value) for value in batch.values])
         while not batch.is_acknowledged:
             was_next = batch.before is None or batch.before.is_acknowledged
             try:
@@ -112,9 +112,9 @@ class Writer(Client):
                     self.world.violated(f"{self.name}: {batch.place} refused for good: {error!r}")
                 await self.rest()
         if batch.offset is not None:
-            self.world.acknowledged(batch.place, batch.offset, batch.values)
+            self.world.recorder.acknowledged(batch.place, batch.offset, batch.values)
         offsets = [None if batch.offset is None else batch.offset + index for index in range(len(batch.values))]
-        self.world.ended(write, Outcome.OK, offsets)
+        self.world.recorder.ended(write, Outcome.OK, offsets)
 
 
 @dataclass
@@ -170,7 +170,9 @@ class TransactionalClient(Client):
             sequence = sequences.get(place, 0)
             sequences[place] = sequence + 1
             request = produce_request(place, self._batch(value, sequence), self.name)
-            offsets.append(await self.settled(lambda place=place, request=request: produce(self, place, request)))  # type: ignore[misc]
+            offset = await self.settled(lambda place=place, request=request: produce(self, place, request))  # type: ignore[misc]
+            self.world.recorder.acknowledged(place, offset, [value])
+            offsets.append(offset)
         return offsets
 
     def _batch(self, value: str, sequence: int) -> bytes:
@@ -195,7 +197,7 @@ class TransactionalClient(Client):
 
     def begin(self, values: Sequence[tuple[Place, str]]) -> int:
         self._numbers += 1
-        return self.world.begin(self.name, self._numbers, values, is_transaction=True)
+        return self.world.recorder.begin(self.name, self._numbers, values, is_transaction=True)
 
 
 class Transactor(TransactionalClient):
@@ -219,7 +221,7 @@ class Transactor(TransactionalClient):
             offsets = await self.send(values)
             if ending == "commit":
                 outcome = Outcome.UNKNOWN
-                self.world.committing(write)
+                self.world.recorder.committing(write)
                 await self.end(committed=True)
                 outcome = Outcome.OK
             elif ending == "abort":
@@ -231,7 +233,7 @@ class Transactor(TransactionalClient):
         except MillraceError as error:
             self.world.note(f"{self.name} begins anew: {type(error).__name__}: {error.message[:80]}")
             self.producer = None
-        self.world.ended(write, outcome, offsets)
+        self.world.recorder.ended(write, outcome, offsets)
 
     async def _haunt(self, written: Sequence[Place]) -> None:
         """Be replaced, and write nevertheless. A batch as before would not do: its leader may say that it is there."""
@@ -245,5 +247,5 @@ class Transactor(TransactionalClient):
             self.world.violated(f"{self.name}: a producer that was replaced could write {place} {offset}")
         except MillraceError as error:
             self.world.note(f"{self.name} is fenced: {type(error).__name__}")
-        self.world.ended(write, Outcome.FAILED)
+        self.world.recorder.ended(write, Outcome.FAILED)
         self.producer = new

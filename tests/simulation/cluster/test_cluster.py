@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,17 @@ def test_a_seed_repeats_to_the_last_step() -> None:
     assert first != other
 
 
+def test_a_seed_that_fails_comes_to_the_same_step_again() -> None:
+    fault = "a new leader in the old epoch"
+    first, again = (simulate("--seed", "1", "--plant", fault) for _ in range(2))
+    assert first.returncode == again.returncode == 1
+    assert first.stdout == again.stdout
+    assert re.match(r"seed 1, step \d{3,}, [\d.]+ s: broker-", first.stdout), first.stdout
+    last = first.stdout.partition("last events:\n")[2].splitlines()
+    assert len(last) > 20
+    assert last[-1] == f'again: make sim SEED=1 PLANT="{fault}"'
+
+
 @pytest.fixture(scope="module")
 def found() -> dict[str, str]:
     """What the simulator says of each planted fault."""
@@ -47,5 +59,8 @@ def found() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_fault_is_found(fault: str, found: dict[str, str]) -> None:
-    assert found[fault].startswith("seed "), f"{fault}: {found[fault]}"
+def test_a_planted_fault_is_found_as_what_it_is(fault: str, found: dict[str, str]) -> None:
+    says = re.fullmatch(r"seed \d+, step \d+, [\d.]+ s: (.*)", found[fault])
+    assert says is not None, f"{fault}: {found[fault]}"
+    assert "unforeseen" not in says[1], "an error of the broker's code: the rule that is missing was not missed"
+    assert re.search(PLANTED[fault].seen_as, says[1]), f"{fault}: {says[1]}"

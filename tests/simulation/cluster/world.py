@@ -1,7 +1,8 @@
 """A simulated cluster with its clients, from a seed: what happens in it, and what must hold at every moment.
 
 ``World.run`` lets machines, clients and faults work for a while, then mends everything, waits until all is at rest,
-and looks at what is left. After each instant in which something was done (a *step*) ``Invariants`` look at all brokers.
+and looks at what is left. After each instant in which something was done (a *step*) ``Invariants`` look at all brokers;
+with every answer ``Recorder`` looks at what clients see.
 Whatever is wrong ends the run with ``ViolationError``, which says seed, step, time, and what happened last.
 """
 
@@ -15,7 +16,7 @@ import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -24,7 +25,7 @@ from millrace.errors import MillraceError
 from millrace.protocol import millrace_pb2 as pb
 
 from ...histories.checker import anomalies, processing_anomalies
-from ...histories.history import Commits, History, Outcome, Place, Poll, Read, Send, Write
+from ...histories.history import Place, Read
 from .admin import Administrator
 from .clients import Client, check, committed_reads
 from .ensemble import Ensemble
@@ -35,6 +36,7 @@ from .loop import START_S, Process, VirtualLoop, current
 from .machine import Machine
 from .network import Network, ask
 from .producers import Transactor, Writer
+from .recorder import Recorder
 
 INPUT: Final = "in"
 OUTPUT: Final = "out"
@@ -78,12 +80,10 @@ class World:
         self.is_over = False
         self.events: Final[deque[str]] = deque(maxlen=_EVENTS_KEPT)
         self.trace: Final = hashlib.sha256()
+        self.recorder: Final = Recorder(self, (*self.places, *self.outputs))
         self.invariants: Final = Invariants(self)
         self.faults: Final = Faults(self)
         self._violation: str | None = None
-        self._writes: Final[list[Write]] = []
-        self._polls: Final[list[Poll]] = []
-        self._commits: Final[list[Commits]] = []
 
     def _random(self, name: str) -> random.Random:
         return random.Random(f"{self.seed} {name}")
@@ -116,35 +116,6 @@ class World:
         if self._violation is None:
             self._violation = what
             self.note(what)
-
-    def begin(
-        self, process: str, number: int, values: Sequence[tuple[Place, str]], *, is_transaction: bool = False
-    ) -> int:
-        """A client is about to write these; returns what ``ended`` takes."""
-        sends = tuple(Send(place, value) for place, value in values)
-        self._writes.append(Write(process, number, is_transaction, sends, Outcome.UNKNOWN))
-        return len(self._writes) - 1
-
-    def committing(self, write: int) -> None:
-        self._writes[write] = replace(self._writes[write], commit_ns=self.now_ns)
-
-    def ended(self, write: int, outcome: Outcome, offsets: Sequence[int | None] = ()) -> None:
-        known = self._writes[write]
-        sends = known.sends
-        if offsets:
-            sends = tuple(each._replace(offset=offset) for each, offset in zip(sends, offsets, strict=True))
-        self._writes[write] = replace(known, outcome=outcome, sends=sends)
-
-    def acknowledged(self, place: Place, offset: int, values: Sequence[str]) -> None:
-        """A producer was told that its records are on all replicas in sync."""
-        self.invariants.acknowledged(place, offset, values)
-
-    def polled(self, process: str, assignment: int, reads: Sequence[Read]) -> None:
-        if reads:
-            self._polls.append(Poll(process, assignment, self.now_ns, tuple(reads)))
-
-    def committed(self, asked_ns: int, offsets: dict[Place, int]) -> None:
-        self._commits.append(Commits(asked_ns, offsets))
 
     # --- running ---------------------------------------------------------------------------------------------
 
@@ -230,8 +201,7 @@ class World:
 
     def _check_history(self) -> None:
         final = [read for place in (*self.places, *self.outputs) for read in self._final(place)]
-        history = History(tuple(self._writes), tuple(self._polls), tuple(self._commits))
-        found = anomalies(history, final)
+        found = anomalies(self.recorder.history, final)
         inputs = [read.value for read in final if read.place.topic == INPUT]
         outputs = [read.value for read in final if read.place.topic == OUTPUT]
         found += processing_anomalies(inputs, outputs, is_finished=False)
