@@ -133,6 +133,34 @@ def test_a_topic_on_chosen_brokers_is_described_with_who_is_in_sync(cluster: Clu
     assert "--replica-assignment x" in run("topics", "create", "other", "--replica-assignment", "x", status=2)
 
 
+def test_new_partitions_on_chosen_brokers_and_elections_from_a_file(
+    cluster: Cluster, run: Run, topic: str, tmp_path: Path
+) -> None:
+    cluster.admin.create_topic(topic, assignment={0: [1, 2]})
+    run("topics", "alter", topic, "--partitions", "3", "--replica-assignment", "1:2,3:1,2:3")
+    assert [cluster.replicas(topic, number) for number in range(3)] == [(1, 2), (3, 1), (2, 3)]
+    refused = ("topics", "alter", topic, "--partitions", "5", "--replica-assignment", "1:2,3:1,2:3,1:3")
+    assert "names 4 partitions" in run(*refused, status=2)
+    file = tmp_path / "partitions.json"
+    file.write_text(json.dumps({"partitions": [{"topic": topic, "partition": number} for number in (0, 2)]}))
+    elected = json.loads(run("elect-leaders", "--path-to-json-file", str(file), "--json"))
+    assert [each["partition"] for each in elected] == [f"{topic}-0", f"{topic}-2"]
+    file.write_text('{"partitions": [{"topic": "t"}]}')
+    assert "names no partitions" in run("elect-leaders", "--path-to-json-file", str(file), status=2)
+
+
+def test_a_plan_over_brokers_of_which_some_have_racks(cluster: Cluster, run: Run, topic: str) -> None:
+    cluster.admin.create_topic(topic, assignment={0: [1, 2]})
+    cluster.start(4, broker_rack="a")
+    try:
+        asked = ("reassign", "generate", "--topics", topic, "--brokers", "1,4")
+        assert "have no rack and others do" in run(*asked, status=1)
+        [entry] = json.loads(run(*asked, "--disable-rack-aware"))["partitions"]
+        assert sorted(entry["replicas"]) == [1, 4]
+    finally:
+        cluster.stop(4)
+
+
 def test_options_of_brokers_and_topics_change_while_they_run(cluster: Cluster, run: Run, topic: str) -> None:
     cluster.admin.create_topic(topic, replication_factor=3)
     run("configs", "alter", "topics", topic, "--add", "retention.ms=777")

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client
 from millrace.errors import ElectionNotNeededError, UsageError
 
+if TYPE_CHECKING:
+    from millrace.clients import TopicPartition
+
 
 def elect_leaders(
     topic: Annotated[str | None, typer.Option(help="Topic; with --partition, one partition of it.")] = None,
     partition: Annotated[int | None, typer.Option(help="Partition of the topic; all of them if not given.")] = None,
     all_partitions: Annotated[bool, typer.Option("--all", help="All partitions of all topics.")] = False,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--path-to-json-file", help='As Kafka\'s: {"partitions": [{"topic": "orders", "partition": 0}]}.'),
+    ] = None,
     election: Annotated[str, typer.Option("--type", help="preferred, or unclean: who was not in sync leads.")] = (
         "preferred"
     ),
@@ -35,8 +44,8 @@ def elect_leaders(
     from millrace.cli.output import print_json, print_table
     from millrace.clients import TopicPartition
 
-    if (topic is None) == (not all_partitions):
-        raise UsageError("say of which partitions: --topic (and --partition), or --all")
+    if [topic is not None, all_partitions, json_file is not None].count(True) != 1:
+        raise UsageError("say of which partitions: --topic (and --partition), --path-to-json-file, or --all")
     if partition is not None and topic is None:
         raise UsageError("--partition without --topic")
     with admin_client(bootstrap_server, client_config) as admin:
@@ -44,6 +53,8 @@ def elect_leaders(
         if topic is not None:
             numbers = range(admin.describe_topic(topic).num_partitions) if partition is None else [partition]
             wanted = [TopicPartition(topic, number) for number in numbers]
+        elif json_file is not None:
+            wanted = _partitions(json_file)
         answers = admin.elect_leaders(wanted, election=election)
     rows = [
         (
@@ -64,3 +75,20 @@ def elect_leaders(
         typer.echo("every partition is led by the broker that is to lead it")
     if any(error is not None and not isinstance(error, ElectionNotNeededError) for error in answers.values()):
         raise typer.Exit(1)
+
+
+def _partitions(file: Path) -> list[TopicPartition]:
+    from millrace.clients import TopicPartition
+
+    try:
+        named = json.loads(file.read_text(encoding="utf-8"))["partitions"]
+        found = [TopicPartition(str(each["topic"]), int(each["partition"])) for each in named]
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f'{file} names no partitions ({error!r}): expected {{"partitions": [{{"topic": ..., "partition": ...}}]}}'
+        ) from None
+    if not found or len(set(found)) < len(found):
+        raise UsageError(f"{file} names no partition, or one twice")
+    return found

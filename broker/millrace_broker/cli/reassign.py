@@ -35,6 +35,9 @@ def generate(
     topics_file: Annotated[
         Path | None, typer.Option(help='JSON file that names them: {"topics": [{"topic": "orders"}]}.')
     ] = None,
+    without_racks: Annotated[
+        bool, typer.Option("--disable-rack-aware", help="Replicas of a partition may be in one rack.")
+    ] = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
@@ -56,7 +59,7 @@ def generate(
     with admin_client(bootstrap_server, client_config) as admin:
         present = _present(admin, names)
         racks = _check_alive(admin, ids)
-        proposed = propose(present, [BrokerRack(each, racks[each] or None) for each in ids])
+        proposed = propose(present, [BrokerRack(each, None if without_racks else racks[each] or None) for each in ids])
     typer.echo(f"present plan:\n{plan_json(present)}\nproposed plan:", err=True)
     typer.echo(plan_json(proposed))
 

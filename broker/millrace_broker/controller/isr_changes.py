@@ -59,7 +59,7 @@ def alter_isrs(
     accepted: dict[TopicPartition, Leadership] = {}
     for partition, change in changes.items():
         try:
-            current = _check(context, partition, change)
+            current = _check(context, broker_id, partition, change)
         except MillraceError as error:
             answers[partition] = error
             continue
@@ -85,7 +85,7 @@ def alter_isrs(
     return answers
 
 
-def _check(context: ControllerContext, partition: TopicPartition, change: IsrChange) -> Leadership:
+def _check(context: ControllerContext, broker_id: int, partition: TopicPartition, change: IsrChange) -> Leadership:
     current = context.leadership.get(partition)
     if current is None or partition not in context.assignments:
         raise UnknownTopicOrPartitionError(f"{partition} does not exist")
@@ -93,6 +93,8 @@ def _check(context: ControllerContext, partition: TopicPartition, change: IsrCha
         raise NotControllerError(f"{partition}: a newer controller than that of epoch {context.epoch} has decided")
     if change.leader_epoch < current.leader_epoch:
         raise FencedLeaderEpochError(f"{partition}: leader epoch {change.leader_epoch}, it is {current.leader_epoch}")
+    if current.leader != broker_id:  # nobody else knows who has caught up
+        raise InvalidRequestError(f"{partition} is led by broker {current.leader}, not by broker {broker_id}")
     if set(change.isr) == set(current.isr):
         return current
     if change.partition_epoch < current.partition_epoch:

@@ -303,6 +303,10 @@ def alter(
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", help="New number of partitions, more than now.")
     ] = None,
+    replica_assignment: Annotated[
+        str | None,
+        typer.Option(metavar="1:2,2:3", help="Brokers of each new partition; with those of the old ones before them."),
+    ] = None,
     config: Settings = None,
     delete_config: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="An option to return to its default; repeatable.")
@@ -321,15 +325,32 @@ def alter(
     if partitions is None and not config and not delete_config:
         raise UsageError("nothing to change: give --partitions, --config or --delete-config")
     with admin_client(bootstrap_server, client_config) as admin:
+        chosen = _assignment_of_new(admin, name, partitions, replica_assignment)
         if partitions is not None:
-            admin.create_partitions(name, partitions, validate_only=True)  # so that a refusal changes nothing at all
+            # So that a refusal changes nothing at all.
+            admin.create_partitions(name, partitions, assignment=chosen, validate_only=True)
         if config or delete_config:
             settings = dict(name_value(text, "--config") for text in config or ())
             admin.alter_configs(name, settings, delete=delete_config or ())
             typer.echo(f"changed the configuration of {name}: {', '.join([*settings, *(delete_config or ())])}")
         if partitions is not None:
-            admin.create_partitions(name, partitions)
+            admin.create_partitions(name, partitions, assignment=chosen)
             typer.echo(f"{name} has {partitions} partitions now")
+
+
+def _assignment_of_new(
+    admin: Admin, name: str, partitions: int | None, text: str | None
+) -> dict[int, list[int]] | None:
+    """What Kafka's tool takes names all partitions: of those that are there it is passed over."""
+    if text is None:
+        return None
+    if partitions is None:
+        raise UsageError("--replica-assignment: say with --partitions how many there are to be")
+    present = admin.describe_topic(name).num_partitions
+    chosen = _assignment(text)
+    if len(chosen) != partitions:
+        raise UsageError(f"--replica-assignment names {len(chosen)} partitions, and --partitions {partitions}")
+    return {number: brokers for number, brokers in chosen.items() if number >= present}
 
 
 @app.command()

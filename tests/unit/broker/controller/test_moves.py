@@ -270,11 +270,11 @@ def test_a_reassignment_waits_for_its_brokers() -> None:
 # Changes of the ISR.
 
 
-def change(world: World, name: str = "t-0", **changes: object) -> object:
+def change(world: World, name: str = "t-0", by: int = 1, **changes: object) -> object:
     current = world.leadership[tp(name)]
     asked = IsrChange(isr=current.isr, leader_epoch=current.leader_epoch, partition_epoch=current.partition_epoch)
     asked = replace(asked, **changes)  # type: ignore[arg-type]
-    [answer] = world.event("alter_isrs", 1, world.brokers[1].epoch, {tp(name): asked}).values()
+    [answer] = world.event("alter_isrs", by, world.brokers[by].epoch, {tp(name): asked}).values()
     return answer
 
 
@@ -311,6 +311,15 @@ def test_changes_that_do_not_fit_are_refused(changes: dict[str, object], error: 
     world = with_topic((1, 2))
     held = world.leadership[tp("t-0")]
     assert isinstance(change(world, **changes), error)
+    assert world.leadership[tp("t-0")] == held
+
+
+def test_nobody_but_the_leader_says_who_is_in_sync_with_it() -> None:
+    world = with_topic((1, 2, 3))
+    held = world.leadership[tp("t-0")]
+    refused = change(world, isr=(1, 2), by=2)
+    assert isinstance(refused, InvalidRequestError)
+    assert "is led by broker 1, not by broker 2" in refused.message
     assert world.leadership[tp("t-0")] == held
 
 
