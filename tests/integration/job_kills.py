@@ -14,7 +14,9 @@ from millrace.clients import Admin, Consumer
 from pyspark_millrace import spark_submit_command
 
 MILLRACE = Path(sys.executable).with_name("millrace")
-VICTIMS = ("driver", "worker", "broker")
+VICTIMS = ("driver", "executor", "worker", "broker")
+CLUSTER = {"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "1g", "spark.task.maxFailures": "8"}
+"""Executors in processes of their own, and tasks that are tried again."""
 DEADLINE_S = 180
 
 
@@ -60,11 +62,10 @@ def running_broker(directory):
 
 
 class Job:
-    """A script of ``jobs/`` under spark-submit, with tasks that are tried again."""
+    """A script of ``jobs/`` under spark-submit, with two executors."""
 
     def __init__(self, script, log, arguments, *, delta=True):
-        command = spark_submit_command(script, *map(str, arguments), delta=delta)
-        command = [part.replace("spark.master=local[*]", "spark.master=local[2,8]") for part in command]
+        command = spark_submit_command(script, *map(str, arguments), conf=CLUSTER, delta=delta)
         self._log = log
         with log.open("w") as output:
             self.process = subprocess.Popen(
@@ -84,7 +85,16 @@ class Job:
         return self.process.poll() is None
 
     def workers(self):
-        """The processes in which its tasks run Python: forked by Spark's daemon, in the job's session."""
+        """The processes in which its tasks run Python: forked by Spark's daemon."""
+        found = self._processes(b"worker_daemon\0pyspark.worker\0")
+        return [worker for worker, parent in found.items() if parent in found]
+
+    def executors(self):
+        """The processes of its executors."""
+        return list(self._processes(b"CoarseGrainedExecutorBackend"))
+
+    def _processes(self, named):
+        """Those of its session whose command line has this, and their parents."""
         found = {}
         for entry in Path("/proc").iterdir():
             try:
@@ -92,9 +102,16 @@ class Job:
                 parent, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[1:4]
             except (OSError, ValueError):
                 continue
-            if int(session) == self.process.pid and b"worker_daemon\0pyspark.worker\0" in command:
+            if int(session) == self.process.pid and named in command:
                 found[int(entry.name)] = int(parent)
-        return [worker for worker, parent in found.items() if parent in found]
+        return found
+
+    def stop(self):
+        """End it as users do, in the middle of its work, which must be a clean end."""
+        assert self.is_running, self.output
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(DEADLINE_S) == 0, self.output
+        assert "stopping: " in self.output
 
     def kill(self):
         if self.is_running:
@@ -119,7 +136,7 @@ def started_jobs(directory, *always):
 
 
 def drawn_victims(chance, rounds):
-    """Whom to kill in each round: of three rounds in a row each once."""
+    """Whom to kill in each round: of four rounds in a row each once."""
     drawn = [victim for _ in range(-(-rounds // len(VICTIMS))) for victim in chance.sample(VICTIMS, len(VICTIMS))]
     return drawn[:rounds]
 
@@ -146,14 +163,25 @@ def committed_records(broker, topic, isolation="read_committed"):
         return records
 
 
+def end(job, last_victim):
+    """Stop it cleanly, unless it may be dying of a broker's death."""
+    if last_victim == "broker":
+        job.kill()
+    elif job.is_running:
+        job.stop()
+
+
 def kill_one(victim, job, broker, chance):
-    """Kill the driver, the processes of its tasks, or the broker, which is back after a moment."""
+    """Kill the driver, an executor, the Python processes of all, or the broker, which is back after a moment."""
     if victim == "driver":
         job.kill()
     elif victim == "broker":
         broker.kill()
         threading.Event().wait(chance.uniform(0, 1.5))
         broker.start()
+    elif victim == "executor":
+        for executor in chance.sample(job.executors(), 1) if job.executors() else ():
+            os.kill(executor, signal.SIGKILL)
     else:
         for worker in job.workers():
             os.kill(worker, signal.SIGKILL)

@@ -1,16 +1,20 @@
 """``jobs/delta_to_topic.py`` and ``jobs/upsert_to_delta.py`` run as users run them: a table to a topic and back."""
 
 import json
+import signal
 import subprocess
 import sys
+import threading
+import time
 import uuid
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from millrace.clients import Admin
+from millrace.clients import Admin, TopicPartition
 
 pytestmark = pytest.mark.spark
 
@@ -23,6 +27,34 @@ def run(job, *arguments):
     command = [sys.executable, JOBS / job, *arguments]
     ended = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=DEADLINE_S)
     return ended.returncode, ended.stdout + ended.stderr
+
+
+def run_until(job, *arguments, is_done):
+    """Run a job that goes on and on, and stop it once it has done something."""
+    command = [sys.executable, JOBS / job, *arguments, "--continuous"]
+    process = subprocess.Popen(
+        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        while not is_done():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.1)
+        process.send_signal(signal.SIGTERM)
+        printed, _ = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, printed
+
+
+def records_in(servers, topic):
+    """Records that are committed, with the markers of their transactions."""
+    with Admin(servers) as admin:
+        partitions = [TopicPartition(topic, number) for number in range(2)]
+        ends = admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation_level="read_committed")
+    return sum(end.offset for end in ends.values())
 
 
 def people(*rows):
@@ -43,15 +75,22 @@ def test_a_table_goes_to_a_topic_and_its_changes_to_another_table(module_broker,
     assert "3 changes read" in printed
     DeltaTable(str(table)).delete("id = 2")
     write_deltalake(str(table), people((4, "Dee")), mode="append")
-    code, printed = run(*out, *servers)
+    before = records_in(module_broker.bootstrap_servers, topic)
+    written = partial(records_in, module_broker.bootstrap_servers, topic)
+    code, printed = run_until(*out, *servers, is_done=lambda: written() >= before + 3)
     assert code == 0, printed
+    assert "stopping: " in printed
     # Each run began where the one before had ended; the record of a deleted row has a key alone.
     columns = ("--select", "CAST(get_json_object(CAST(key AS STRING), '$.id') AS INT) AS id")
     columns += ("--select", "get_json_object(CAST(value AS STRING), '$.name') AS name")
     back = ("upsert_to_delta.py", "--topic", topic, "--table", copy, "--key", "id", "--delete-when", "value IS NULL")
     columns += ("--select", "value", "--drop", "value")
-    code, printed = run(*back, *columns, *servers)
+    is_there = partial(DeltaTable.is_deltatable, str(copy))
+    code, printed = run_until(
+        *back, *columns, *servers, is_done=lambda: is_there() and DeltaTable(str(copy)).version() > 0
+    )
     assert code == 0, printed
+    assert "stopping: " in printed
     assert "5 changes" in printed
     found = DeltaTable(str(copy)).to_pyarrow_table().sort_by("id").to_pylist()
     assert found == [{"id": 1, "name": "Ada"}, {"id": 3, "name": "Cyd"}, {"id": 4, "name": "Dee"}]

@@ -1,4 +1,4 @@
-"""A topology whose records move twice, while driver, Python workers and broker are killed: the same tables and topic.
+"""A topology whose records move twice, while driver, executor, Python workers and broker are killed: the same tables and topic.
 
 The job is the one that users run; tables are read by delta-rs, the topic by a plain consumer.
 """
@@ -6,7 +6,6 @@ The job is the one that users run; tables are read by delta-rs, the topic by a p
 import json
 import os
 import random
-import signal
 import threading
 from collections import Counter
 from functools import partial
@@ -21,6 +20,7 @@ from .job_kills import (
     DEADLINE_S,
     committed_records,
     drawn_victims,
+    end,
     kill_one,
     running_broker,
     started_jobs,
@@ -90,9 +90,7 @@ def test_killed_at_random_moments_it_comes_to_the_same(broker, jobs, tmp_path, r
         threading.Event().wait(chance.uniform(0, 2))
         hits += job.is_running
         kill_one(victim, job, broker, chance)
-    if job.is_running:
-        job.process.send_signal(signal.SIGTERM)
-        job.process.wait(DEADLINE_S)
+    end(job, victims[-1])
     # A broker's death may end the job, and be seen in the next round.
     assert hits >= rounds // 2, job.output
     last = jobs("--max-offsets-per-trigger", 1_000_000)
