@@ -1,4 +1,4 @@
-"""Topic to Delta, added and merged, while driver, executor, Python workers and broker are killed: each row as it should be.
+"""Topic to Delta, added and merged, while driver, executor, workers and broker are killed: each row as it should be.
 
 The jobs are those that users run, and the tables are read by delta-rs; the auditor must come to the same result.
 """

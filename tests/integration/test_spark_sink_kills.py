@@ -1,4 +1,4 @@
-"""Topic to topic, exactly once, while driver, executor, Python workers and broker are killed, and while attempts of tasks fail.
+"""Topic to topic, exactly once, while driver, executor, workers and broker are killed, and while attempts fail.
 
 The job is the one that users run; the rows are checked by a plain consumer.
 """

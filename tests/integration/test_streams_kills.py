@@ -1,4 +1,4 @@
-"""A topology whose records move twice, while driver, executor, Python workers and broker are killed: the same tables and topic.
+"""Records of a topology move twice while driver, executor, workers and broker are killed: the same results.
 
 The job is the one that users run; tables are read by delta-rs, the topic by a plain consumer.
 """
