@@ -87,8 +87,8 @@ def updates_in_workers(topology: Topology, batches: list[list[TestRecord]], part
 
 
 def comparable(cut: Stages, found: Updates) -> Updates:
-    """Rows of one key are in order where they come out of one bucket, else in any."""
-    ordered = {node.topic for node in cut.plan.outputs if decided(cut.plan.layouts[node.name])}  # type: ignore[union-attr]
+    """Rows of one key are in order where they come out of one bucket, else in any: they go out before they move."""
+    ordered = {node.topic for node in cut.plan.outputs if decided(cut.plan.layouts[node.parents[0]])}  # type: ignore[union-attr]
     return {
         topic: {
             key: _in_order(rows, topic.endswith("last"), topic in ordered and key is not None)
