@@ -1,7 +1,8 @@
 """Three brokers on a real ZooKeeper, all of them processes, and whatever can go wrong with them.
 
 A fault is a context: inside it is there, afterwards it has been mended. Brokers reach each other, and ZooKeeper,
-through a ``Network``; each keeps its data on a file system of its own, where this user may mount one.
+through a ``Network``; each keeps its data on a file system of its own, where this user may mount one. Where not, a disk
+that is full is one on which no file may grow.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -43,14 +45,17 @@ Fault = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class FaultyCluster:
-    """See the module. ``with`` starts it and ends it; ``chance`` draws who is the victim."""
+    """See the module. ``with`` starts it and ends it; ``chance`` draws who is the victim.
 
-    def __init__(self, directory: Path, chance: random.Random) -> None:
+    ``has_disks``: brokers have file systems of their own, as long as this user may mount them.
+    """
+
+    def __init__(self, directory: Path, chance: random.Random, *, has_disks: bool = True) -> None:
         self._directory = directory
         self._chance = chance
         self._stack = contextlib.ExitStack()
         self._brokers: dict[int, BrokerProcess] = {}
-        self._has_disks = True
+        self.has_disks = has_disks
         self._bootstrap: list[str] = []
 
     def __enter__(self) -> FaultyCluster:
@@ -73,10 +78,10 @@ class FaultyCluster:
         directory = self._directory / f"disk-{broker_id}"
         directory.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "tmpfs", str(directory)]
-        if subprocess.run(mount, capture_output=True, check=False).returncode == 0:
+        if self.has_disks and subprocess.run(mount, capture_output=True, check=False).returncode == 0:
             stack.callback(subprocess.run, ["umount", "-l", str(directory)], check=True)
         else:
-            self._has_disks = False
+            self.has_disks = False
         name, port, frame_port = _name(broker_id), _free_port(), _free_port()
         way = self._network.way_to(name, port)
         options = (
@@ -120,7 +125,7 @@ class FaultyCluster:
 
     def faults(self, topic: str) -> dict[str, Fault]:
         """By what they are. ``topic``: whose leaders are victims."""
-        found: dict[str, Fault] = {
+        return {
             "the leader is killed": lambda: self._killed(self._leader(topic)),
             "the controller is killed": lambda: self._killed(self._controller()),
             "all are killed": lambda: self._killed(*BROKERS),
@@ -133,10 +138,8 @@ class FaultyCluster:
                 (_name(self._controller()), ZOOKEEPER), is_one_way=False
             ),
             "all are restarted in turn": self._rolled,
+            "the leader's disk is full": lambda: self._full(self._leader(topic)),
         }
-        if self._has_disks:
-            found["the leader's disk is full"] = lambda: self._full(self._leader(topic))
-        return found
 
     def _leader(self, topic: str) -> int:
         with Admin(self.bootstrap_servers) as admin:
@@ -193,8 +196,22 @@ class FaultyCluster:
             broker.start()
         yield
 
+    def _full(self, victim: int) -> contextlib.AbstractContextManager[None]:
+        return self._filled(victim) if self.has_disks else self._kept_from_growing(victim)
+
     @contextlib.contextmanager
-    def _full(self, victim: int) -> Iterator[None]:
+    def _kept_from_growing(self, victim: int) -> Iterator[None]:
+        pid = self._brokers[victim].pid
+        assert pid is not None
+        before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
+        try:
+            yield
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+    @contextlib.contextmanager
+    def _filled(self, victim: int) -> Iterator[None]:
         ballast = self._directory / f"disk-{victim}" / "ballast"
         with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
             while file.write(_PIECE) == len(_PIECE):

@@ -1,8 +1,8 @@
 """A cluster of three real brokers with whatever can go wrong, under clients at work: nothing of what they saw is wrong.
 
 Leaders and controllers are killed and paused, links cut both ways and one, disks filled, all brokers restarted in turn:
-each in its turn, in an order that is drawn. A failing run prints its seed, for ``FAULT_SEED``, which repeats the order
-and the victims, and leaves the records of the clients and what brokers said.
+each in its turn, in an order that is drawn. A run says which of them there were. A failing one prints its seed, for
+``FAULT_SEED``, which repeats the order and the victims, and leaves the records of the clients and what brokers said.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,8 @@ def test_no_anomaly_whatever_goes_wrong_with_a_cluster(tmp_path: Path, rounds: i
     records = tmp_path / "records"
     records.mkdir()
     clients: list[ClientProcess] = []
-    with FaultyCluster(tmp_path, chance) as cluster:
+    with FaultyCluster(tmp_path, chance, has_disks=chance.random() < 0.5) as cluster:
+        print("disks are full by", "ballast on a file system of their own" if cluster.has_disks else "RLIMIT_FSIZE")
         address = cluster.bootstrap_servers
         with Admin(address) as admin:
             for topic in (INPUT, OUTPUT):
@@ -48,13 +50,16 @@ def test_no_anomaly_whatever_goes_wrong_with_a_cluster(tmp_path: Path, rounds: i
             let_work(clients)
             faults = cluster.faults(INPUT)
             turns: list[str] = []
+            ran: Counter[str] = Counter()
             for _ in range(rounds):
                 turns = turns or chance.sample(sorted(faults), len(faults))
                 what, seconds = turns.pop(), chance.uniform(0, LONGEST_S)
                 print(f"{what}, for {seconds:.1f} s", flush=True)
                 last(faults[what], seconds)
+                ran[what] += 1
                 cluster.wait_until_whole(INPUT, OUTPUT)
                 let_work(clients)
+            print(f"went wrong: {dict(ran)}; not in this run: {sorted(faults.keys() - ran)}")
             writers = [client for client in clients if client.role in ("writer", "transactor")]
             others = [client for client in clients if client not in writers]
             end_all(writers)
