@@ -161,6 +161,33 @@ def test_a_plan_over_brokers_of_which_some_have_racks(cluster: Cluster, run: Run
         cluster.stop(4)
 
 
+def test_partitions_in_trouble_are_listed(cluster: Cluster, run: Run, topic: str) -> None:
+    single = f"{topic}-single"
+    cluster.admin.create_topic(topic, assignment={0: [1, 3], 1: [1, 2]}, configs={"min.insync.replicas": "2"})
+    cluster.admin.create_topic(single, assignment={0: [3]})
+
+    def listed(name: str, *options: str) -> list[int]:
+        found = json.loads(run("topics", "describe", *options, "--json"))
+        return [each["partition"] for each in found if each["topic"] == name]
+
+    assert (listed(topic), listed(single)) == ([0, 1], [0])
+    assert listed(topic, "--at-min-isr-partitions") == [0, 1]
+    assert listed(topic, "--under-replicated-partitions") == listed(single, "--unavailable-partitions") == []
+    cluster.stop(3)
+    eventually(lambda: listed(single, "--unavailable-partitions") == [0])
+    eventually(lambda: listed(topic, "--under-replicated-partitions") == [0])
+    assert listed(topic, "--under-min-isr-partitions", topic) == [0]
+    assert listed(topic, "--at-min-isr-partitions") == [1]
+    cluster.start(3)
+    eventually(lambda: listed(topic, "--under-replicated-partitions") == [])
+    found = json.loads(run("topics", "describe", "--topics-with-overrides", "--json"))
+    assert {"topic": topic, "configs": {"min.insync.replicas": "2"}} in found
+    assert "min.insync.replicas=2" in run("topics", "describe", topic, "--topics-with-overrides")
+    assert "ADDING" in run("topics", "describe")
+    both = ("--unavailable-partitions", "--topics-with-overrides")
+    assert "one of the options" in run("topics", "describe", *both, status=2)
+
+
 def test_options_of_brokers_and_topics_change_while_they_run(cluster: Cluster, run: Run, topic: str) -> None:
     cluster.admin.create_topic(topic, replication_factor=3)
     run("configs", "alter", "topics", topic, "--add", "retention.ms=777")

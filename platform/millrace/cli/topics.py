@@ -13,10 +13,11 @@ from millrace.errors import UsageError
 from millrace.ids import id_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
+    from millrace.cli.partition_views import Trouble
     from millrace.clients import Admin, ConfigValue, TopicDescription
 
 app = typer.Typer(
@@ -158,17 +159,41 @@ def schema_of_options(file: Path | None, ddl: str | None) -> pa.Schema | None:
 
 @app.command()
 def describe(
-    name: Name,
+    name: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Name of the topic; all if not given.")] = None,
+    under_replicated: Annotated[bool, typer.Option("--under-replicated-partitions", help="Not all in sync.")] = False,
+    unavailable: Annotated[bool, typer.Option("--unavailable-partitions", help="Without a live leader.")] = False,
+    under_min_isr: Annotated[
+        bool, typer.Option("--under-min-isr-partitions", help="Fewer in sync than min.insync.replicas.")
+    ] = False,
+    at_min_isr: Annotated[
+        bool, typer.Option("--at-min-isr-partitions", help="As many in sync as min.insync.replicas.")
+    ] = False,
+    with_overrides: Annotated[
+        bool, typer.Option("--topics-with-overrides", help="Only topics that set options themselves, and these.")
+    ] = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
     """Describe a topic: its schema, configuration and partitions with their offsets.
 
+    Without a topic, the partitions of all are listed; with one of the options, only such partitions.
+
     Examples:
 
       millrace topics describe orders
+
+      millrace topics describe --under-replicated-partitions
     """
+    from millrace.cli.partition_views import Trouble
+
+    asked = dict(zip(Trouble, (under_replicated, unavailable, under_min_isr, at_min_isr), strict=True))
+    troubles = [trouble for trouble, is_asked in asked.items() if is_asked]
+    if len(troubles) + with_overrides > 1:
+        raise UsageError("give one of the options that choose partitions or topics")
+    if name is None or troubles or with_overrides:
+        _list_partitions(name, troubles, bootstrap_server, client_config, overrides=with_overrides, as_json=as_json)
+        return
     with admin_client(bootstrap_server, client_config) as admin:
         described = _describe(admin, name)
     if as_json:
@@ -177,6 +202,26 @@ def describe(
         print_json(described)
     else:
         _print_description(described)
+
+
+def _list_partitions(
+    name: str | None,
+    troubles: Sequence[Trouble],
+    bootstrap_server: str | None,
+    client_config: Path | None,
+    *,
+    overrides: bool,
+    as_json: bool,
+) -> None:
+    from millrace.cli import partition_views
+
+    with admin_client(bootstrap_server, client_config) as admin:
+        topics = admin.list_topics(include_internal=True) if name is None else [admin.describe_topic(name)]
+        if overrides:
+            partition_views.print_overrides(partition_views.overrides(admin, topics), as_json=as_json)
+        else:
+            found = partition_views.views(admin, topics, troubles[0] if troubles else None)
+            partition_views.print_views(found, as_json=as_json)
 
 
 def _describe(admin: Admin, name: str) -> dict[str, Any]:

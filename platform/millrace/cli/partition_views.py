@@ -1,0 +1,120 @@
+"""``millrace topics describe`` without a topic, or for partitions in trouble: who leads and has what, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from millrace.clients import Admin, TopicDescription
+
+MIN_ISR: Final = "min.insync.replicas"
+
+
+class Trouble(StrEnum):
+    """Which partitions are asked for, by the names of Kafka's tool."""
+
+    UNDER_REPLICATED = "under-replicated"
+    UNAVAILABLE = "unavailable"
+    UNDER_MIN_ISR = "under-min-isr"
+    AT_MIN_ISR = "at-min-isr"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionView:
+    """A partition. ``replicas`` are all that have it while it moves, ``adding`` come, ``removing`` go."""
+
+    topic: str
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+
+def is_in(view: PartitionView, trouble: Trouble, alive: Collection[int], min_isr: int) -> bool:
+    """Whether a partition has this trouble. A replica that is on its way does not count as missing."""
+    match trouble:
+        case Trouble.UNDER_REPLICATED:
+            return len(view.isr) < len(view.replicas) - len(view.adding)
+        case Trouble.UNAVAILABLE:
+            return view.leader not in alive
+        case Trouble.UNDER_MIN_ISR:
+            return len(view.isr) < min_isr
+        case Trouble.AT_MIN_ISR:
+            return len(view.isr) == min_isr
+
+
+def views(admin: Admin, topics: Collection[TopicDescription], trouble: Trouble | None) -> list[PartitionView]:
+    """The partitions of topics, or those of them that have a trouble."""
+    from millrace.clients import TopicPartition
+
+    moving = admin.list_partition_reassignments()
+    alive = {each.node_id for each in admin.describe_cluster().brokers}
+    found = []
+    for topic in topics:
+        of_isr = trouble in (Trouble.UNDER_MIN_ISR, Trouble.AT_MIN_ISR)
+        min_isr = int(admin.describe_configs(topic.name)[MIN_ISR].value) if of_isr else 0
+        for each in topic.partitions:
+            move = moving.get(TopicPartition(topic.name, each.partition))
+            view = PartitionView(
+                topic=topic.name,
+                partition=each.partition,
+                leader=each.leader,
+                replicas=each.replicas,
+                isr=each.isr,
+                adding=() if move is None else move.adding,
+                removing=() if move is None else move.removing,
+            )
+            if trouble is None or is_in(view, trouble, alive, min_isr):
+                found.append(view)
+    return found
+
+
+def overrides(admin: Admin, topics: Collection[TopicDescription]) -> dict[str, dict[str, str]]:
+    """The options that topics set themselves; topics that set none are left out."""
+    found = {}
+    for topic in topics:
+        options = {
+            option: value.value
+            for option, value in admin.describe_configs(topic.name).items()
+            if value.source == "DYNAMIC_TOPIC_CONFIG"
+        }
+        if options:
+            found[topic.name] = options
+    return found
+
+
+def print_views(found: Collection[PartitionView], *, as_json: bool) -> None:
+    """Show partitions."""
+    _print(
+        ["topic", "partition", "leader", "replicas", "isr", "adding", "removing"],
+        [
+            (each.topic, each.partition, each.leader, each.replicas, each.isr, each.adding, each.removing)
+            for each in found
+        ],
+        lambda cell: ",".join(map(str, cell)) if isinstance(cell, tuple) else cell,
+        as_json=as_json,
+    )
+
+
+def print_overrides(found: Mapping[str, Mapping[str, str]], *, as_json: bool) -> None:
+    """Show what topics set themselves."""
+    _print(
+        ["topic", "configs"],
+        list(found.items()),
+        lambda cell: cell if isinstance(cell, str) else ", ".join(f"{name}={text}" for name, text in cell.items()),
+        as_json=as_json,
+    )
+
+
+def _print(names: list[str], rows: list[Any], text: Callable[[Any], Any], *, as_json: bool) -> None:
+    from millrace.cli.output import print_json, print_table
+
+    if as_json:
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+    else:
+        print_table([name.upper() for name in names], [tuple(map(text, row)) for row in rows])
