@@ -23,7 +23,17 @@ from collections.abc import Sequence
 from threading import Event
 from typing import TYPE_CHECKING
 
-from pyspark_millrace.job import JobParser, QueryJob, Report, names, run_job, run_query, source_options, trigger
+from pyspark_millrace.job import (
+    JobParser,
+    QueryJob,
+    Report,
+    compaction,
+    names,
+    run_job,
+    run_query,
+    source_options,
+    trigger,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,9 +50,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_bootstrap_servers()
     add("--partition-by", metavar="A,B,...", help="columns by which a new table is partitioned")
     add("--merge-schema", action="store_true", help="add columns to the table that the topic has and it has not")
-    add(
-        "--compact-after", type=int, metavar="N", help="put small files together after so many batches (default: never)"
-    )
+    parser.add_compaction_options()
     add(
         "--writer",
         default="direct",
@@ -56,10 +64,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 def start_query(spark: SparkSession, arguments: argparse.Namespace, report: Report) -> StreamingQuery:
     """Start writing; the checkpoint makes a later run go on from here, by either writer."""
-    from pyspark_millrace.delta import Compaction, append, ingest
+    from pyspark_millrace.delta import append, ingest
 
     options, partition_by = source_options(arguments, arguments.topic, arguments.option), names(arguments.partition_by)
-    compaction = None if arguments.compact_after is None else Compaction(after_batches=arguments.compact_after)
     if arguments.writer == "direct":
         return ingest(
             spark,
@@ -71,11 +78,14 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace, report: Repo
             trigger=trigger(arguments),
             query_name=f"ingest {arguments.topic}",
             on_batch=lambda batch: report.add(batch.batch_id, batch.rows, batch.seconds),
-            compaction=compaction,
+            compaction=compaction(arguments),
         )
     records = spark.readStream.format("millrace").options(**options).load()
     into = append(
-        arguments.table, partition_by=partition_by, merge_schema=arguments.merge_schema, compaction=compaction
+        arguments.table,
+        partition_by=partition_by,
+        merge_schema=arguments.merge_schema,
+        compaction=compaction(arguments),
     )
     writer = records.writeStream.foreachBatch(into).option("checkpointLocation", checkpoint_of(arguments))
     return writer.queryName(f"ingest {arguments.topic}").trigger(**trigger(arguments)).start()

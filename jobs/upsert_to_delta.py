@@ -25,7 +25,16 @@ from collections.abc import Sequence
 from threading import Event
 from typing import TYPE_CHECKING
 
-from pyspark_millrace.job import JobParser, QueryJob, names, run_job, run_query, source_options, trigger
+from pyspark_millrace.job import (
+    JobParser,
+    QueryJob,
+    compaction,
+    names,
+    run_job,
+    run_query,
+    source_options,
+    trigger,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +57,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add("--drop", metavar="A,B,...", help="columns that are used and not written")
     add("--partition-by", metavar="A,B,...", help="columns by which a new table is partitioned")
     add("--merge-schema", action="store_true", help="add columns to the table that the changes have and it has not")
-    add("--compact-after", type=int, metavar="N", help="put small files together after so many batches")
+    parser.add_compaction_options()
     parser.add_source_options()
     parser.add_stream_options()
     return parser.parse(arguments)
@@ -72,7 +81,7 @@ def changes(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
 
 def start_query(spark: SparkSession, arguments: argparse.Namespace, checkpoint: str) -> StreamingQuery:
     """Start applying the changes; the checkpoint makes a later run go on from here."""
-    from pyspark_millrace.delta import Compaction, upsert
+    from pyspark_millrace.delta import upsert
 
     into = upsert(
         arguments.table,
@@ -83,7 +92,7 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace, checkpoint: 
         drop=names(arguments.drop),
         partition_by=names(arguments.partition_by),
         merge_schema=arguments.merge_schema,
-        compaction=None if arguments.compact_after is None else Compaction(after_batches=arguments.compact_after),
+        compaction=compaction(arguments),
     )
     writer = changes(spark, arguments).writeStream.foreachBatch(into).option("checkpointLocation", checkpoint)
     return writer.queryName(f"upsert {arguments.topic}").trigger(**trigger(arguments)).start()

@@ -229,6 +229,28 @@ def test_small_files_are_put_together_after_so_many_batches(spark, changes, tmp_
     assert [row[0] for row in rows_in(one)] == list(range(40)), "the batch is known after its files were put together"
 
 
+def test_small_files_are_put_together_after_so_many_seconds_or_bytes(spark, changes, tmp_path):
+    changes.send(*((number, "a") for number in range(40)))
+    options = {"kafka.bootstrap.servers": changes.servers, "subscribe": changes.name, "startingOffsets": "earliest"}
+    options["maxOffsetsPerTrigger"] = 10
+    first = tmp_path / "measured"
+    query = ingest(spark, options, str(first), checkpoint=str(tmp_path / "c0"))
+    assert query.awaitTermination(DEADLINE_S)
+    sizes = DeltaTable(str(first)).get_add_actions(flatten=True).column("size_bytes").to_pylist()
+    by_bytes = Compaction(after_batches=None, after_bytes=sum(sizes) // 2)
+    frame = changes.read(spark, maxOffsetsPerTrigger="10")
+    keyed = upsert(str(tmp_path / "merged"), key=["id"], compaction=by_bytes)
+    ingested = ingest(spark, options, str(tmp_path / "added"), checkpoint=str(tmp_path / "c1"), compaction=by_bytes)
+    assert ingested.awaitTermination(DEADLINE_S)
+    run(frame, keyed, tmp_path / "c2")
+    by_seconds = Compaction(after_batches=None, after_seconds=0.01)
+    run(frame, append(str(tmp_path / "timed"), compaction=by_seconds), tmp_path / "c3")
+    for name, least, most in (("added", 1, 3), ("merged", 1, 4), ("timed", 3, 6)):
+        history = DeltaTable(str(tmp_path / name)).history()
+        assert least <= [entry["operation"] for entry in history].count("OPTIMIZE") <= most, name
+        assert [row[0] for row in rows_in(tmp_path / name)] == list(range(40))
+
+
 # --- back -------------------------------------------------------------------------------------------------------
 
 

@@ -32,26 +32,28 @@ _SETTINGS: Final = (
 class Compaction:
     """How often files smaller than ``target_bytes`` are put together.
 
-    After so many batches, or so many seconds since the last time: whichever comes first counts, and ``None`` leaves
-    one out. Batches are counted by their numbers, over restarts.
+    After so many batches, or so many seconds or bytes added since the last time: whichever comes first counts, and
+    ``None`` leaves one out. Batches are counted by their numbers, over restarts; the others begin with the query.
     """
 
     after_batches: int | None = 64
     after_seconds: float | None = None
+    after_bytes: int | None = None
     target_bytes: int = 128 * 2**20
 
     def __post_init__(self) -> None:
-        if self.after_batches is None and self.after_seconds is None:
-            raise UsageError("Compaction: say after_batches, after_seconds or both")
-        for name in ("after_batches", "after_seconds", "target_bytes"):
+        if self.after_batches is None and self.after_seconds is None and self.after_bytes is None:
+            raise UsageError("Compaction: say after_batches, after_seconds or after_bytes")
+        for name in ("after_batches", "after_seconds", "after_bytes", "target_bytes"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise UsageError(f"Compaction: {name}={value}: expected more than 0")
 
-    def is_due(self, batch_id: int, seconds: float) -> bool:
-        """Whether it is time after this batch, ``seconds`` after the last time (or the query's start)."""
+    def is_due(self, batch_id: int, seconds: float, size_bytes: int) -> bool:
+        """Whether it is time after this batch, so many seconds and bytes after the last time (or the query's start)."""
         by_batches = self.after_batches is not None and (batch_id + 1) % self.after_batches == 0
-        return by_batches or (self.after_seconds is not None and seconds >= self.after_seconds)
+        by_seconds = self.after_seconds is not None and seconds >= self.after_seconds
+        return by_batches or by_seconds or (self.after_bytes is not None and size_bytes >= self.after_bytes)
 
 
 class Compactor:
@@ -62,18 +64,32 @@ class Compactor:
         self._path = path
         self._clock = clock
         self._last = clock()
+        self._added_bytes = 0
 
-    def after(self, spark: SparkSession, batch_id: int) -> None:
-        """A batch is in the table. Another writer's conflicting commit leaves the files for the next time."""
-        if not self._compaction.is_due(batch_id, self._clock() - self._last):
+    def after(self, spark: SparkSession, batch_id: int, added_bytes: int | None = None) -> None:
+        """A batch is in the table, by files of so many bytes; else its log is asked how many, where that matters.
+
+        Another writer's conflicting commit leaves the files for the next time.
+        """
+        if self._compaction.after_bytes is not None:
+            self._added_bytes += _last_added_bytes(spark, self._path) if added_bytes is None else added_bytes
+        if not self._compaction.is_due(batch_id, self._clock() - self._last, self._added_bytes):
             return
-        self._last = self._clock()
+        self._last, self._added_bytes = self._clock(), 0
         try:
             metrics = compact(spark, self._path, self._compaction.target_bytes)
         except conflict_errors() as error:
             _log.warning("%s is compacted another time, for another writer was first: %s", self._path, error)
         else:
             _log.info("%s: %s files put together to %s", self._path, metrics.numFilesRemoved, metrics.numFilesAdded)
+
+
+def _last_added_bytes(spark: SparkSession, path: str) -> int:
+    """The bytes of the files that the table's last commit added."""
+    from delta.tables import DeltaTable
+
+    metrics = DeltaTable.forPath(spark, path).history(1).head()["operationMetrics"]
+    return int(metrics.get("numTargetBytesAdded", metrics.get("numOutputBytes", 0)))
 
 
 def compact(spark: SparkSession, path: str, target_bytes: int) -> Any:

@@ -145,7 +145,7 @@ class _Commit:
         if self._on_batch is not None:
             self._on_batch(done)
         if self._compactor is not None:
-            self._compactor.after(described.sparkSession, batch_id)
+            self._compactor.after(described.sparkSession, batch_id, done.size_bytes)
 
 
 def _schema(

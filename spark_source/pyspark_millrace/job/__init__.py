@@ -8,6 +8,7 @@
 from pyspark_millrace.job.command_line import (
     BOOTSTRAP_VARIABLE,
     JobParser,
+    compaction,
     names,
     pairs,
     source_options,
@@ -31,6 +32,7 @@ __all__ = [
     "JobParser",
     "QueryJob",
     "Report",
+    "compaction",
     "follow",
     "names",
     "pairs",

@@ -11,10 +11,13 @@ import difflib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from millrace.config.base import read_properties
 from millrace.errors import InvalidConfigError
+
+if TYPE_CHECKING:
+    from pyspark_millrace.delta import Compaction
 
 BOOTSTRAP_VARIABLE: Final = "MILLRACE_BOOTSTRAP_SERVERS"
 _TRUE, _FALSE = "true", "false"
@@ -72,6 +75,15 @@ class JobParser(argparse.ArgumentParser):
             choices=["default", "low-latency"],
             help="session profile (default: default)",
         )
+
+    def add_compaction_options(self) -> None:
+        """Add the options of jobs that write a Delta table, for ``compaction``."""
+        add = self.add_argument
+        when = "put small files together after so many"
+        add("--compact-after", type=int, metavar="N", help=f"{when} batches (default of all three: never)")
+        add("--compact-seconds", type=float, metavar="S", help=f"{when} seconds")
+        add("--compact-bytes", type=int, metavar="N", help=f"{when} bytes that were added")
+        add("--compact-target-bytes", type=int, metavar="N", help="files smaller than this are small (134217728)")
 
     def add_pairs(self, name: str, help_text: str) -> None:
         """Add an option that is given as NAME=VALUE any number of times; see ``pairs``."""
@@ -131,6 +143,19 @@ def pairs(given: Sequence[tuple[str, str]]) -> dict[str, str]:
 def trigger(arguments: argparse.Namespace) -> dict[str, Any]:
     """What ``DataStreamWriter.trigger`` takes, by the options of a stream."""
     return {"processingTime": arguments.trigger_interval} if arguments.continuous else {"availableNow": True}
+
+
+def compaction(arguments: argparse.Namespace) -> Compaction | None:
+    """When small files are to be put together, by the options. Raises ``UsageError`` for what is no plan."""
+    from pyspark_millrace.delta import Compaction
+
+    when = (arguments.compact_after, arguments.compact_seconds, arguments.compact_bytes)
+    if when == (None, None, None):
+        return None
+    plan = dict(zip(("after_batches", "after_seconds", "after_bytes"), when, strict=True))
+    if arguments.compact_target_bytes is not None:
+        plan["target_bytes"] = arguments.compact_target_bytes
+    return Compaction(**plan)
 
 
 def names(text: str | None) -> tuple[str, ...]:

@@ -13,19 +13,22 @@ from pyspark_millrace.delta.compaction import Compaction
         (Compaction(after_batches=4), [3, 7]),
         (Compaction(after_batches=None, after_seconds=25), [5, 6, 7, 8, 9]),
         (Compaction(after_batches=4, after_seconds=45), [3, 7, 9]),
+        (Compaction(after_batches=None, after_bytes=500), [5, 6, 7, 8, 9]),
+        (Compaction(after_batches=4, after_seconds=45, after_bytes=800), [3, 7, 8, 9]),
         (Compaction(), []),
     ],
 )
 def test_whichever_comes_first(compaction, due):
-    assert [batch for batch in range(10) if compaction.is_due(batch, 5.0 * batch)] == due
+    assert [batch for batch in range(10) if compaction.is_due(batch, 5.0 * batch, 100 * batch)] == due
 
 
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        ({"after_batches": None}, "say after_batches, after_seconds or both"),
+        ({"after_batches": None}, "say after_batches, after_seconds or after_bytes"),
         ({"after_batches": 0}, "after_batches=0: expected more than 0"),
         ({"after_seconds": -1}, "after_seconds=-1"),
+        ({"after_bytes": 0}, "after_bytes=0"),
         ({"target_bytes": 0}, "target_bytes=0"),
     ],
 )
