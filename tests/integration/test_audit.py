@@ -424,6 +424,13 @@ def test_directories_that_are_something_else(by_rows, tmp_path, capfd):
     assert "is not the checkpoint of a query" in capfd.readouterr().err
 
 
+def test_places_that_are_not_mounted(by_rows, capfd):
+    assert main(["audit", "-c", str(by_rows.checkpoint), "-t", "s3://bucket/table", "-b", by_rows.servers]) == 2
+    assert "s3://bucket/table: tables are audited on local and mounted file systems" in capfd.readouterr().err
+    assert main(["audit", "-c", "s3://bucket/c", "-t", str(by_rows.table), "-b", by_rows.servers]) == 2
+    assert "s3://bucket/c: checkpoints are read from local and mounted file systems" in capfd.readouterr().err
+
+
 def test_topics_that_the_query_does_not_read(by_counts, capfd):
     command = ["audit", "-c", str(by_counts.checkpoint), "-t", str(by_counts.table), "-b", by_counts.servers]
     assert main([*command, "--topic", by_counts.topic]) == PROVED

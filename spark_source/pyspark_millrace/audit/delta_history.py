@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 
 from millrace.errors import UsageError
+from pyspark_millrace.checkpoints.query_log import is_mounted
 from pyspark_millrace.delta.table import local_directory
 from pyspark_millrace.delta.transactions import MERGED
 
@@ -76,6 +77,8 @@ class TableHistory:
 
 def read_history(location: str) -> TableHistory:
     """Read the log of a table on a local or mounted file system. Raises ``UsageError`` for what is no table."""
+    if not is_mounted(location):
+        raise UsageError(f"{location}: tables are audited on local and mounted file systems: give a path or file: URI")
     directory = local_directory(location)
     log = directory / "_delta_log"
     try:
