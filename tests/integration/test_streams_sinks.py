@@ -155,16 +155,19 @@ def test_rows_are_written_to_topics_of_bytes_in_every_format_and_read_back(
         {"sku": sku, "n": len(prices), "total": float(sum(prices))}
         for sku, prices in (("a", [1.5, 3.0, 4.5]), ("b", [0.5, 2.0, 3.5, 5.0]), ("c", [1.0, 2.5, 4.0, 5.5]))
     ]
+    # By a consumer, and by another topology, as rows with columns.
+    builder = StreamsBuilder()
     for name, serde in formats.items():
         records = consumed(servers, f"sold-{name}")
         rows = sorted((serde.deserialize(record.value) for record in records), key=lambda row: row["sku"])
         assert rows == expected
         assert sorted(record.key for record in records) == [b'{"sku":"%c"}' % sku for sku in b"abc"]
-        # And by another topology, as rows with columns.
-        builder = StreamsBuilder()
-        builder.stream(f"sold-{name}", key="bytes", value=serde).filter(col("n") > 3).select("sku", "n").to_delta("t")
-        run_batch(builder.build(), spark, bootstrap_servers=servers, tables=str(tmp_path / name))
-        found = spark.read.format("delta").load(str(tmp_path / name)).select("sku", "n").collect()
+        read_back = builder.stream(f"sold-{name}", key="bytes", value=serde).filter(col("n") > 3)
+        read_back.select("sku", "n").to_delta(name)
+    tables = {name: str(tmp_path / name) for name in formats}
+    run_batch(builder.build(), spark, bootstrap_servers=servers, tables=tables)
+    for path in tables.values():
+        found = spark.read.format("delta").load(path).select("sku", "n").collect()
         assert sorted(map(tuple, found)) == [("b", 4), ("c", 4)]
 
 
