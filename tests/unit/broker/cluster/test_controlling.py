@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from millrace.coordination import paths
-from millrace.coordination.nodes import ControllerNode
+from millrace.coordination.nodes import ControllerNode, TopicNode
 from millrace.errors import NotControllerError
 from millrace_broker.cluster import controlling
 from millrace_broker.controller import TopicPartition
@@ -192,3 +192,30 @@ def test_a_partition_goes_back_to_the_broker_that_is_to_lead_it(monkeypatch: pyt
             await eventually(lambda: cluster.leads("t", 0))
 
     asyncio.run(scenario())
+
+
+async def enlarge(cluster: Cluster, dies_at: int, how: str) -> int:
+    """Give a topic a second partition while the controller's session ends; returns how many calls that one made."""
+    cluster.create("t", (0, 1))
+    async with cluster:
+        await eventually(lambda: cluster.leads("t", 0) and len(cluster.active) == 1)
+        await eventually(lambda: TopicPartition("t", 0) in cluster.nodes[1].clients_told)
+        first = cluster.nodes[cluster.active[0]]
+        first.calls, first.dies_at, first.how = 0, dies_at, how
+        path = paths.topic_path("t")
+        node = TopicNode.decode(cluster.outside.get(path)[0])
+        cluster.outside.set(path, TopicNode(node.topic_id, {**node.assignment, 1: (1, 0)}).encode())
+        added = TopicPartition("t", 1)
+        await eventually(lambda: (s := cluster.state("t", 1)) is not None and s.leader in (0, 1))
+        await eventually(lambda: all(added in each.clients_told for each in cluster.nodes.values()))
+        await eventually(lambda: len(cluster.active) == 1)
+    return first.calls
+
+
+@pytest.mark.parametrize("how", ["before", "after", "lost before", "lost after"])
+def test_the_end_of_the_controllers_session_while_a_topic_is_enlarged(how: str) -> None:
+    dies_at = 1
+    while asyncio.run(enlarge(Cluster(0, 1), dies_at, how)) >= dies_at:
+        dies_at += 1
+        assert dies_at < 30, "it has fewer steps"
+    assert dies_at > 2
