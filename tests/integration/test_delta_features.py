@@ -35,11 +35,11 @@ def built(spark, directory, **column):
     return directory
 
 
-def add(directory, number, rows):
+def add(directory, number, rows, schema=SCHEMA, arrow=ARROW):
     """What a direct ingest does with the rows of a batch, without the stream around it."""
-    table = TargetTable(str(directory), SCHEMA, (), merge=False)
-    files = DataFiles(str(directory), ARROW, table.partition_by, table.indexed_columns)
-    (described,) = files(iter([pa.RecordBatch.from_pylist(rows, ARROW)]))
+    table = TargetTable(str(directory), schema, (), merge=False)
+    files = DataFiles(str(directory), arrow, table.partition_by, table.indexed_columns)
+    (described,) = files(iter([pa.RecordBatch.from_pylist(rows, arrow)]))
     assert described.schema == FILE_SCHEMA
     (row,) = described.to_pylist()
     file = NewFile(**row | {"partition_values": dict(row["partition_values"])})
@@ -82,6 +82,31 @@ def test_tables_with_these_are_written_as_spark_writes_them(spark, tmp_path, fea
         assert changes == {(n, "insert") for n in (0, -1, -2, 1, 2, 3)} | {(-1, "delete")}
     if feature == "v2Checkpoint":
         assert add(directory, 2, [{"n": 9, "m": None}]) is None, "the batch is known from the checkpoint"
+
+
+PARTED = [
+    ("TIMESTAMP", "timestamp", pa.timestamp("us", "UTC"), "TIMESTAMP'2026-01-31 23:00:00.000007Z'"),
+    ("TIMESTAMP_NTZ", "timestamp_ntz", pa.timestamp("us"), "TIMESTAMP_NTZ'2026-01-31 23:00:00.5'"),
+    ("DECIMAL(10,2)", "decimal(10,2)", pa.decimal128(10, 2), "CAST(1000.5 AS DECIMAL(10,2))"),
+    ("DOUBLE", "double", pa.float64(), "1e20D"),
+    ("DOUBLE", "double", pa.float64(), "CAST('NaN' AS DOUBLE)"),
+    ("DOUBLE", "double", pa.float64(), "CAST('-Infinity' AS DOUBLE)"),
+    ("FLOAT", "float", pa.float32(), "CAST(0.1 AS FLOAT)"),
+]
+
+
+@pytest.mark.parametrize(("sql", "name", "arrow", "literal"), PARTED)
+def test_tables_partitioned_by_times_decimals_and_floats(spark, tmp_path, sql, name, arrow, literal):
+    directory = create(spark, tmp_path / "t", f"n BIGINT, p {sql}", more="PARTITIONED BY (p)")
+    spark.sql(f"INSERT INTO delta.`{directory}` VALUES (1, {literal})")
+    value = DeltaTable(str(directory)).to_pyarrow_table().column("p")[0].as_py()
+    schema = {"type": "struct", "fields": [FIELDS[0], FIELDS[1] | {"name": "p", "type": name}]}
+    written = pa.schema([("n", pa.int64()), ("p", arrow)])
+    assert add(directory, 0, [{"n": 2, "p": value}], schema, written) is not None
+    found = spark.sql(f"SELECT n FROM delta.`{directory}` WHERE p = {literal} ORDER BY n").collect()
+    assert [row["n"] for row in found] == [1, 2], "to Spark it is the same partition value"
+    values = DeltaTable(str(directory)).to_pyarrow_table().column("p").to_pylist()
+    assert len({str(each) for each in values}) == 1, "to delta-rs as well"
 
 
 REFUSED = {

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +30,7 @@ def check_partition_columns(schema: pa.Schema, names: Sequence[str]) -> None:
             raise UsageError(f"partition column {name}: the columns are {', '.join(schema.names)}")
         if not _has_text(data_type := schema.field(name).type):
             raise UsageError(
-                f"partition column {name}: a direct ingest partitions by text, whole numbers, booleans and dates, not "
+                f"partition column {name}: a direct ingest partitions by text, numbers, booleans, dates and times, not "
                 f"by {data_type}: let Spark write this table"
             )
     if len(set(names)) != len(names):
@@ -69,13 +72,30 @@ def _has_text(data_type: pa.DataType) -> bool:
         or types.is_integer(data_type)
         or types.is_boolean(data_type)
         or types.is_date(data_type)
+        or types.is_timestamp(data_type)
+        or types.is_decimal(data_type)
+        or types.is_floating(data_type)
     )
 
 
 def _text(value: Any) -> str | None:
-    if value is None:
-        return None
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    """A value in the protocol's form (Delta protocol, "Partition Value Serialization"); numbers as Java reads them."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return str(value).lower()
+        case datetime(tzinfo=None):
+            return f"{value:%Y-%m-%d %H:%M:%S.%f}"
+        case datetime():
+            # The form that means the same wherever it is read; the other is of the reader's time zone.
+            return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+        case Decimal():
+            return f"{value:f}"
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case _:
+            return str(value)
 
 
 def _safe(text: str) -> str:

@@ -1,5 +1,9 @@
 """Every row goes to the files of its own values, in its order."""
 
+import math
+from datetime import UTC, datetime
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -37,6 +41,23 @@ def test_values_are_written_as_the_log_has_them():
     assert part.to_pydict() == {"x": [1.5]}
 
 
+@pytest.mark.parametrize(
+    ("value", "data_type", "text"),
+    [
+        (datetime(2026, 1, 31, 23, 0, 0, 7, tzinfo=UTC), pa.timestamp("us", "UTC"), "2026-01-31T23:00:00.000007Z"),
+        (datetime(2026, 1, 31, 23), pa.timestamp("us"), "2026-01-31 23:00:00.000000"),
+        (Decimal("-1E+3"), pa.decimal128(10, 2), "-1000.00"),
+        (1e20, pa.float64(), "1e+20"),
+        (math.inf, pa.float64(), "Infinity"),
+        (-math.inf, pa.float32(), "-Infinity"),
+        (math.nan, pa.float64(), "NaN"),
+    ],
+)
+def test_times_decimals_and_floats_have_the_protocols_form(value, data_type, text):
+    table = pa.table({"p": pa.array([value], data_type), "n": [1]})
+    assert [values for values, _ in split_by_values(table, ["p"])] == [{"p": text}]
+
+
 def test_directories_hold_nothing_that_a_path_takes_otherwise():
     assert directory_of({"a b": "../x%/ü"}) == "a_b=.._x___/"
     assert directory_of({"a": None}) == "a=__HIVE_DEFAULT_PARTITION__/"
@@ -47,13 +68,13 @@ def test_directories_hold_nothing_that_a_path_takes_otherwise():
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
-        (["nowhere"], "partition column nowhere: the columns are a, x, t"),
-        (["x"], "partition column x: a direct ingest partitions by text"),
+        (["nowhere"], "partition column nowhere: the columns are a, b, t"),
+        (["b"], "partition column b: a direct ingest partitions by text"),
         (["a", "a"], "name each once"),
     ],
 )
 def test_columns_that_cannot_partition(names, problem):
-    schema = pa.schema([("a", pa.string()), ("x", pa.float64()), ("t", pa.timestamp("us"))])
+    schema = pa.schema([("a", pa.string()), ("b", pa.binary()), ("t", pa.timestamp("us"))])
     with pytest.raises(UsageError, match=problem):
         check_partition_columns(schema, names)
 
