@@ -17,6 +17,7 @@ BENCHMARK = streams.benchmark(
     target_ratio=1.5,
     ours="run_stream: stream.join(table, left().length() * right())",
     peer="stream.join(table, (value, weight) -> value.length * weight).foreach()",
+    batches="micro-batches of up to 2,000,000 records, the default",
 )
 
 
@@ -28,4 +29,4 @@ def ours(spark: SparkSession, source: Source) -> Outcome:
     events = builder.stream(source.topic, key="string", value="string")
     events.join(weights, left().length() * right()).to("products")
     results = streams.Results("value")
-    return streams.run_stream(spark, source, builder.build(), "products", results)
+    return streams.run_stream(spark, source, builder.build(), "products", results, batch_records=None)
