@@ -1,8 +1,9 @@
 """A cluster of three real brokers with whatever can go wrong, under clients at work: nothing of what they saw is wrong.
 
 Leaders and controllers are killed and paused, links cut both ways and one, disks filled, all brokers restarted in turn:
-each in its turn, in an order that is drawn. A run says which of them there were. A failing one prints its seed, for
-``FAULT_SEED``, which repeats the order and the victims, and leaves the records of the clients and what brokers said.
+each in its turn, in an order that is drawn, for so many rounds and at least ``FAULT_MINUTES``. A run says which of them
+there were. A failing one prints its seed, for ``FAULT_SEED``, which repeats the order and the victims, and leaves the
+records of the clients and what brokers said.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def test_no_anomaly_whatever_goes_wrong_with_a_cluster(tmp_path: Path, rounds: i
             faults = cluster.faults(INPUT)
             turns: list[str] = []
             ran: Counter[str] = Counter()
-            for _ in range(rounds):
+            until = time.monotonic() + 60 * float(os.environ.get("FAULT_MINUTES", "0"))
+            while ran.total() < rounds or time.monotonic() < until:
                 turns = turns or chance.sample(sorted(faults), len(faults))
                 what, seconds = turns.pop(), chance.uniform(0, LONGEST_S)
                 print(f"{what}, for {seconds:.1f} s", flush=True)
@@ -72,7 +74,7 @@ def test_no_anomaly_whatever_goes_wrong_with_a_cluster(tmp_path: Path, rounds: i
                 if not client.has_ended:
                     client.end(signal.SIGKILL)
     history = load(records)
-    assert len(history.writes) > 10 * rounds
+    assert len(history.writes) > 10 * ran.total()
     assert history.polls
     assert history.commits
     assert anomalies(history, final) == []
