@@ -29,7 +29,7 @@ from millrace_broker.log.appender import RELATIVE_OFFSET_MAX, SegmentAppender
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
 from millrace_broker.log.index_building import IndexBuilder
 from millrace_broker.log.leader_epochs import LeaderEpochs
-from millrace_broker.log.producer_loading import load_producers, replayed_end, snapshot_offsets
+from millrace_broker.log.producer_loading import ended_since, load_producers, replayed_end, snapshot_offsets
 from millrace_broker.log.producers import CompletedTransaction, ProducerEntry, ProducerStates
 from millrace_broker.log.reading import floor
 from millrace_broker.log.recent import NOTHING_RECENT
@@ -71,10 +71,18 @@ class FollowingLog(AppendableLog):
         return self._epochs
 
     def hold_watermark(self, offset: int) -> None:
-        """Let the high watermark be here, or as near as the log has it, and be moved by ``raise_watermark`` alone."""
+        """Let the high watermark be here, or as near as the log has it, and be moved by ``raise_watermark`` alone.
+
+        Where it goes back, as in a log that was loaded, transactions whose markers are behind it are undecided again.
+        """
         with self._lock:
             self._is_only_replica = False
+            before = self._high_watermark
             self._high_watermark = max(self._log_start_offset, min(offset, self._log_end_offset))
+            if self._high_watermark < before and len(self._producers):
+                self._ended = ended_since(
+                    self._files, self.directory, self._segments, self._high_watermark, self._clock.now_ms()
+                )
 
     def raise_watermark(self, offset: int) -> None:
         """Every replica in sync has everything before an offset. It does not go back.

@@ -62,10 +62,52 @@ def load_producers(
         found = segment.find(start_offset) if start_offset < log_end_offset else None
         aborted: list[AbortedTransaction] = []
         for position, header in segment.batches(found[0]) if found else ():
-            aborted += _replay(producers, segment, position, header, now_ms)
+            aborted += [entry for _, entry in _replay(producers, segment, position, header, now_ms) if entry]
         if recovered_from is not None and segment.base_offset >= recovered_from:
             replace_index(files, index_path(directory, segment.base_offset), aborted)
     return producers
+
+
+def ended_since(
+    files: Files, directory: Path, segments: Sequence[Segment], offset: int, now_ms: int
+) -> tuple[CompletedTransaction, ...]:
+    """Return the transactions that were ended by markers at or after an offset, in the order of these."""
+    if not any(header.is_control for _, _, header in _batches(segments, offset)):
+        return ()
+    # Where they began, only what is known of producers before them can say.
+    producers, start_offset = _producers_at(files, directory, segments[0].base_offset, offset, now_ms)
+    ended = [
+        completed
+        for segment, position, header in _batches(segments, start_offset)
+        for completed, _ in _replay(producers, segment, position, header, now_ms)
+    ]
+    return tuple(completed for completed in ended if completed.last_offset >= offset)
+
+
+def _producers_at(
+    files: Files, directory: Path, first_offset: int, offset: int, now_ms: int
+) -> tuple[ProducerStates, int]:
+    """The producers by the newest good snapshot up to an offset, and where it was taken; snapshots are left as is."""
+    producers = ProducerStates()
+    for taken_at in reversed([each for each in snapshot_offsets(files, directory) if each <= offset]):
+        try:
+            entries = read_snapshot(files.read_bytes(directory / segment_file_name(taken_at, SNAPSHOT)) or b"")
+        except StorageError:
+            continue
+        for entry in entries:
+            producers.update(entry, now_ms)
+        return producers, taken_at
+    return producers, first_offset
+
+
+def _batches(segments: Sequence[Segment], start_offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+    """The batches from an offset on, with their places."""
+    for number, segment in enumerate(segments):
+        if number + 1 < len(segments) and segments[number + 1].base_offset <= start_offset:
+            continue
+        found = segment.find(start_offset)
+        for position, header in segment.batches(found[0]) if found else ():
+            yield segment, position, header
 
 
 def _load_snapshot(
@@ -113,8 +155,8 @@ def _recall(producers: ProducerStates, segments: Sequence[Segment], offset: int,
 
 def _replay(
     producers: ProducerStates, segment: Segment, position: int, header: BatchHeader, now_ms: int
-) -> Iterator[AbortedTransaction]:
-    """Take in a batch, and yield the transaction that it aborted."""
+) -> Iterator[tuple[CompletedTransaction, AbortedTransaction | None]]:
+    """Take in a batch, and yield the transaction that it ended, with its index entry if it was aborted."""
     if header.producer_id == NO_PRODUCER_ID:
         return
     if not header.is_control:
@@ -124,8 +166,8 @@ def _replay(
     if ended is None:
         return
     entry, completed = ended
-    if completed is not None and completed.is_aborted:
-        yield index_entry(completed, producers)
+    if completed is not None:
+        yield completed, index_entry(completed, producers) if completed.is_aborted else None
     producers.update(entry, now_ms)
 
 

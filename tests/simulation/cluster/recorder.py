@@ -5,8 +5,7 @@ client and with every byte that comes to be committed:
 
 * What a producer is told to be acknowledged is committed at that moment, at that offset.
 * What a consumer is given is committed at that moment, at that offset, and of no transaction that is aborted, or whose
-  producer has not asked yet that it be committed. (That its marker is committed as well is not asked for: a leader that
-  has been started anew does not know of which transactions the markers lie behind its watermark.)
+  marker is not committed yet.
 * A value was sent by somebody, and is committed once.
 * As a transaction's marker is committed in a partition, and the stable offset passes it, everything is before it that
   was sent there; all partitions say the same of the transaction, and what its producer was told, or asked for.
@@ -110,8 +109,7 @@ class Recorder:
         value = partition.values.get(offset)
         if value is None or offset in partition.aborted:
             return None
-        is_undecided = partition.is_open(offset) and self._writes[self._sent_in[value]].commit_ns is None
-        return None if is_undecided else value
+        return None if partition.is_open(offset) else value
 
     def polled(self, process: str, assignment: int, reads: Sequence[Read]) -> None:
         """A member of a group takes what it has read for its own; ``assignment`` grows when it joins again."""

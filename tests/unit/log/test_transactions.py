@@ -69,6 +69,31 @@ def test_the_last_stable_offset_waits_for_the_first_open_transaction(open_log: O
     assert log.aborted_transactions(0, 2) == []
 
 
+def test_a_log_that_is_opened_again_knows_what_is_decided_behind_its_watermark(open_log: Open, batch: Batch) -> None:
+    small = {"segment.bytes": 400}
+    log = open_log(small)
+    producers = [Producer(log, batch, number) for number in (1, 2, 3)]
+    began: dict[int, int] = {}
+    ended: list[tuple[int, int]] = []
+    for step in range(40):
+        who = step * 7 % 3
+        if step % 5 == 4 and who in began:
+            ended.append((began.pop(who), log.log_end_offset))
+            producers[who].end(COMMIT if step % 2 else ABORT)
+        else:
+            began.setdefault(who, log.log_end_offset)
+            producers[who].send()
+    assert log.segment_count > 3
+    assert len(ended) > 3
+    log.close()
+    for watermark in range(log.log_end_offset + 1):
+        again = open_log(small)
+        again.hold_watermark(watermark)
+        undecided = [first for first, marker in ended if marker >= watermark]
+        assert again.last_stable_offset == min(watermark, *undecided, *began.values()), watermark
+        again.close()
+
+
 def test_that_segments_have_no_aborted_transactions_is_looked_up_once(
     open_log: Open, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
