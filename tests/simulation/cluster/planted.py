@@ -170,6 +170,8 @@ PLANTED: Final[Mapping[str, Fault]] = {
         r"broker-\d leads in epoch \d+ as well",
         {
             "millrace_broker.controller.model.Leadership.decided_anew": _decided_in_the_same_epoch,
+            # Else brokers pass over what is decided in an epoch that they know, and nobody leads.
+            f"{_REPLICATION}.partition.Replica.decided": _decided_whenever,
         },
     ),
     "decisions of the past are taken over": Fault(
