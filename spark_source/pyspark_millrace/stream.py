@@ -122,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             report.add(loss)
         parted = self._partings(since, newest, report)
         backlog = self._backlog(replace(since, next_offsets={**since.next_offsets, **parted}), newest, report)
-        _warn_of(report)
+        report.warn(_log)
         admitted = backlog if isinstance(limit, ReadAllAvailable) else self._limited(backlog, limit)
         # A log that went back is read on from its end. A partition without records is left out until it has some:
         # naming it would be an empty micro-batch.
@@ -257,7 +257,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """
         report = LossReport(fail=self._options.fail_on_data_loss)
         parted = self._partings(until, self._fetch_newest(), report)
-        _warn_of(report)
+        report.warn(_log)
         return [replace(each, end=max(each.start, min(each.end, parted.get(each.key, each.end)))) for each in ranges]
 
     def _is_undecided(self, key: PartitionKey, offset: int) -> bool:
@@ -280,11 +280,6 @@ def _check_ends(options: SourceOptions, topics: TopicSet) -> None:
     there = set(topics.partitions)
     if absent := [str(key) for key in options.stream_ending if key.topic in topics.topic_ids and key not in there]:
         raise UsageError(f"streamEndingOffsets names {', '.join(absent)}: no such partition; leave it out")
-
-
-def _warn_of(report: LossReport) -> None:
-    for loss in report.losses:
-        _log.warning("%s; going on without them, for failOnDataLoss is false", loss.what)
 
 
 def _end_process_if_spark_hung_up() -> None:

@@ -52,6 +52,9 @@ def load_producers(
     built anew. Missing snapshots at the beginnings of segments that had to be read are written.
     """
     snapshot_end = log_end_offset if recovered_from is None else min(recovered_from, log_end_offset)
+    for offset in snapshot_offsets(files, directory):
+        if offset > snapshot_end:
+            files.remove(directory / segment_file_name(offset, SNAPSHOT))
     producers, start_offset = _load_snapshot(files, directory, segments[0].base_offset, snapshot_end, now_ms)
     _recall(producers, segments, start_offset, now_ms)
     for number, segment in enumerate(segments):
@@ -75,29 +78,13 @@ def ended_since(
     if not any(header.is_control for _, _, header in _batches(segments, offset)):
         return ()
     # Where they began, only what is known of producers before them can say.
-    producers, start_offset = _producers_at(files, directory, segments[0].base_offset, offset, now_ms)
+    producers, start_offset = _load_snapshot(files, directory, segments[0].base_offset, offset, now_ms)
     ended = [
         completed
         for segment, position, header in _batches(segments, start_offset)
         for completed, _ in _replay(producers, segment, position, header, now_ms)
     ]
     return tuple(completed for completed in ended if completed.last_offset >= offset)
-
-
-def _producers_at(
-    files: Files, directory: Path, first_offset: int, offset: int, now_ms: int
-) -> tuple[ProducerStates, int]:
-    """The producers by the newest good snapshot up to an offset, and where it was taken; snapshots are left as is."""
-    producers = ProducerStates()
-    for taken_at in reversed([each for each in snapshot_offsets(files, directory) if each <= offset]):
-        try:
-            entries = read_snapshot(files.read_bytes(directory / segment_file_name(taken_at, SNAPSHOT)) or b"")
-        except StorageError:
-            continue
-        for entry in entries:
-            producers.update(entry, now_ms)
-        return producers, taken_at
-    return producers, first_offset
 
 
 def _batches(segments: Sequence[Segment], start_offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
@@ -113,13 +100,13 @@ def _batches(segments: Sequence[Segment], start_offset: int) -> Iterator[tuple[S
 def _load_snapshot(
     files: Files, directory: Path, first_offset: int, end_offset: int, now_ms: int
 ) -> tuple[ProducerStates, int]:
-    """Read the newest good snapshot: the producers, and the offset from which the log has to be read."""
+    """Read the newest good snapshot up to an offset: the producers, and from where on the log has to be read.
+
+    Damaged ones that are newer are removed.
+    """
     producers = ProducerStates()
-    for offset in sorted(snapshot_offsets(files, directory), reverse=True):
+    for offset in reversed([each for each in snapshot_offsets(files, directory) if each <= end_offset]):
         path = directory / segment_file_name(offset, SNAPSHOT)
-        if offset > end_offset:
-            files.remove(path)
-            continue
         try:
             entries = read_snapshot(files.read_bytes(path) or b"")
         except StorageError as error:

@@ -16,7 +16,7 @@ from millrace.config.broker import BrokerConfig
 from millrace.config.dynamic import RATES, check_dynamic, check_threads, with_dynamic
 from millrace.coordination import Coordination, Operation, paths
 from millrace.errors import InvalidConfigError, InvalidRequestError
-from millrace_broker.metadata.config_nodes import change_config, read_config
+from millrace_broker.metadata.config_nodes import change_config, changed_options, read_config
 from millrace_broker.metadata.registration import live_ids
 
 _logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class BrokerConfigs:
             self._check_alive(int(name))
 
         def change(present: Mapping[str, str]) -> dict[str, str]:
-            after = {option: value for option, value in present.items() if option not in removals} | dict(values)
+            after = changed_options(present, values, removals)
             self._check(name, values, after)
             return after
 

@@ -49,7 +49,7 @@ from millrace_broker.controller.assignment import (
 )
 from millrace_broker.metadata import registration, rules
 from millrace_broker.metadata.catalog import TopicCatalog
-from millrace_broker.metadata.config_nodes import change_config
+from millrace_broker.metadata.config_nodes import change_config, changed_options
 from millrace_broker.metadata.topics import SchemaVersion, TopicInfo
 
 _logger = logging.getLogger(__name__)
@@ -239,7 +239,7 @@ class TopicChanges:
         topic = self._catalog.written(name)
 
         def change(present: Mapping[str, str]) -> dict[str, str]:
-            after = {option: value for option, value in present.items() if option not in removals} | dict(values)
+            after = changed_options(present, values, removals)
             self._check_config(topic, present, after)
             return after
 

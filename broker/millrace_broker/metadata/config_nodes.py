@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from millrace.coordination import BadVersionError, Coordination, Create, NodeExistsError, NoNodeError, Operation, Write
 from millrace.coordination.nodes import ConfigNode
@@ -12,6 +12,11 @@ from millrace.coordination.outcomes import settle
 def read_config(coordination: Coordination, path: str) -> dict[str, str]:
     """What is configured at ``path``; nothing if there is no node."""
     return _read(coordination, path)[0]
+
+
+def changed_options(present: Mapping[str, str], values: Mapping[str, str], removals: Collection[str]) -> dict[str, str]:
+    """The options after some were set and others removed."""
+    return {option: value for option, value in present.items() if option not in removals} | dict(values)
 
 
 def change_config(

@@ -9,7 +9,7 @@ from millrace.config.broker import BrokerConfig
 from millrace.config.group import GroupConfig
 from millrace.coordination import Coordination, Operation, paths
 from millrace.errors import InvalidConfigError, InvalidGroupIdError, InvalidRequestError
-from millrace_broker.metadata.config_nodes import change_config, read_config
+from millrace_broker.metadata.config_nodes import change_config, changed_options, read_config
 
 
 class GroupConfigs:
@@ -59,7 +59,7 @@ class GroupConfigs:
             raise InvalidConfigError(f"{', '.join(unknown)}: the options are {', '.join(GroupConfig.option_names())}")
 
         def change(present: Mapping[str, str]) -> dict[str, str]:
-            after = {option: value for option, value in present.items() if option not in removals} | dict(values)
+            after = changed_options(present, values, removals)
             GroupConfig.load({**self._defaults, **after})
             return after
 

@@ -25,6 +25,7 @@ read.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -176,7 +177,7 @@ class Loss:
 
 @dataclass(slots=True)
 class LossReport:
-    """Collects losses. With ``fail`` the first one ends the query; without, the caller logs ``losses``."""
+    """Collects losses. With ``fail`` the first one ends the query; without, the caller has them logged."""
 
     fail: bool
     losses: list[Loss] = field(default_factory=list)
@@ -186,6 +187,11 @@ class LossReport:
         if self.fail:
             raise OffsetsLostError(str(loss))
         self.losses.append(loss)
+
+    def warn(self, logger: logging.Logger) -> None:
+        """Log the losses that are accepted."""
+        for loss in self.losses:
+            logger.warning("%s; going on without them, for failOnDataLoss is false", loss.what)
 
 
 def clip_to_log(

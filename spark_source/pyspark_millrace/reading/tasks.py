@@ -90,8 +90,7 @@ def plan_tasks(
             for (wanted, extents), most in zip(located, sizes, strict=True)
         ]
         located = cluster.locate(pieces, report)
-    for loss in report.losses:
-        _log.warning("%s; going on without them, for failOnDataLoss is false", loss.what)
+    report.warn(_log)
     splits = plan_splits(
         located, sizes, min_splits=options.min_partitions, max_records=options.max_records_per_partition
     )

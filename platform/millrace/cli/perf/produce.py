@@ -242,13 +242,14 @@ class _Run:
         counting = (statistics,) if self._steady is None else (statistics, self._steady)
 
         def told(metadata: object, error: Exception | None) -> None:
+            latency_ms = (time.perf_counter() - sent_s) * 1000
             with self._lock:
                 if error is not None:
                     self._failures.append(error)
-                else:
-                    for each in counting:
-                        each.acknowledged(count, size_bytes)
-                        each.measured((time.perf_counter() - sent_s) * 1000)
+                    return
+                for each in counting:
+                    each.acknowledged(count, size_bytes)
+                    each.measured(latency_ms)
 
         return told
 
