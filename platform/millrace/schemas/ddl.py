@@ -53,6 +53,8 @@ _REFUSED: Final[dict[str, str]] = {
 
 # Column options of CREATE TABLE that say how a value comes to be; a log stores what it is sent.
 _REFUSED_OPTIONS: Final = {"DEFAULT", "GENERATED", "PRIMARY", "CHECK", "REFERENCES", "UNIQUE", "CONSTRAINT"}
+# Anything else after CREATE is the type of a column of that name.
+_AFTER_CREATE: Final = ("OR", "EXTERNAL", "TEMPORARY", "TABLE")
 _INTERVAL_UNITS: Final = {"DAY": 0, "HOUR": 1, "MINUTE": 2, "SECOND": 3}
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a"}
 
@@ -63,7 +65,7 @@ def parse_ddl(text: str) -> pa.Schema:
     Raises ``SchemaError`` that quotes the text where it stops making sense.
     """
     parser = _Parser(text)
-    if parser.at("CREATE", "OR") or parser.at("CREATE"):
+    if any(parser.at("CREATE", word) for word in _AFTER_CREATE):
         fields = parser.create_table()
     elif parser.at("STRUCT", "<"):
         fields = list(parser.data_type())

@@ -74,6 +74,11 @@ def test_create_table_statement() -> None:
     assert parse_ddl("create table if not exists t (a int) USING delta PARTITIONED BY (a)").names == ["a"]
 
 
+def test_columns_may_be_named_as_the_words_of_a_statement() -> None:
+    assert parse_ddl("create BOOLEAN NOT NULL, table INT, or STRING").names == ["create", "table", "or"]
+    assert parse_ddl("struct STRUCT<struct: INT>").names == ["struct"]
+
+
 def test_simple_string_of_a_struct() -> None:
     assert parse_ddl("struct<a:int,b:map<string,array<decimal(10,2)>>>").names == ["a", "b"]
 
