@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 EXIT_CUT_OFF: Final = 3
 _POLL_SECONDS: Final = 0.2
 _PROGRESS_SECONDS: Final = 5.0
+_LAST_BATCH_SECONDS: Final = 10.0
+"""How long a query that is to stop may go on: a third of what Kubernetes gives before it kills."""
 _SIGNAL_SECONDS: Final = 0.5
 """A signal that both processes get, the JVM and ours, may arrive so much later here."""
 
@@ -124,16 +126,38 @@ def _leave_failures_to_us(spark: SparkSession) -> None:
 def follow(
     query: StreamingQuery, stopping: Event, each_time: Callable[[StreamingQuery], None] = lambda query: None
 ) -> None:
-    """Wait until the query ends or is to stop. Raises what it failed with."""
+    """Wait until the query ends or is to stop, which it does between two micro-batches where it can.
+
+    Raises what it failed with.
+    """
     while query.isActive and not stopping.is_set():
         stopping.wait(_POLL_SECONDS)
         each_time(query)
     if stopping.is_set() and query.isActive:
-        say("stopping: what is not committed yet is read again by the next run")
+        say(f"stopping: what is not committed in {_LAST_BATCH_SECONDS:.0f} s is read again by the next run")
+        _let_batch_end(query)
         query.stop()
     else:
         query.awaitTermination()
     each_time(query)
+
+
+def _let_batch_end(query: StreamingQuery) -> None:
+    """Wait until the micro-batch under way is committed, or has taken too long."""
+    deadline = time.monotonic() + _LAST_BATCH_SECONDS
+    before = _batches_done(query)
+    while (
+        query.isActive
+        and query.status["isTriggerActive"]
+        and _batches_done(query) == before
+        and time.monotonic() < deadline
+    ):
+        time.sleep(_POLL_SECONDS)
+
+
+def _batches_done(query: StreamingQuery) -> int:
+    progress = query.lastProgress
+    return -1 if progress is None else int(progress["batchId"])
 
 
 @contextmanager
