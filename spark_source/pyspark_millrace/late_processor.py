@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.streaming import StatefulProcessor
 
+from pyspark_millrace.state_connections import leave_open
+
 
 class _Call(NamedTuple):
     """A call of a handle's method."""
@@ -35,11 +37,13 @@ class LateProcessor(StatefulProcessor):  # type: ignore[misc]
         self._pickled = cloudpickle.dumps(processor)
         self._calls: list[_Call] = []
         processor.init(_Noting(self._calls))
+        self._handle: Any = None
         self._states: list[Any] = []
         self._processor: StatefulProcessor | None = None
 
     def init(self, handle: Any) -> None:
         """Open the state that the processor will ask for."""
+        self._handle = handle
         self._states = [getattr(handle, call.method)(*call.arguments, **call.keywords) for call in self._calls]
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
@@ -51,9 +55,10 @@ class LateProcessor(StatefulProcessor):  # type: ignore[misc]
         return found
 
     def close(self) -> None:
-        """Close the processor, if there were rows for it."""
+        """Close the processor, if there were rows for it, and leave the rest to Spark."""
         if self._processor is not None:
             self._processor.close()
+        leave_open(self._handle)
 
 
 class _Noting:

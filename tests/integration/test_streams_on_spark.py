@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -332,3 +333,36 @@ def test_spark_puts_the_places_of_buckets_where_they_are_said_to_be(spark: Spark
     rows = placed.selectExpr("bucket", "place", "pmod(hash(place), 64) AS partition").collect()
     assert len({row.place for row in rows}) == len(rows)
     assert all(row.partition == row.bucket % PARTITIONS_MAX for row in rows if row.bucket < len(places()))
+
+
+def test_no_connection_is_left_open_by_a_micro_batch(
+    spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """Spark 4.2.0 forgets those between its state store and the workers."""
+    jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
+    with Admin(module_broker.bootstrap_servers) as admin, Producer(module_broker.bootstrap_servers) as producer:
+        admin.create_topic("dripping", partitions=1)
+        for number in range(24):
+            producer.send("dripping", b"x", key=str(number).encode())
+    builder = StreamsBuilder()
+    builder.stream("dripping", key="string", value="bytes").group_by_key().count().to_stream().to("seen")
+    open_sockets: list[int] = []
+
+    def look(_: Any) -> None:
+        listed = subprocess.run(["ls", "-l", f"/proc/{jvm}/fd"], capture_output=True, text=True, check=False).stdout
+        open_sockets.append(listed.count("-> socket:"))
+
+    query = run_stream(
+        builder.build(),
+        spark,
+        checkpoint=str(tmp_path / "checkpoint"),
+        bootstrap_servers=module_broker.bootstrap_servers,
+        options={"maxOffsetsPerTrigger": 1},
+        available_now=True,
+        foreach_batch={"seen": lambda rows, _: rows.collect()},
+        on_batch=look,
+    )
+    finish(query)
+    assert len(open_sockets) == 24
+    assert min(open_sockets) > 0
+    assert max(open_sockets[12:]) <= open_sockets[11] + 6, open_sockets

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -12,10 +14,22 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark_millrace.late_processor import LateProcessor
 
 
+class Client:
+    """A connection to Spark, and what was said over it."""
+
+    def __init__(self) -> None:
+        self.handle_state = "open"
+        self.said: list[str] = []
+
+    def set_handle_state(self, state: str) -> None:
+        self.said.append(state)
+
+
 class Handle:
     """Opens states that are the arguments they were asked for with."""
 
     def __init__(self) -> None:
+        self._statefulProcessorApiClient = Client()
         self.opened: list[tuple[Any, ...]] = []
 
     def getListState(self, name: str, schema: str) -> tuple[Any, ...]:  # noqa: N802 - as Spark calls it
@@ -89,3 +103,18 @@ def test_a_processor_that_asks_for_other_states_than_before_is_refused() -> None
     late.init(Handle())
     with pytest.raises(AssertionError, match="getListState"):
         late.handleInputRows("a", iter([1]), None)
+
+
+def test_at_its_end_nothing_is_said_and_the_connection_is_left_open_for_some_tasks(late: LateProcessor) -> None:
+    clients = []
+    for _ in range(100):
+        handle = Handle()
+        late.init(handle)
+        late.close()
+        client = handle._statefulProcessorApiClient
+        client.set_handle_state("closed")  # as Spark's side of the worker does then
+        assert (client.handle_state, client.said) == ("closed", [])
+        clients.append(weakref.ref(client))
+    del handle, client, late
+    gc.collect()
+    assert [ref() is not None for ref in clients] == [False] * 68 + [True] * 32
