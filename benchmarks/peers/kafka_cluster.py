@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import clusters
@@ -73,7 +73,18 @@ class KafkaCluster(Cluster):
     def create_topic(self, name: str, partitions: int, *, factor: int = 3, **configs: str) -> None:
         """See ``Cluster``."""
         options = {option.replace("_", "."): value for option, value in configs.items()}
-        self._admin.create_topics([NewTopic(name, partitions, factor, config=options)])[name].result(120)
+        topic = NewTopic(name, partitions, factor, config=options)
+
+        def is_created() -> bool:
+            try:
+                self._admin.create_topics([topic])[name].result(120)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.INVALID_REPLICATION_FACTOR:
+                    return False  # a controller that has just been elected has not heard of all brokers yet
+                raise
+            return True
+
+        self.wait_until(f"topic {name}", is_created)
 
     def delete_topic(self, name: str) -> None:
         """See ``Cluster``."""
