@@ -33,11 +33,12 @@ class Broker:
 
     def __init__(self, directory):
         self._directory = directory
+        self.data = directory / "data"
         self.address = "127.0.0.1:0"
         self.start()
 
     def start(self):
-        command = [MILLRACE, "broker", "--data-dir", self._directory / "data", "--listen", self.address]
+        command = [MILLRACE, "broker", "--data-dir", self.data, "--listen", self.address]
         with (self._directory / "broker.stderr").open("a") as errors:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         line = self.process.stdout.readline()

@@ -1,6 +1,7 @@
 """Topic to topic, exactly once, while driver, executor, workers and broker are killed, and while attempts fail.
 
-The job is the one that users run; the rows are checked by a plain consumer.
+The job is the one that users run; the rows are checked by a plain consumer, and in the broker's files by the words of
+the format's description.
 """
 
 import os
@@ -25,6 +26,7 @@ from .job_kills import (
     started_jobs,
     wait_for,
 )
+from .log_by_the_book import committed_values
 
 pytestmark = pytest.mark.spark
 
@@ -84,6 +86,8 @@ def test_killed_at_random_moments_every_record_is_written_once(broker, jobs, rou
     last = jobs("--max-offsets-per-trigger", 1_000_000)
     assert last.process.wait(DEADLINE_S) == 0, last.output
     assert sorted(copies(broker)) == list(range(rounds * RECORDS_PER_ROUND)), f"SINK_KILL_SEED={seed}"
+    broker.kill()
+    assert sorted(map(int, committed_values(broker.data, "copies"))) == list(range(rounds * RECORDS_PER_ROUND))
 
 
 def test_of_two_drivers_at_one_query_one_ends_and_nothing_is_written_twice(broker, jobs):
