@@ -43,6 +43,7 @@ from pyspark_millrace.planning.offsets import (
 )
 from pyspark_millrace.planning.parting import epochs_to_look_up, find_partings
 from pyspark_millrace.planning.splits import STREAM_SIZING
+from pyspark_millrace.planning.tombstones import late_for_tombstones
 from pyspark_millrace.reading.references import plan_references, references
 from pyspark_millrace.reading.tasks import plan_tasks, read_task
 
@@ -116,6 +117,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         Raises ``OffsetsLostError`` when partitions went away or back, unless losses are accepted.
         """
         since = StreamOffsets.from_json(start)
+        is_first = self._newest is None
         newest = self._newest = self._target or self._fetch_newest()
         report = LossReport(fail=self._options.fail_on_data_loss)
         for loss in losses_between(since, newest, self._options.subscription):
@@ -123,6 +125,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         parted = self._partings(since, newest, report)
         backlog = self._backlog(replace(since, next_offsets={**since.next_offsets, **parted}), newest, report)
         report.warn(_log)
+        if is_first and not since.is_initial:
+            for sentence in late_for_tombstones(self._connected(), backlog, time.time_ns() // 1_000_000):
+                _log.warning("%s", sentence)
         admitted = backlog if isinstance(limit, ReadAllAvailable) else self._limited(backlog, limit)
         # A log that went back is read on from its end. A partition without records is left out until it has some:
         # naming it would be an empty micro-batch.

@@ -4,6 +4,7 @@ The readers are called as Spark calls them; ``test_spark_streaming`` has the sam
 """
 
 import json
+import time
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -52,6 +53,34 @@ def test_what_delete_records_took_is_told_from_retention(new_model, admin, caplo
     [warning] = [record.getMessage() for record in caplog.records if "are gone" in record.getMessage()]
     assert f"offsets 4..10 of {model.name}-0 are gone" in warning
     assert "failOnDataLoss is false" in warning
+
+
+@pytest.mark.parametrize(
+    ("stood_ms", "policy", "is_late"),
+    [(3_600_000, "compact", True), (3_600_000, "delete", False), (0, "compact", False)],
+)
+def test_who_comes_too_late_for_tombstones_is_told(new_model, caplog, stood_ms, policy, is_late):
+    model = new_model(1, **{"cleanup.policy": policy, "delete.retention.ms": "600000"})
+    now_ms = time.time_ns() // 1_000_000
+    for time_ms in (now_ms - stood_ms, now_ms - stood_ms + 1, now_ms):
+        model.producer.send(model.name, b"v", key=b"k", timestamp_ms=time_ms)
+    model.producer.flush()
+    reader = stream(model, {"startingOffsets": json.dumps({model.name: {"0": 1}})})
+    start = checkpointed(reader.initialOffset())
+    reader.latestOffset(start, ReadAllAvailable())
+    reader.stop()
+    assert not caplog.records, "a new query does not go on from anywhere"
+    later = stream(model, {})
+    later.latestOffset({**start, "@initial": False}, ReadAllAvailable())
+    later.latestOffset({**start, "@initial": False}, ReadAllAvailable())
+    later.stop()
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == is_late, told
+    assert all(
+        f"{model.name}-0 is compacted and was not read from offset 1 on for longer than its delete.retention.ms=600000"
+        in sentence
+        for sentence in told
+    )
 
 
 def test_offsets_beyond_the_end_are_refused(filled):

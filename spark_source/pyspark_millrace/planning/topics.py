@@ -198,6 +198,10 @@ class Cluster:
         """One topic; raises ``UnknownTopicOrPartitionError``."""
         return self._admin.describe_topic(topic)
 
+    def settings(self, topic: str) -> dict[str, str]:
+        """The configuration of a topic, defaults included."""
+        return {name: config.value for name, config in self._admin.describe_configs(topic).items()}
+
     def payload_registry(self) -> PayloadRegistry:
         """The schemas of payloads, as they are now."""
         return self._admin.payload_registry()
@@ -371,8 +375,7 @@ class Cluster:
         self._check_decided(wanted, last[wanted.key])
         why = ""
         if wanted.start < first[wanted.key]:
-            configs = self._admin.describe_configs(topic.name)
-            why = why_removed({name: config.value for name, config in configs.items()})
+            why = why_removed(self.settings(topic.name))
         return clip_to_log(wanted, first[wanted.key], last[wanted.key], report, why=why)
 
     def _check_decided(self, wanted: OffsetRange, stable_offset: int) -> None:

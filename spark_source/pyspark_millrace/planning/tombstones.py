@@ -1,0 +1,49 @@
+"""Deletions that a query may have missed: of compacted topics, by standing too long.
+
+Compaction takes tombstones out ``delete.retention.ms`` after it has cleaned them. Who comes for them later sees neither
+the key nor its end, and what keeps the latest of each key keeps a row that is no more. No gap tells of it, for all of a
+compacted log has gaps; but that somebody is that late can be seen by the times of the records he has not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from pyspark_millrace.options.positions import PartitionKey
+from pyspark_millrace.planning.backlog import Backlog
+
+
+class Topics(Protocol):
+    """What is asked of the brokers; ``Cluster`` is one."""
+
+    def settings(self, topic: str) -> Mapping[str, str]:
+        """The configuration of a topic."""
+
+    def first_offsets_from(self, times_ms: Mapping[PartitionKey, int]) -> dict[PartitionKey, int | None]:
+        """The first record at or after a time in each partition; None where there is none."""
+
+
+def late_for_tombstones(topics: Topics, backlog: Backlog, now_ms: int) -> list[str]:
+    """A sentence for each partition of which records that are older than its tombstones' time were not read."""
+    unread = [key for key, count in backlog.counts.items() if count and backlog.begin[key] > 0]
+    kept_ms = {
+        topic: int(settings["delete.retention.ms"])
+        for topic in sorted({key.topic for key in unread})
+        if "compact" in (settings := topics.settings(topic))["cleanup.policy"]
+    }
+    times_ms = {key: max(0, now_ms - kept_ms[key.topic]) for key in unread if key.topic in kept_ms}
+    return list(_sentences(backlog, kept_ms, topics.first_offsets_from(times_ms)))
+
+
+def _sentences(
+    backlog: Backlog, kept_ms: Mapping[str, int], recent: Mapping[PartitionKey, int | None]
+) -> Iterable[str]:
+    for key, offset in sorted(recent.items()):
+        if offset is None or offset > backlog.begin[key]:
+            yield (
+                f"{key} is compacted and was not read from offset {backlog.begin[key]} on for longer than its "
+                f"delete.retention.ms={kept_ms[key.topic]}: tombstones there may be gone, and keys that were deleted "
+                "may seem to be there still; read the topic from its start into a new table, and give it a longer "
+                "delete.retention.ms"
+            )
