@@ -88,8 +88,13 @@ def even_bytes(range_bytes: int, size_bytes: int) -> int:
 
     A quarter over counts as fitting: better one piece that is somewhat large than two halves.
     """
-    pieces = max(1, -(-range_bytes * 4 // (size_bytes * 5)))
+    pieces = max(1, -(-range_bytes // most_of(size_bytes)))
     return max(1, -(-range_bytes // pieces))
+
+
+def most_of(size_bytes: int) -> int:
+    """How large a piece may be that is to be of about this size."""
+    return size_bytes + size_bytes // 4
 
 
 def located_bytes(located: Sequence[tuple[OffsetRange, Sequence[Extent]]]) -> int:
@@ -117,7 +122,7 @@ def plan_splits(
     splits = [
         PlannedSplit(wanted, tuple(run))
         for (wanted, extents), size_bytes in zip(located, sizes_bytes, strict=True)
-        for run in _runs(_tiling(extents), even_bytes(total_bytes(extents), size_bytes))
+        for run in _runs(_tiling(extents), even_bytes(total_bytes(extents), size_bytes), most_of(size_bytes))
     ]
     splits.sort(key=lambda split: (split.range.key, split.extents[0].start_offset))
     if max_records is not None:
@@ -142,12 +147,13 @@ def _tiling(extents: Sequence[Extent]) -> Sequence[Extent]:
     return [extent for extent in extents if extent.start_offset < extent.end_offset]
 
 
-def _runs(extents: Sequence[Extent], size_bytes: int) -> list[list[Extent]]:
-    """Neighbours together while they stay within the size."""
+def _runs(extents: Sequence[Extent], size_bytes: int, most_bytes: int) -> list[list[Extent]]:
+    """Neighbours together while they stay within the size, or an eighth above: the rest of a segment is no split."""
+    over = min(size_bytes // 8, most_bytes - size_bytes)
     runs: list[list[Extent]] = []
     room = 0
     for extent in extents:
-        if not runs or extent.bytes > room:
+        if not runs or extent.bytes > room + over:
             runs.append([])
             room = size_bytes
         runs[-1].append(extent)

@@ -95,6 +95,13 @@ def test_small_segments_share_a_split():
     assert [len(split.extents) for split in plan_splits(found, [500])] == [5, 5]
 
 
+def test_the_rest_of_a_segment_is_no_split_of_its_own():
+    sizes = (100, 100, 92, 13)
+    extents = tuple(Extent(n, n + 1, 0, size, f"/{n}") for n, size in enumerate(sizes))
+    found = [(OffsetRange(PartitionKey("t", 0), uuid.UUID(int=1), 0, 4), extents)]
+    assert [split.bytes for split in plan_splits(found, [100])] == [100, 100, 105]
+
+
 def test_sizes():
     assert split_bytes(10 * MIB, cores=2, sizing=BATCH_SIZING) == 8 * MIB
     assert split_bytes(160 * MIB, cores=2, sizing=BATCH_SIZING) == 20 * MIB
