@@ -17,7 +17,7 @@ BENCHMARK = streams.benchmark(
     target_ratio=1.5,
     ours="run_stream: stream.join(table, left().length() * right())",
     peer="stream.join(table, (value, weight) -> value.length * weight).foreach()",
-    batches="micro-batches of up to 2,000,000 records, the default",
+    batches="micro-batches of up to 4,000,000 records, the default",
 )
 
 

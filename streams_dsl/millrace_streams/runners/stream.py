@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-BATCH_RECORDS: Final = 2_000_000
+BATCH_RECORDS: Final = 4_000_000
 """Most records in a micro-batch, by default: a bucket's share is in a worker's memory at once."""
 BATCH_RECORDS_STATELESS: Final = 10_000_000
 """The same where records pass in pieces, for nothing is kept or moved: a micro-batch's fixed costs are spread wider."""
