@@ -31,7 +31,7 @@ class Sizing:
     bytes_max: int
 
 
-BATCH_SIZING: Final = Sizing(per_core=4, bytes_max=128 * MIB)
+BATCH_SIZING: Final = Sizing(per_core=3, bytes_max=256 * MIB)
 """Tasks end at different times; with some for each core the last ones are short, and a retried one costs little."""
 STREAM_SIZING: Final = Sizing(per_core=2, bytes_max=512 * MIB)
 """A task of a stream as a rule writes a file, and few large files are cheaper to write and to read."""

@@ -104,8 +104,8 @@ def test_the_rest_of_a_segment_is_no_split_of_its_own():
 
 def test_sizes():
     assert split_bytes(10 * MIB, cores=2, sizing=BATCH_SIZING) == 8 * MIB
-    assert split_bytes(160 * MIB, cores=2, sizing=BATCH_SIZING) == 20 * MIB
-    assert split_bytes(10**12, cores=2, sizing=BATCH_SIZING) == 128 * MIB
+    assert split_bytes(240 * MIB, cores=2, sizing=BATCH_SIZING) == 40 * MIB
+    assert split_bytes(10**12, cores=2, sizing=BATCH_SIZING) == 256 * MIB
     assert split_bytes(160 * MIB, cores=2, sizing=BATCH_SIZING, min_splits=40) == 4 * MIB
     assert split_bytes(160 * MIB, cores=2, sizing=BATCH_SIZING, asked=MIB) == MIB
     assert split_bytes(0, cores=2, sizing=BATCH_SIZING) == 1
