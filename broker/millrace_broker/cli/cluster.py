@@ -18,6 +18,7 @@ from millrace.errors import EnvironmentProblemError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from millrace.cli.partition_views import PartitionView
     from millrace.clients import TopicDescription
 
 app = typer.Typer(
@@ -169,12 +170,14 @@ def describe(
       millrace cluster describe
     """
     from millrace.cli.output import print_json, print_table
+    from millrace.cli.partition_views import views
 
     with admin_client(bootstrap_server, client_config) as admin:
         cluster = admin.describe_cluster()
         topics = admin.list_topics(include_internal=True)
+        partitions = views(admin, topics, None)
     brokers = [_broker_row(each, cluster.controller_id, topics) for each in cluster.brokers]
-    troubled = [row for topic in topics for row in _troubles(topic, {each.node_id for each in cluster.brokers})]
+    troubled = _troubles(partitions, {each.node_id for each in cluster.brokers})
     columns = ["BROKER", "ADDRESS", "RACK", "CONTROLLER", "LEADS", "REPLICAS"]
     if as_json:
         print_json(
@@ -206,17 +209,23 @@ def _broker_row(broker: Any, controller_id: int, topics: Sequence[TopicDescripti
     )
 
 
-def _troubles(topic: TopicDescription, alive: set[int]) -> list[tuple[str, str, str, str]]:
-    found = []
-    for each in topic.partitions:
-        if each.leader not in alive:
-            problem = "no leader"
-        elif len(each.isr) < len(each.replicas):
-            problem = "not all in sync"
-        elif each.leader != each.replicas[0]:
-            problem = "not the preferred leader"
-        else:
-            continue
-        isr, replicas = (",".join(map(str, ids)) for ids in (each.isr, each.replicas))
-        found.append((f"{topic.name}-{each.partition}", problem, isr, replicas))
-    return found
+def _troubles(found: Sequence[PartitionView], alive: set[int]) -> list[tuple[str, str, str, str]]:
+    rows = []
+    for each in found:
+        if problem := _problem(each, alive):
+            isr, replicas = (",".join(map(str, ids)) for ids in (each.isr, each.replicas))
+            rows.append((f"{each.topic}-{each.partition}", problem, isr, replicas))
+    return rows
+
+
+def _problem(view: PartitionView, alive: set[int]) -> str:
+    """What is not as it should be with a partition, most pressing first; empty if nothing is."""
+    from millrace.cli.partition_views import Trouble, is_in
+
+    if is_in(view, Trouble.UNAVAILABLE, alive, 0):
+        return "no leader"
+    if is_in(view, Trouble.UNDER_REPLICATED, alive, 0):
+        return "not all in sync"
+    if view.adding or view.removing:
+        return "moving"
+    return "not the preferred leader" if view.leader != view.replicas[0] else ""
