@@ -52,8 +52,10 @@ def views(admin: Admin, topics: Collection[TopicDescription], trouble: Trouble |
     """The partitions of topics, or those of them that have a trouble."""
     from millrace.clients import TopicPartition
 
-    moving = admin.list_partition_reassignments()
-    alive = {each.node_id for each in admin.describe_cluster().brokers}
+    cluster = admin.describe_cluster()
+    alive = {each.node_id for each in cluster.brokers}
+    # Only the controller knows what moves. Where there is none, the rest is what somebody needs to see.
+    moving = admin.list_partition_reassignments() if cluster.controller_id in alive else {}
     found = []
     for topic in topics:
         of_isr = trouble in (Trouble.UNDER_MIN_ISR, Trouble.AT_MIN_ISR)
