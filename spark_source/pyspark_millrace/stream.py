@@ -126,8 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         backlog = self._backlog(replace(since, next_offsets={**since.next_offsets, **parted}), newest, report)
         report.warn(_log)
         if is_first and not since.is_initial:
-            for sentence in late_for_tombstones(self._connected(), backlog, time.time_ns() // 1_000_000):
-                _log.warning("%s", sentence)
+            self._warn_of_missed_tombstones(backlog)
         admitted = backlog if isinstance(limit, ReadAllAvailable) else self._limited(backlog, limit)
         # A log that went back is read on from its end. A partition without records is left out until it has some:
         # naming it would be an empty micro-batch.
@@ -138,6 +137,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         }
         topic_ids = {key.topic: newest.topic_ids[key.topic] for key in ends}
         return since.advanced_to(ends, topic_ids, newest.cluster_id, newest.leader_epochs, parted).to_json()
+
+    def _warn_of_missed_tombstones(self, backlog: Backlog) -> None:
+        """Say which partitions may have lost some. A warning that cannot be had is one itself, and no error."""
+        try:
+            sentences = late_for_tombstones(self._connected(), backlog, time.time_ns() // 1_000_000)
+        except MillraceError as error:
+            sentences = [f"whether tombstones were missed is not known: {error.message}"]
+        for sentence in sentences:
+            _log.warning("%s", sentence)
 
     def _limited(self, backlog: Backlog, limit: ReadLimit) -> Backlog:
         """What of the backlog the limits let into the next batch: nothing while it is not due."""

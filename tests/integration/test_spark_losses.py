@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from millrace.clients import Admin, Producer, TopicPartition
-from millrace.errors import OffsetsLostError, UsageError
+from millrace.errors import OffsetsLostError, UnknownTopicOrPartitionError, UsageError
 from millrace_broker.embedded import EmbeddedBroker
 
 from .reader_model import START_MS, Model, checkpointed, rows_of, source, stream
@@ -81,6 +81,23 @@ def test_who_comes_too_late_for_tombstones_is_told(new_model, caplog, stood_ms, 
         in sentence
         for sentence in told
     )
+
+
+def test_a_query_goes_on_where_nobody_can_say_whether_it_is_late_for_tombstones(new_model, caplog, monkeypatch):
+    model = new_model(1)
+    model.append(0, 5)
+    start = {**checkpointed(stream(model, {"startingOffsets": json.dumps({model.name: {"0": 1}})}).initialOffset())}
+    later = stream(model, {})
+
+    def deleted(topic):
+        raise UnknownTopicOrPartitionError(f"{topic}: no such topic")
+
+    monkeypatch.setattr(later._connected(), "settings", deleted)
+    end = later.latestOffset({**start, "@initial": False}, ReadAllAvailable())
+    assert [row[2] for row in rows_of(later, later.partitions(start, end))] == list(range(1, 5))
+    later.stop()
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert "whether tombstones were missed is not known" in warning
 
 
 def test_offsets_beyond_the_end_are_refused(filled):
