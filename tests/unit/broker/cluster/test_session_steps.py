@@ -20,9 +20,8 @@ STEPS_MAX = 60
 
 
 class Protocol(NamedTuple):
-    """What is asked of a controller of brokers 0, 1 and 2, where ``replicas`` have partition 0 of t."""
+    """What is asked of a controller of brokers 0, 1 and 2; partition 0 of t is on 2, which is to lead it, and 1."""
 
-    replicas: tuple[int, ...]
     prepare: Callable[[Cluster], Awaitable[None]]
     carry_out: Callable[[Cluster], Awaitable[None]]
 
@@ -117,10 +116,10 @@ async def move(cluster: Cluster) -> None:
 
 
 PROTOCOLS = {
-    "an ISR shrinks": Protocol((2, 1), nothing, shrink_isr),
-    "the leader shuts down": Protocol((2, 1), nothing, shut_down_the_leader),
-    "the preferred leader is elected": Protocol((2, 1), lead_by_another, elect_the_preferred),
-    "a partition moves": Protocol((2, 1), nothing, move),
+    "an ISR shrinks": Protocol(nothing, shrink_isr),
+    "the leader shuts down": Protocol(nothing, shut_down_the_leader),
+    "the preferred leader is elected": Protocol(lead_by_another, elect_the_preferred),
+    "a partition moves": Protocol(nothing, move),
 }
 
 
@@ -129,7 +128,7 @@ async def run(protocol: Protocol, dies_at: int, how: str) -> int:
     cluster = Cluster(0, 1, 2)
     async with cluster:
         await eventually(lambda: len(cluster.active) == 1)
-        cluster.create("t", protocol.replicas)
+        cluster.create("t", (2, 1))
         await eventually(lambda: all(PARTITION in each.clients_told for each in cluster.nodes.values()))
         await protocol.prepare(cluster)
         first = cluster.nodes[cluster.active[0]]
