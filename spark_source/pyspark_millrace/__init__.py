@@ -15,6 +15,7 @@ loads nothing but ``source``; what needs pyarrow, grpc or a broker is imported w
 * ``environment``    ``session()``: Spark made ready, with what it needs of the machine
 * ``job``            the frame of all jobs: command line, progress, signals, exit codes
 * ``spark_errors``   the error of ours in what Spark reports
+* ``eventually``     values that are made in a thread, while Spark does something else
 * ``interruption``   a query that is stopped in the middle of a micro-batch
 * ``worker_garbage`` workers that do not search what they imported for garbage
 """

@@ -89,7 +89,12 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         """The micro-batch reader."""
         from pyspark_millrace.stream import StreamReader
 
-        return StreamReader(self._options, self._resolved(), self._filtered(self._layout(schema)))
+        def look_up() -> tuple[TopicSet, Layout]:
+            import pyspark_millrace.planning.topics  # noqa: F401 - what planning needs soon and takes long to load
+
+            return self._resolved(), self._filtered(self._layout(schema))
+
+        return StreamReader(self._options, look_up)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """The writer of a batch. Topics are only ever appended to."""

@@ -1,7 +1,8 @@
 """Spark's micro-batch reader over topics.
 
 One instance lives in a process beside the driver for as long as the query runs; Spark asks it for each trigger's end
-and tasks. Another instance is pickled to the tasks and only reads.
+and tasks. Another instance is pickled to the tasks and only reads. Its topics are looked up while Spark does other
+things, such as to start the planning process of the next source.
 
 Invariants: the state kept here (``_cluster``, ``_initial``, ``_newest``, ``_target``) only saves calls, or says when a
 batch is due (``_last_batch_s``): what decides what is read is in the offsets, which Spark logs before it reads. A
@@ -14,8 +15,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -29,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from millrace.errors import MillraceError, UnknownTopicOrPartitionError, UsageError
+from pyspark_millrace.eventually import Eventually
 from pyspark_millrace.options.positions import PartitionKey
 from pyspark_millrace.options.source import IsolationLevel
 from pyspark_millrace.origin import Origin, with_origin
@@ -65,12 +68,12 @@ _PLANNING_LOOP: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is not typed
     """Reads topics in micro-batches, with Spark's checkpoint as the only record of how far it is."""
 
-    def __init__(self, options: SourceOptions, topics: TopicSet, layout: Layout) -> None:
+    def __init__(self, options: SourceOptions, look_up: Callable[[], tuple[TopicSet, Layout]]) -> None:
+        """``look_up`` finds the topics and what is read of them; what it raises, the first method called raises."""
         self._options = options
-        self._topics = topics
-        self._layout = layout
         self._start = options.stream_start()
-        _check_ends(options, topics)
+        self._looked_up = Eventually(partial(_checked_ends, options, look_up))
+        self._newer_topics: TopicSet | None = None
         self._cluster: Cluster | None = None
         self._initial: StreamOffsets | None = None
         self._newest: StreamOffsets | None = None
@@ -217,6 +220,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._cluster is None:
             from pyspark_millrace.planning.topics import Cluster
 
+            self._looked_up.get()  # topics or options that are wrong are told before anything is asked of them
             self._cluster = Cluster.connect(self._options)
         return self._cluster
 
@@ -234,7 +238,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 continue
             break
         if found.topic_ids:
-            self._topics = self._checked(found)
+            self._newer_topics = self._checked(found)
         return StreamOffsets(latest, found.topic_ids, cluster_id=cluster.cluster_id, leader_epochs=epochs)
 
     def _checked(self, found: TopicSet) -> TopicSet:
@@ -279,6 +283,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return False
         return offset <= self._connected().log_ends([key])[key]
 
+    @property
+    def _topics(self) -> TopicSet:
+        """The topics as they were last seen."""
+        return self._newer_topics or self._looked_up.get()[0]
+
+    @property
+    def _layout(self) -> Layout:
+        return self._looked_up.get()[1]
+
     # --- reading: in the tasks -----------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -288,11 +301,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return read_task(partition, self._layout, self._options)
 
 
-def _check_ends(options: SourceOptions, topics: TopicSet) -> None:
-    """Raise ``UsageError`` for the end of a partition that a topic has not; a topic of a pattern may come later."""
+def _checked_ends(options: SourceOptions, look_up: Callable[[], tuple[TopicSet, Layout]]) -> tuple[TopicSet, Layout]:
+    """What ``look_up`` finds.
+
+    Raises ``UsageError`` for the end of a partition that a topic has not; a topic of a pattern may come later.
+    """
+    topics, layout = look_up()
     there = set(topics.partitions)
     if absent := [str(key) for key in options.stream_ending if key.topic in topics.topic_ids and key not in there]:
         raise UsageError(f"streamEndingOffsets names {', '.join(absent)}: no such partition; leave it out")
+    return topics, layout
 
 
 def _end_process_if_spark_hung_up() -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from millrace.clients import Producer
 from pyspark_millrace import DefaultSource
 from pyspark_millrace.reading.references import read_reference
+from pyspark_millrace.stream import StreamReader
 
 START_MS = 1_700_000_000_000
 
@@ -73,13 +74,20 @@ def rows_of(reader, tasks):
     """What the tasks read, each in a process of its own as far as it can tell."""
     rows = []
     # The reader that plans stays in its process; tasks have one that never planned.
-    unused = pickle.dumps(type(reader)(reader._options, reader._topics, reader._layout))
+    unused = pickle.dumps(another(reader))
     for task in tasks:
         for given in pickle.loads(unused).read(pickle.loads(pickle.dumps(task))):
             for batch in resolved(given, reader._options):
                 columns = [batch.column(name).to_pylist() for name in ("value", "partition", "offset")]
                 rows += zip(*columns, strict=True)
     return rows
+
+
+def another(reader):
+    """A reader of the same that has done nothing yet."""
+    if isinstance(reader, StreamReader):
+        return StreamReader(reader._options, lambda: (reader._topics, reader._layout))
+    return type(reader)(reader._options, reader._topics, reader._layout)
 
 
 def resolved(batch, options):

@@ -295,7 +295,7 @@ def test_a_stream_ends_where_it_was_told_to(new_model):
     running.stop()
     for wrong in ({model.name: {"2": 5}}, {"ordres": {"0": 5}}):
         with pytest.raises(UsageError, match=r"streamEndingOffsets.* names (ordres|model-.*-2)"):
-            stream(model, {"streamEndingOffsets": json.dumps(wrong)})
+            stream(model, {"streamEndingOffsets": json.dumps(wrong)}).initialOffset()
     found, schema = source(model, streamEndingOffsets=ends)
     with pytest.raises(UsageError, match="give endingOffsets"):
         found.reader(schema)

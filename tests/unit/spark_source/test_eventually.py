@@ -1,0 +1,39 @@
+"""Values that are made in a thread."""
+
+from __future__ import annotations
+
+import pickle
+from threading import Event
+
+import pytest
+
+from millrace.errors import UsageError
+from pyspark_millrace.eventually import Eventually
+
+
+def test_it_is_made_while_others_go_on_and_waited_for_when_it_is_asked_for() -> None:
+    may_go_on, made = Event(), []
+
+    def make() -> list[str]:
+        assert may_go_on.wait(timeout=60)
+        made.append("value")
+        return made
+
+    value = Eventually(make)
+    assert not made
+    may_go_on.set()
+    assert value.get() is value.get() is made == ["value"]
+
+
+def test_whoever_asks_gets_the_error_of_making_it() -> None:
+    def fail() -> str:
+        raise UsageError("no such topic")
+
+    value = Eventually(fail)
+    for ask in (value.get, value.get, lambda: pickle.dumps(value)):
+        with pytest.raises(UsageError, match="no such topic"):
+            ask()
+
+
+def test_it_travels_as_what_it_is() -> None:
+    assert pickle.loads(pickle.dumps(Eventually(lambda: {"orders": 4}))).get() == {"orders": 4}
