@@ -19,6 +19,7 @@ import os
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
@@ -45,7 +46,8 @@ def _collect() -> None:
     hook = sys.unraisablehook
     sys.unraisablehook = lambda _: None
     logging.disable()
-    gc.collect()
+    with warnings.catch_warnings(action="ignore"):
+        gc.collect()
     logging.disable(logging.NOTSET)
     sys.unraisablehook = hook
 
