@@ -13,6 +13,7 @@ import pytest
 from millrace.clients import Admin, Consumer, Producer
 from millrace.errors import UnknownTopicOrPartitionError
 from millrace_streams import (
+    Serde,
     StreamsBuilder,
     Topology,
     TopologyError,
@@ -230,6 +231,40 @@ def test_records_that_fail_go_to_a_topic_of_dead_letters(
         8: ("totals", b"-1"),
     }
     assert "-1 is negative (record of topic orders, partition 0, offset 8" in letters[8][2]
+
+
+def test_what_a_serde_cannot_write_goes_to_the_dead_letters_and_changes_nothing(
+    spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    servers = module_broker.bootstrap_servers
+    topics(servers, small=2, small_out=1, small_totals=1, small_letters=1)
+    numbers = [5, 70, 200, 7, 2**40, 300]
+    produce(servers, "small", [("a", long(number)) for number in numbers])
+    byte = Serde(name="byte", data_type=pa.int64(), serialize=lambda n: struct.pack(">B", n), deserialize=ord)
+    builder = StreamsBuilder()
+    small = builder.stream("small", **TYPES)
+    small.to("small-out", value=byte, name="as-read")
+    totals = small.map_values(lambda n: n * 2, value="long").group_by_key().reduce(lambda one, other: one + other)
+    totals.to_stream().to("small-totals", value=byte, name="as-totals")
+    arguments = {"bootstrap_servers": servers, "dead_letters": "small-letters"}
+    run_on(builder.build(), spark, tmp_path / "c", **arguments)
+    letters = {}
+    for record in consumed(servers, "small-letters"):
+        headers = {name.rpartition(".")[2]: value.decode() for name, value in record.headers}
+        letters[numbers[int(headers["offset"])]] = (headers["node"], record.value, headers["reason"])
+    # Twice 5 and 70 is 150, with twice 200 more than a byte, with twice 7 it is 164: what failed is in no total.
+    assert {number: letter[:2] for number, letter in letters.items()} == {
+        200: ("as-totals", b"200"),
+        2**40: ("as-read", long(2**40)),
+        300: ("as-read", long(300)),
+    }
+    assert "the value 550 cannot be written as byte" in letters[200][2]
+    assert "(record of topic small, partition" in letters[300][2]
+    # What was written before its record failed, on an earlier stage, stays.
+    assert [record.value for record in consumed(servers, "small-out")] == [b"\x05", b"F", b"\xc8", b"\x07"]
+    assert [record.value for record in consumed(servers, "small-totals")] == [b"\n", b"\x96", b"\xa4"]
+    run_batch(builder.build(), spark, **arguments)
+    assert [record.value for record in consumed(servers, "small-totals")][3:] == [b"\n", b"\x96", b"\xa4"]
 
 
 def test_without_a_topic_of_dead_letters_the_query_stops_and_says_where(

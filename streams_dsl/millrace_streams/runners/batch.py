@@ -7,7 +7,7 @@ state in memory, and a table's final rows replace the Delta table in one commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,7 @@ def run_batch(
     if on_plan is not None:
         on_plan(explain(job.plan))
     sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch, dead_letters)
+    job = replace(job, writers=sinks.writers)
     sinks.prepare(spark, replaced=True)
     frame = bounded_results(job, spark).persist()
     try:

@@ -207,6 +207,8 @@ class TopologyTestDriver:
 
     def _run(self, partition: int, arrivals: Mapping[str, Flow], origins: Mapping[int, Origin]) -> None:
         result = self._tasks[partition].run(arrivals, origins.__getitem__, wall_clock_ms=self._wall_clock_ms)
+        for name, writer in self._bytes.items():
+            writer.written(result.outputs[name], origins.__getitem__)
         self._collect(result)
         self.dropped_records += sum(result.dropped.values())
 
@@ -214,8 +216,6 @@ class TopologyTestDriver:
         """File what came out under the table or topic; of several sinks of a topic in the order of their records."""
         by_name: dict[str, list[Flow]] = {}
         for node_name, flow in result.outputs.items():
-            if node_name in self._bytes:
-                self._bytes[node_name].records(flow.batch)
             by_name.setdefault(_address(self._plan.topology.node(node_name)), []).append(flow)
         for name, flows in by_name.items():
             _, sides, rows = interleave(flows)

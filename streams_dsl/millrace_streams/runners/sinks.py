@@ -8,10 +8,11 @@ over by those that had it. A function is told the number and must see to that it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from millrace.errors import UsageError
+from millrace.errors import UnknownTopicOrPartitionError, UsageError
 from millrace_streams.compiler import Plan
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph import DeltaSinkNode, RepartitionNode, TopicSinkNode
@@ -20,8 +21,8 @@ from millrace_streams.runners.dead_letters import LAYOUT as LETTERS
 from millrace_streams.runners.delta import ensure_table, overwrite, upsert
 from millrace_streams.runners.output import address, spark_schema
 from millrace_streams.runners.results import Results
-from millrace_streams.runners.topic_rows import OPAQUE_ROWS, OpaqueRows
-from millrace_streams.runners.worker import Sink, sinks_of
+from millrace_streams.runners.topic_rows import OpaqueRows
+from millrace_streams.runners.worker import Sink, sinks_of, written_sink
 from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE
 from pyspark_millrace.delta.transactions import Transaction, append_rows
 
@@ -71,37 +72,38 @@ class DeltaTarget:
 
 @dataclass(frozen=True, slots=True)
 class TopicTarget:
-    """A topic. Of an opaque one keys and values are written by their serdes, of a typed one columns by name."""
+    """A topic: a typed one takes columns by name, one of bytes what the tasks have written (``writer``)."""
 
     sink: Sink
-    node: TopicSinkNode | RepartitionNode
+    topic: str
     bootstrap_servers: str
+    writer: OpaqueRows | None
+
+    @classmethod
+    def of(cls, sink: Sink, node: TopicSinkNode | RepartitionNode, bootstrap_servers: str) -> TopicTarget:
+        """The topic that a node writes.
+
+        Raises ``TopologyError`` if it cannot hold the rows, and what ``is_opaque`` raises.
+        """
+        if is_opaque(node.topic, bootstrap_servers):
+            writer = OpaqueRows.of(node, sink.layout)
+            return cls(written_sink(sink.name), node.topic, bootstrap_servers, writer)
+        if node.produced:
+            raise TopologyError(
+                f"{sink.name}: {node.topic} is a typed topic, whose columns are written by name: leave key= and "
+                "value= out"
+            )
+        return cls(sink, node.topic, bootstrap_servers, None)
 
     def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
-        """Check that the topic is there and can hold the rows."""
-        if self._opaque:
-            OpaqueRows.of(self.node, self.sink.layout)
-        elif self.node.produced:
-            raise TopologyError(
-                f"{self.sink.name}: {self.node.topic} is a typed topic, whose columns are written by name: leave key= "
-                "and value= out"
-            )
+        """There is nothing to do."""
 
     def write(self, results: Results, transaction: Transaction | None) -> None:
         """Send the rows, in the order in which they came out of each bucket."""
-        send(self._rows(results), self.node.topic, self.bootstrap_servers, transaction)
-
-    def _rows(self, results: Results) -> DataFrame:
-        if not self._opaque:
-            return results.unpacked(self.sink.name, self.sink.layout, self.sink.reserved)
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        rows = OpaqueRows.of(self.node, self.sink.layout)
-        return results.mapped(self.sink.name, rows, from_arrow_schema(OPAQUE_ROWS))
-
-    @property
-    def _opaque(self) -> bool:
-        return is_opaque(self.node.topic, self.bootstrap_servers)
+        rows = results.unpacked(self.sink.name, self.sink.layout, self.sink.reserved)
+        if self.writer is not None:
+            rows = rows.withColumnRenamed(TIMESTAMP, "timestamp")
+        send(rows, self.topic, self.bootstrap_servers, transaction)
 
 
 def is_opaque(topic: str, bootstrap_servers: str) -> bool:
@@ -110,6 +112,16 @@ def is_opaque(topic: str, bootstrap_servers: str) -> bool:
 
     with Admin({"bootstrap.servers": bootstrap_servers}) as admin:
         return admin.describe_topic(topic).schema is None
+
+
+def writers_of(plan: Plan, bootstrap_servers: str) -> dict[str, OpaqueRows]:
+    """What writes the topics of bytes that are there, by their nodes. Raises what ``TopicTarget.of`` raises."""
+    found = {}
+    for node in plan.outputs:
+        if not isinstance(node, DeltaSinkNode):
+            with suppress(UnknownTopicOrPartitionError):
+                found[node.name] = TopicTarget.of(sinks_of(plan)[node.name], node, bootstrap_servers).writer
+    return {name: writer for name, writer in found.items() if writer is not None}
 
 
 def send(rows: DataFrame, topic: str, bootstrap_servers: str, transaction: Transaction | None) -> None:
@@ -186,7 +198,7 @@ class Sinks:
             elif isinstance(node, DeltaSinkNode):
                 targets[node.name] = DeltaTarget(sink, paths[name])
             elif bootstrap_servers is not None:
-                targets[node.name] = TopicTarget(sink, node, bootstrap_servers)
+                targets[node.name] = TopicTarget.of(sink, node, bootstrap_servers)
             else:
                 raise UsageError(
                     f"{node.name}: where is the topic {name}? give bootstrap_servers, or foreach_batch="
@@ -200,6 +212,12 @@ class Sinks:
                 raise UsageError(f"dead_letters: where is the topic {dead_letters}? give bootstrap_servers")
             targets[DEAD_LETTERS] = DeadLetterTarget(dead_letters, bootstrap_servers)
         return cls(targets)
+
+    @property
+    def writers(self) -> dict[str, OpaqueRows]:
+        """What writes the topics of bytes, by their nodes: the tasks do."""
+        found = {name: target.writer for name, target in self.targets.items() if isinstance(target, TopicTarget)}
+        return {name: writer for name, writer in found.items() if writer is not None}
 
     def prepare(self, spark: SparkSession, *, replaced: bool = False) -> None:
         """Make all ready; ``replaced`` says that tables are written anew, whatever they are. Raises what is wrong."""

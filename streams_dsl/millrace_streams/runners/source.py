@@ -26,6 +26,7 @@ from millrace_streams.layout import OPAQUE_SHAPE, TopicShape
 from millrace_streams.payload_rows import PayloadRows
 from millrace_streams.runners.packing import PACKED_DDL, ROWS_PER_PAYLOAD
 from millrace_streams.runners.references import ReferredSource, may_refer, packed_references
+from millrace_streams.runners.topic_rows import OpaqueRows
 from millrace_streams.runners.worker import Program, SourceRun
 from millrace_streams.serdes import SERDES, RowSerde, Serde
 from millrace_streams.steps.batch import OFFSET, PARTITION, SEQUENCE, TIMESTAMP
@@ -77,12 +78,14 @@ class Job:
     """A compiled topology with its inputs.
 
     ``partitions``: of the source topics, None when not known. ``puts_aside``: records that fail become dead letters.
+    ``writers``: of sinks whose topics hold bytes.
     """
 
     stages: Stages
     inputs: Inputs
     partitions: int | None
     puts_aside: bool = False
+    writers: Mapping[str, OpaqueRows] = field(default_factory=dict)
 
     @property
     def plan(self) -> Plan:
@@ -127,7 +130,7 @@ class Job:
         return [self._program(stage) for stage in self.stages.stages]
 
     def _program(self, stage: Stage) -> Program:
-        return Program.of(self.stages, stage, self.buckets, puts_aside=self.puts_aside)
+        return Program.of(self.stages, stage, self.buckets, puts_aside=self.puts_aside, writers=self.writers)
 
     def packed(
         self, spark: SparkSession, *, streaming: bool, defaults: Mapping[str, str]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
@@ -97,6 +97,7 @@ def run_stream(
     if on_plan is not None:
         on_plan(explain(job.plan))
     sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch, dead_letters)
+    job = replace(job, writers=sinks.writers)
     admit(Manifest.of(job.stages, job.buckets), checkpoint_files(checkpoint, spark))
     sinks.prepare(spark)
     return start(

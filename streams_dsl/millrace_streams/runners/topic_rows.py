@@ -1,5 +1,7 @@
 """Results as records of topics of bytes: keys and values as their serdes write them.
 
+They are written where the task runs, so that one that cannot be written is a record that fails like any other.
+
 The key of a window is the key's bytes and the window's bounds, as Kafka Streams' ``TimeWindowedSerializer`` and
 ``SessionWindowedSerializer`` write it: the start in ms (8 bytes), of a session the end and then the start.
 """
@@ -7,7 +9,7 @@ The key of a window is the key's bytes and the window's bounds, as Kafka Streams
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,26 +17,22 @@ import polars as pl
 import pyarrow as pa
 
 from millrace_streams.compiler.produced import produced_of
-from millrace_streams.errors import UserFunctionError
 from millrace_streams.graph import Produced, RepartitionNode, TopicSinkNode
-from millrace_streams.layout import Layout
+from millrace_streams.layout import KEY, OPAQUE_SHAPE, VALUE, Layout
 from millrace_streams.serdes import RowSerde, Serde, serde_of_field
 from millrace_streams.steps.batch import TIMESTAMP, Batch
-from millrace_streams.steps.packed_frames import unpack_frame
+from millrace_streams.steps.flow import ROOT, Flow, Origin, failure_of
 from millrace_streams.windows import Windowed
 
 _START: Final = struct.Struct(">q")
 _END_AND_START: Final = struct.Struct(">qq")
-_BATCH_ROWS: Final = 20_000
-OPAQUE_ROWS: Final = pa.schema(
-    [("key", pa.binary()), ("value", pa.binary()), ("timestamp", pa.timestamp("us", tz="UTC"))]
-)
-"""What the sink takes for an opaque topic."""
+WRITTEN: Final = Layout(schema=OPAQUE_SHAPE.schema, key=OPAQUE_SHAPE.key_columns, bucket_columns=None, value=VALUE)
+"""The layout of what goes into a topic of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpaqueRows:
-    """Turns packed results into key, value and time of records of bytes; a callable for ``mapInArrow``.
+    """Turns what comes to a sink into keys and values of bytes.
 
     ``produced`` has the serdes of both, unless the records have no key.
     """
@@ -48,22 +46,16 @@ class OpaqueRows:
         """Those of a node that writes a topic of bytes. Raises ``TopologyError`` for what that cannot hold."""
         return cls(layout, produced_of(layout, node.produced, node.name, node.topic), node.name)
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Serialize a Spark task's results."""
-        for batch in batches:
-            for payload in batch.column("payload"):
-                table = self.records(Batch.of_frame(self.layout, unpack_frame(payload.as_py())))
-                yield from table.to_batches(max_chunksize=_BATCH_ROWS)
-
-    def records(self, batch: Batch) -> pa.Table:
-        """The records of a batch. Raises ``UserFunctionError`` for one that a serde cannot write."""
-        times = batch.frame[TIMESTAMP] * 1000
-        columns = [
-            self._keys(batch),
-            self._values(batch),
-            pa.array(times.to_list(), pa.int64()).cast(OPAQUE_ROWS.field("timestamp").type),
-        ]
-        return pa.Table.from_arrays(columns, schema=OPAQUE_ROWS)
+    def written(self, flow: Flow, origin: Callable[[int], Origin]) -> Flow:
+        """The same rows as bytes. Raises ``UserFunctionError`` for one that a serde cannot write, and its record."""
+        batch = flow.batch
+        try:
+            columns = {KEY: self._keys(batch), VALUE: self._values(batch)}
+        except _UnwritableError as error:
+            place = origin(int(flow.marks[error.row, ROOT]))
+            raise failure_of(self.node, str(error), place, batch.times[error.row]) from error.__cause__
+        frame = pl.DataFrame(pa.table(columns)).with_columns(batch.frame[TIMESTAMP])
+        return Flow(Batch.of_frame(WRITTEN, frame), flow.marks)
 
     def _keys(self, batch: Batch) -> pa.Array:
         serde, layout = self.produced.key, self.layout
@@ -100,20 +92,28 @@ class OpaqueRows:
     def _rows(self, what: str, serde: RowSerde, batch: Batch, present: list[bool]) -> pa.Array:
         """Rows of the serde's columns as payloads; null where there is none."""
         rows = batch.frame.select(serde.schema.names).to_dicts()
-        return self._written(what, serde, (row if there else None for row, there in zip(rows, present, strict=True)))
+        return self._written(what, serde, [row if there else None for row, there in zip(rows, present, strict=True)])
 
-    def _written(self, what: str, serde: Any, values: Iterable[Any]) -> pa.Array:
-        value: Any = None
+    def _written(self, what: str, serde: Any, values: list[Any]) -> pa.Array:
+        found: list[bytes | None] = []
         try:
-            return pa.array(
-                [None if (value := each) is None else serde.serialize(each) for each in values], pa.binary()
-            )
+            # As far as it got, what was written is in the list: so no row has to be noted.
+            found.extend(None if value is None else serde.serialize(value) for value in values)
+            return pa.array(found, pa.binary())
         except Exception as error:
-            raise UserFunctionError(
-                f"{self.node}: the {what} {value!r} cannot be written as {serde}: {error}", node=self.node
-            ) from error
+            row = next((row for row, data in enumerate(found) if not isinstance(data, bytes | None)), len(found))
+            text = f"the {what} {values[row]!r} cannot be written as {serde}: {error}"
+            raise _UnwritableError(text, row) from error
 
     def _bounds(self, windowed: Windowed) -> bytes:
         if self.layout.sessions:
             return _END_AND_START.pack(windowed.end, windowed.start)
         return _START.pack(windowed.start)
+
+
+class _UnwritableError(Exception):
+    """What no serde can write, and in which row it is."""
+
+    def __init__(self, text: str, row: int) -> None:
+        super().__init__(text)
+        self.row = row

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple, cast
 
@@ -33,6 +33,7 @@ from millrace_streams.runners.packing import (
     from_batch,
     to_batches,
 )
+from millrace_streams.runners.topic_rows import WRITTEN, OpaqueRows
 from millrace_streams.state.variables import MemoryVariables
 from millrace_streams.steps import Operator
 from millrace_streams.steps.batch import OFFSET, PARTITION, TIMESTAMP, TOMBSTONE
@@ -78,12 +79,18 @@ def sinks_of(plan: Plan) -> dict[str, Sink]:
     return sinks
 
 
+def written_sink(name: str) -> Sink:
+    """The sink of a topic of bytes, where rows are bytes already."""
+    return Sink(name, WRITTEN, reserved=(TIMESTAMP,))
+
+
 @dataclass(frozen=True)
 class Program:
     """A stage or a prologue as it is sent to workers. ``buckets``: how many there are for rows that move.
 
     ``topics`` are those that the plan reads; ``topic_of`` numbers that of each node whose records are all of one.
-    ``puts_aside`` says that records which fail become dead letters; else they stop the query.
+    ``puts_aside`` says that records which fail become dead letters; else they stop the query. ``writers`` are those of
+    sinks whose topics hold bytes.
     """
 
     stage: Stage
@@ -94,18 +101,28 @@ class Program:
     topic_of: Mapping[str, int]
     buckets: int
     puts_aside: bool = False
+    writers: Mapping[str, OpaqueRows] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, stages: Stages, stage: Stage, buckets: int, *, puts_aside: bool = False) -> Program:
+    def of(
+        cls,
+        stages: Stages,
+        stage: Stage,
+        buckets: int,
+        *,
+        puts_aside: bool = False,
+        writers: Mapping[str, OpaqueRows] | None = None,
+    ) -> Program:
         """Take from a plan what a worker needs for one of its stages."""
-        sinks = sinks_of(stages.plan)
+        own = {node.name: writer for node in stage.outputs if (writer := (writers or {}).get(node.name))}
+        sinks = sinks_of(stages.plan) | {name: written_sink(name) for name in own}
         topics = list(dict.fromkeys(reader.source.topic for reader in stages.plan.readers))
         topic_of = {}
         for reader, prologue in zip(stages.plan.readers, stages.prologues, strict=True):
             for name in (reader.head, *(operator.node.name for operator in prologue.operators)):
                 topic_of[name] = topics.index(reader.source.topic)
         outputs = [sinks[node.name] for node in stage.outputs]
-        return cls(stage, outputs, stages.forks, stages.lanes, topics, topic_of, buckets, puts_aside)
+        return cls(stage, outputs, stages.forks, stages.lanes, topics, topic_of, buckets, puts_aside, own)
 
     @cached_property
     def steps(self) -> Steps:
@@ -140,8 +157,11 @@ class Program:
         return Outcome(result, [], roots)
 
     def run_flows(self, task: Task, arrivals: Mapping[str, Flow], roots: Roots) -> TaskResult:
-        """Run flows through a task."""
-        return task.run(arrivals, roots.origin(self.topics), wall_clock_ms=time.time_ns() // 1_000_000)
+        """Run flows through a task, to bytes where its sinks write these."""
+        origin = roots.origin(self.topics)
+        result = task.run(arrivals, origin, wall_clock_ms=time.time_ns() // 1_000_000)
+        written = {name: writer.written(result.outputs[name], origin) for name, writer in self.writers.items()}
+        return replace(result, outputs={**result.outputs, **written})
 
     def packed(self, outcome: Outcome, bucket: int, sinks: Iterable[Sink] | None = None) -> Iterator[Packed]:
         """What leaves the topology at some sinks, or all, and what goes on to later stages."""

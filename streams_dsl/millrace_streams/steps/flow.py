@@ -185,12 +185,15 @@ class Inputs:
         """The error of the record that a turn goes back to; of none, if there is no such turn."""
         if turn is None or turn >= len(self.rows):
             return UserFunctionError(f"{node}: {text} (no record)", node=node)
-        topic, partition, offset = self.origin_of(turn)
         time_ms = self.batches[self.sides[turn]].times[self.rows[turn]]
-        where = f"record of topic {topic}, partition {partition}, offset {offset}, timestamp {time_ms}"
-        return UserFunctionError(
-            f"{node}: {text} ({where})", node=node, topic=topic, partition=partition, offset=offset
-        )
+        return failure_of(node, text, self.origin_of(turn), time_ms)
+
+
+def failure_of(node: str, text: str, origin: Origin, time_ms: int) -> UserFunctionError:
+    """The error of the record that was read there, as a node came to it."""
+    topic, partition, offset = origin
+    where = f"record of topic {topic}, partition {partition}, offset {offset}, timestamp {time_ms}"
+    return UserFunctionError(f"{node}: {text} ({where})", node=node, topic=topic, partition=partition, offset=offset)
 
 
 @dataclass(slots=True)

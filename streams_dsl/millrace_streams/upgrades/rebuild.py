@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +25,7 @@ from millrace_streams.checkpoints.files import MountedFiles
 from millrace_streams.checkpoints.manifest import Manifest
 from millrace_streams.checkpoints.swap import stopped_checkpoint, swap
 from millrace_streams.graph import Topology
-from millrace_streams.runners.sinks import Sinks
+from millrace_streams.runners.sinks import Sinks, writers_of
 from millrace_streams.runners.source import Inputs, Job
 from millrace_streams.runners.stream import BatchReport, start
 from pyspark_millrace.checkpoints.query_log import Checkpoint, checkpoint_directory
@@ -59,6 +60,8 @@ def rebuild(
     until = {"streamEndingOffsets": _ends(topology, old, bootstrap_servers), "startingOffsets": "earliest"}
     inputs = Inputs(bootstrap_servers=bootstrap_servers, options={**(options or {}), **until})
     job = Job.prepare(topology, inputs, puts_aside=puts_aside)
+    if puts_aside:  # what cannot be written was put aside as well
+        job = replace(job, writers=writers_of(job.plan, bootstrap_servers))
     admit(Manifest.of(job.stages, job.buckets), MountedFiles(fresh))
     _say_where_schemas_lie(fresh, fresh)
     start(job, Sinks({}), spark, checkpoint=str(fresh), available_now=True, on_batch=on_batch).awaitTermination()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -33,6 +34,7 @@ from millrace_streams import (
 from millrace_streams.layout import OPAQUE_SHAPE
 from millrace_streams.runners.topic_rows import OpaqueRows
 from millrace_streams.steps.batch import Batch
+from millrace_streams.steps.flow import FIXED, Flow, Origin
 
 TYPES = {"key": "string", "value": "long"}
 ORDERS = pa.schema([("sku", pa.string()), ("n", pa.int64()), ("day", pa.date32())])
@@ -63,9 +65,11 @@ def written(
     plan = compile_topology(builder.build(), {})
     [node] = plan.outputs
     layout = plan.layouts[node.name]
-    records = OpaqueRows.of(node, layout).records(Batch.of_lists(layout, keys, values, [7] * len(keys)))
-    assert records["timestamp"].to_pylist() == [datetime.fromtimestamp(0.007, UTC)] * len(keys)
-    return list(zip(records["key"].to_pylist(), records["value"].to_pylist(), strict=True))
+    marks = np.zeros((len(keys), FIXED), dtype=np.int64)
+    flow = Flow(Batch.of_lists(layout, keys, values, [7] * len(keys)), marks)
+    records = OpaqueRows.of(node, layout).written(flow, lambda root: Origin("numbers", 0, root)).batch
+    assert records.times == [7] * len(keys)
+    return list(zip(records.keys, records.values, strict=True))
 
 
 @pytest.mark.parametrize("make", [json_rows, avro, protobuf])
@@ -178,8 +182,22 @@ def test_the_driver_refuses_what_a_topic_of_bytes_cannot_hold() -> None:
     longs(builder).with_columns(n=col("value") + col("value")).to("out", value=strict, name="sums")
     driver = TopologyTestDriver(builder.build())
     with pytest.raises(UserFunctionError, match=r"sums: the value \{'n': None\} cannot be written as avro of n: ") as e:
-        driver.pipe("numbers", [{"key": "a", "value": None}])
-    assert e.value.node == "sums"
+        driver.pipe("numbers", [{"key": "a", "value": 1}, {"key": "a", "value": None}])
+    assert (e.value.node, e.value.topic, e.value.partition, e.value.offset) == ("sums", "numbers", 0, 1)
+
+
+def test_a_serde_that_gives_something_else_than_bytes_is_blamed_with_the_record() -> None:
+    careless = Serde(
+        name="words",
+        data_type=pa.string(),
+        serialize=lambda text: 7 if "b" in text else text.encode(),  # type: ignore[return-value]
+        deserialize=bytes.decode,
+    )
+    builder = StreamsBuilder()
+    longs(builder).map_values(lambda value: "ab"[value], value="string").to("out", value=careless)
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(UserFunctionError, match=r"the value 'b' cannot be written as words: .*offset 1, timestamp 5"):
+        driver.pipe_records([TestRecord("numbers", "k", value, 5) for value in (0, 1, 0)])
 
 
 def test_explain_says_how_a_topic_is_written() -> None:
