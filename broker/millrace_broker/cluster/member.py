@@ -106,7 +106,7 @@ class Member:
             cluster_id = self._cluster_id(session)
             patience_s = self._broker.config.zookeeper.connection_timeout_ms / 1000
             self._coordination = RenewedCoordination(session, patience_s)
-            self._notifications = Notifications(self._config_changed, self._broker.clock.now_ms)
+            self._notifications = Notifications(self._config_changed)
             self._notifications.skip(session)
             self._catalog = ClusterCatalog(self._coordination, self._broker.config.topic_defaults)
             self._catalog.load()

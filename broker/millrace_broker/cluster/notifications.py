@@ -21,7 +21,10 @@ from millrace.errors import MillraceError
 _logger = logging.getLogger(__name__)
 
 _KEPT_MS: Final = 15 * 60_000
-"""Notices are removed after this time; whoever was away for so long has read everything at its start."""
+"""Notices are removed when they are so much older than the newest; whoever was away for so long reads all at its start.
+
+By ZooKeeper's clock alone: a broker whose own is fast would take from others what they have yet to hear.
+"""
 
 
 def notice(entity: str) -> Operation:
@@ -35,9 +38,8 @@ class Notifications:
     ``handle`` is given the entity whose configuration changed.
     """
 
-    def __init__(self, handle: Callable[[str], None], now_ms: Callable[[], int]) -> None:
+    def __init__(self, handle: Callable[[str], None]) -> None:
         self._handle: Final = handle
-        self._now_ms: Final = now_ms
         self._last = -1
 
     def skip(self, coordination: Coordination) -> None:
@@ -62,8 +64,10 @@ class Notifications:
 
     def _remove_old(self, coordination: Coordination, names: list[str]) -> None:
         nodes = [f"{paths.CONFIG_CHANGES}/{name}" for name in names]
-        for path, node in zip(nodes, coordination.get_many(nodes), strict=True):
-            if node is not None and node[1].created_ms < self._now_ms() - _KEPT_MS:
+        found = coordination.get_many(nodes)
+        created_ms = {path: node[1].created_ms for path, node in zip(nodes, found, strict=True) if node is not None}
+        for path, at_ms in created_ms.items():
+            if at_ms < max(created_ms.values()) - _KEPT_MS:
                 try:
                     coordination.delete(path)
                 except NoNodeError:

@@ -105,10 +105,13 @@ def go_on(context: ControllerContext, partition: TopicPartition, wanted: Replica
 def _write_down(context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment) -> Steps[None]:
     current = context.assignments[partition]
     if current != wanted:
+        # Of a reassignment that is given up. They leave the ISR before the assignment: a controller that takes over in
+        # between must not find somebody in sync who is no replica.
+        unneeded = [PartitionReplica(partition, each) for each in current.replicas if each not in wanted.replicas]
+        yield from change_replicas(context, unneeded, ReplicaState.OFFLINE)
         yield _assignment_with(context, partition, wanted)
         context.assignments[partition] = wanted
-        unneeded = [each for each in current.replicas if each not in wanted.replicas]  # of one that is given up
-        yield from _remove(context, partition, unneeded)
+        yield from _delete(context, unneeded)
     context.reassigning.add(partition)
 
 
@@ -132,7 +135,9 @@ def _finish(context: ControllerContext, partition: TopicPartition, wanted: Repli
         if failures:
             context.assignments[partition] = wanted  # its replicas have gone again: try when they are back
             return
-    yield from _remove(context, partition, wanted.removing)
+    removed = [PartitionReplica(partition, each) for each in wanted.removing]
+    yield from change_replicas(context, removed, ReplicaState.OFFLINE)
+    yield from _delete(context, removed)
     yield _assignment_with(context, partition, done)
     context.reassigning.discard(partition)
     batch = RequestBatch(context)
@@ -142,14 +147,8 @@ def _finish(context: ControllerContext, partition: TopicPartition, wanted: Repli
         yield from make_eligible(context, [partition.topic])
 
 
-def _remove(context: ControllerContext, partition: TopicPartition, brokers: Iterable[int]) -> Steps[None]:
-    replicas = [PartitionReplica(partition, each) for each in brokers]
-    for state in (
-        ReplicaState.OFFLINE,
-        ReplicaState.DELETION_STARTED,
-        ReplicaState.DELETION_SUCCESSFUL,
-        ReplicaState.NON_EXISTENT,
-    ):
+def _delete(context: ControllerContext, replicas: Iterable[PartitionReplica]) -> Steps[None]:
+    for state in (ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL, ReplicaState.NON_EXISTENT):
         yield from change_replicas(context, replicas, state)
 
 

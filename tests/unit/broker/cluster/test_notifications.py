@@ -10,13 +10,12 @@ MINUTE_MS = 60_000
 
 
 class Broker:
-    def __init__(self, store: EmbeddedStore, now_ms: int = 0) -> None:
+    def __init__(self, store: EmbeddedStore) -> None:
         self.session = store.connect()
         ensure_path(self.session, paths.CONFIG_CHANGES)
         self.heard: list[str] = []
         self.events: list[WatchEvent] = []
-        self.now_ms = now_ms
-        self.notifications = Notifications(self.hear, lambda: self.now_ms)
+        self.notifications = Notifications(self.hear)
         self.notifications.skip(self.session)
 
     def hear(self, entity: str) -> None:
@@ -55,14 +54,14 @@ def test_a_watch_tells_of_the_next_one_and_the_next_session_of_those_missed() ->
     assert broker.heard == ["topics/a", "topics/b"]
 
 
-def test_old_notices_are_removed() -> None:
+def test_notices_much_older_than_the_newest_are_removed_by_the_clock_of_zookeeper() -> None:
     now = [0]
     store = EmbeddedStore(now_ms=lambda: now[0])
-    broker = Broker(store)
-    broker.session.multi([notice("topics/a")])
-    now[0] = 14 * MINUTE_MS
-    broker.session.multi([notice("topics/b")])
-    broker.now_ms = 16 * MINUTE_MS
-    broker.take()
-    assert broker.heard == ["topics/a", "topics/b"]
-    assert len(broker.session.children(paths.CONFIG_CHANGES)) == 1
+    broker, late = Broker(store), Broker(store)
+    for minute in (0, 14, 16):
+        now[0] = minute * MINUTE_MS
+        broker.session.multi([notice(f"topics/{minute}")])
+        broker.take()
+    assert broker.heard == ["topics/0", "topics/14", "topics/16"]
+    late.take()
+    assert late.heard == ["topics/14", "topics/16"]

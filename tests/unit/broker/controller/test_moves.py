@@ -173,6 +173,19 @@ def test_a_cancelled_reassignment_goes_back() -> None:
     assert (3, tp("t-0")) not in world.has_files
 
 
+def test_a_cancelled_reassignment_takes_those_out_of_sync_who_are_no_replicas_then() -> None:
+    world = with_topic((1, 2), brokers=(1, 2, 3, 4))
+    world.event("reassign", {tp("t-0"): (3, 4)})
+    world.settle()
+    world.stop(4)
+    world.catch_up("t-0")
+    assert world.led("t-0")[2] == (3, 1, 2)
+    assert world.event("reassign", {tp("t-0"): None}) == {tp("t-0"): None}
+    world.settle()
+    assert (set(world.assignments[tp("t-0")].replicas), set(world.led("t-0")[2])) == ({1, 2}, {1, 2})
+    assert (3, tp("t-0")) not in world.has_files
+
+
 def test_another_target_takes_the_place_of_the_first() -> None:
     world = with_topic((1, 2), brokers=(1, 2, 3, 4))
     world.event("reassign", {tp("t-0"): (3, 2)})

@@ -154,7 +154,14 @@ class World:
                     self.sent += [(broker_id, request) for request in each]
                 return None
             case _:
-                return self._write(effect)
+                result = self._write(effect)
+                self._check_in_sync()
+                return result
+
+    def _check_in_sync(self) -> None:
+        """At no moment may a controller that takes over find somebody in sync who is no replica."""
+        for partition, value in self.leadership.items():
+            assert set(value.isr) <= set(self.assignments[partition].replicas), partition
 
     def _write(self, effect: Effect) -> Any:
         controller = self.controller
