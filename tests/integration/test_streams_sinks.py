@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from millrace_streams import (
     col,
     count,
     json_rows,
+    open_state,
     protobuf,
     run_batch,
     run_stream,
@@ -28,6 +30,7 @@ from millrace_streams import (
     tumbling,
 )
 from millrace_streams import sum as sum_
+from millrace_streams.upgrades.rebuild import rebuild
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -244,7 +247,8 @@ def test_what_a_serde_cannot_write_goes_to_the_dead_letters_and_changes_nothing(
     builder = StreamsBuilder()
     small = builder.stream("small", **TYPES)
     small.to("small-out", value=byte, name="as-read")
-    totals = small.map_values(lambda n: n * 2, value="long").group_by_key().reduce(lambda one, other: one + other)
+    twice = small.map_values(lambda n: n * 2, value="long").group_by_key()
+    totals = twice.reduce(lambda one, other: one + other, store="totals")
     totals.to_stream().to("small-totals", value=byte, name="as-totals")
     arguments = {"bootstrap_servers": servers, "dead_letters": "small-letters"}
     run_on(builder.build(), spark, tmp_path / "c", **arguments)
@@ -265,6 +269,16 @@ def test_what_a_serde_cannot_write_goes_to_the_dead_letters_and_changes_nothing(
     assert [record.value for record in consumed(servers, "small-totals")] == [b"\n", b"\x96", b"\xa4"]
     run_batch(builder.build(), spark, **arguments)
     assert [record.value for record in consumed(servers, "small-totals")][3:] == [b"\n", b"\x96", b"\xa4"]
+    rebuild(
+        builder.build(),
+        spark,
+        checkpoint=tmp_path / "c",
+        bootstrap_servers=servers,
+        now=datetime.now(UTC),
+        puts_aside=True,
+    )
+    with open_state(tmp_path / "c") as state:
+        assert state.store("totals").get("a") == 164
 
 
 def test_without_a_topic_of_dead_letters_the_query_stops_and_says_where(
