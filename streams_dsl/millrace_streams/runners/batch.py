@@ -67,8 +67,8 @@ def run_batch(
     if on_plan is not None:
         on_plan(explain(job.plan))
     sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch, dead_letters)
-    job = replace(job, writers=sinks.writers)
     sinks.prepare(spark, replaced=True)
+    job = replace(job, writers=sinks.writers)
     frame = bounded_results(job, spark).persist()
     try:
         results = Results.of(frame, job.plan, job.buckets)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from millrace.errors import UnknownTopicOrPartitionError, UsageError
@@ -70,40 +71,40 @@ class DeltaTarget:
             append_rows(rows, self.path, transaction)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TopicTarget:
     """A topic: a typed one takes columns by name, one of bytes what the tasks have written (``writer``)."""
 
     sink: Sink
-    topic: str
+    node: TopicSinkNode | RepartitionNode
     bootstrap_servers: str
-    writer: OpaqueRows | None
 
-    @classmethod
-    def of(cls, sink: Sink, node: TopicSinkNode | RepartitionNode, bootstrap_servers: str) -> TopicTarget:
-        """The topic that a node writes.
+    @cached_property
+    def writer(self) -> OpaqueRows | None:
+        """What makes bytes of the rows, if the topic holds these.
 
         Raises ``TopologyError`` if it cannot hold the rows, and what ``is_opaque`` raises.
         """
-        if is_opaque(node.topic, bootstrap_servers):
-            writer = OpaqueRows.of(node, sink.layout)
-            return cls(written_sink(sink.name), node.topic, bootstrap_servers, writer)
-        if node.produced:
+        if is_opaque(self.node.topic, self.bootstrap_servers):
+            return OpaqueRows.of(self.node, self.sink.layout)
+        if self.node.produced:
             raise TopologyError(
-                f"{sink.name}: {node.topic} is a typed topic, whose columns are written by name: leave key= and "
-                "value= out"
+                f"{self.sink.name}: {self.node.topic} is a typed topic, whose columns are written by name: leave key= "
+                "and value= out"
             )
-        return cls(sink, node.topic, bootstrap_servers, None)
+        return None
 
     def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
-        """There is nothing to do."""
+        """Check that the topic is there and can hold the rows."""
+        self.writer  # noqa: B018 - to find it is the check
 
     def write(self, results: Results, transaction: Transaction | None) -> None:
         """Send the rows, in the order in which they came out of each bucket."""
-        rows = results.unpacked(self.sink.name, self.sink.layout, self.sink.reserved)
+        sink = self.sink if self.writer is None else written_sink(self.sink.name)
+        rows = results.unpacked(sink.name, sink.layout, sink.reserved)
         if self.writer is not None:
             rows = rows.withColumnRenamed(TIMESTAMP, "timestamp")
-        send(rows, self.topic, self.bootstrap_servers, transaction)
+        send(rows, self.node.topic, self.bootstrap_servers, transaction)
 
 
 def is_opaque(topic: str, bootstrap_servers: str) -> bool:
@@ -115,12 +116,12 @@ def is_opaque(topic: str, bootstrap_servers: str) -> bool:
 
 
 def writers_of(plan: Plan, bootstrap_servers: str) -> dict[str, OpaqueRows]:
-    """What writes the topics of bytes that are there, by their nodes. Raises what ``TopicTarget.of`` raises."""
+    """What writes the topics of bytes that are there, by their nodes. Raises ``TopologyError``."""
     found = {}
     for node in plan.outputs:
         if not isinstance(node, DeltaSinkNode):
             with suppress(UnknownTopicOrPartitionError):
-                found[node.name] = TopicTarget.of(sinks_of(plan)[node.name], node, bootstrap_servers).writer
+                found[node.name] = TopicTarget(sinks_of(plan)[node.name], node, bootstrap_servers).writer
     return {name: writer for name, writer in found.items() if writer is not None}
 
 
@@ -198,7 +199,7 @@ class Sinks:
             elif isinstance(node, DeltaSinkNode):
                 targets[node.name] = DeltaTarget(sink, paths[name])
             elif bootstrap_servers is not None:
-                targets[node.name] = TopicTarget.of(sink, node, bootstrap_servers)
+                targets[node.name] = TopicTarget(sink, node, bootstrap_servers)
             else:
                 raise UsageError(
                     f"{node.name}: where is the topic {name}? give bootstrap_servers, or foreach_batch="

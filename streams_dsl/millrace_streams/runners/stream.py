@@ -97,9 +97,9 @@ def run_stream(
     if on_plan is not None:
         on_plan(explain(job.plan))
     sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch, dead_letters)
-    job = replace(job, writers=sinks.writers)
     admit(Manifest.of(job.stages, job.buckets), checkpoint_files(checkpoint, spark))
     sinks.prepare(spark)
+    job = replace(job, writers=sinks.writers)
     return start(
         job,
         sinks,
