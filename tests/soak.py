@@ -127,14 +127,14 @@ SUITES = (
     ),
     Suite(
         name="sink",
-        what="topic to topic with Spark, whose driver, workers and broker are killed: rounds",
+        what="topic to topic with Spark, whose driver, executors, workers and broker are killed: rounds",
         arguments=["tests/integration/test_spark_sink_kills.py", "-k", "random_moments"],
         dials={"SINK_KILL_ROUNDS": 100},
         floor=3,
     ),
     Suite(
         name="delta",
-        what="topic to Delta, added and merged; driver, workers and broker are killed: rounds of each",
+        what="topic to Delta, added and merged; driver, executors, workers and broker are killed: rounds of each",
         arguments=["tests/integration/test_delta_kills.py"],
         dials={"DELTA_KILL_ROUNDS": 100},
         floor=2,

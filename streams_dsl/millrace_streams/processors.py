@@ -83,6 +83,11 @@ class ProcessorContext(Protocol):
         """Where the record in hand was read; None in a punctuation."""
         ...
 
+    @property
+    def headers(self) -> tuple[tuple[str, bytes | None], ...]:
+        """Names and values of the headers of the record in hand; what is made of it keeps them. Else none."""
+        ...
+
     def forward(self, key: Any, value: Any = None, timestamp: int | None = None) -> None:
         """Give a record (a ``Record``, or its parts) to what comes after; without a time, that of the one in hand."""
         ...

@@ -236,6 +236,49 @@ def test_records_that_fail_go_to_a_topic_of_dead_letters(
     assert "-1 is negative (record of topic orders, partition 0, offset 8" in letters[8][2]
 
 
+def test_headers_go_with_what_is_made_of_a_record(
+    spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    servers = module_broker.bootstrap_servers
+    topics(servers, traced=2, t_passed=1, t_counts=2)
+    with Admin({"bootstrap.servers": servers}) as admin:
+        admin.create_topic("t-typed", partitions=1, schema=TYPED, key_columns=["key"], configs=FOREVER)
+    with Producer({"bootstrap.servers": servers}) as producer:
+        for number in range(6):
+            headers = {"trace": str(number).encode(), "none": None} if number % 3 else None
+            producer.send("traced", long(number), key="ab"[number % 2], headers=headers, timestamp_ms=number)
+    builder = StreamsBuilder()
+    traced = builder.stream("traced", **TYPES)
+    traced.filter(lambda value: value > 0).to("t-passed")
+    moved = traced.select_key(lambda key, value: "all", key="string").group_by_key()
+    counts = moved.count().to_stream()
+    counts.to("t-counts")
+    traced.group_by_key().aggregate(total=sum_("value")).to_stream().to("t-typed")
+    expected = {
+        number: ((("trace", str(number).encode()), ("none", None)) if number % 3 else ()) for number in range(6)
+    }
+
+    def check(times: int) -> None:
+        passed = {struct.unpack(">q", each.value)[0]: tuple(each.headers) for each in consumed(servers, "t-passed")}
+        assert passed == {number: expected[number] for number in range(1, 6)}
+        found = [tuple(each.headers) for each in consumed(servers, "t-counts")]
+        assert found == list(expected.values()) * times
+        sums = {(each.value["key"], each.value["total"]): each.headers for each in consumed(servers, "t-typed")}
+        assert {key: tuple(headers) for key, headers in sums.items()} == {
+            ("a", 0): expected[0],
+            ("b", 1): expected[1],
+            ("a", 2): expected[2],
+            ("b", 4): expected[3],
+            ("a", 6): expected[4],
+            ("b", 9): expected[5],
+        }
+
+    run_on(builder.build(), spark, tmp_path / "c", bootstrap_servers=servers)
+    check(1)
+    run_batch(builder.build(), spark, bootstrap_servers=servers)
+    check(2)
+
+
 def test_what_a_serde_cannot_write_goes_to_the_dead_letters_and_changes_nothing(
     spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:

@@ -124,6 +124,12 @@ class Plan:
         """Whether the task keeps state."""
         return any(operator.node.stores for operator in self.task)
 
+    @property
+    def carries_headers(self) -> bool:
+        """Whether headers of records are read: topics get them, and users' processors may look at them."""
+        looks = any(isinstance(node, ProcessNode) for node in self.topology.nodes)
+        return looks or any(not isinstance(node, DeltaSinkNode) for node in self.outputs)
+
     def deletes(self, sink: SinkNode) -> bool:
         """Whether rows of a sink's table can be deleted: those of named aggregates right before it never are."""
         return self.layouts[sink.name].table and not isinstance(self.topology.node(sink.parents[0]), AggregateNode)

@@ -1,10 +1,10 @@
 """Rows on their way from one stage to another: columns of what flows, with the place of each in the order of records.
 
-Beside the layout's columns a frame has ``__offset``, and where it is not what the receiver takes without it:
-``__order`` (of records of several partitions, the one with the smaller number goes first), ``__topic`` and
-``__partition`` of the record that a row goes back to, its marks as ``__mark.<n>``, what a change of a table replaces
-as ``__old.<column>``, and ``__latest``. Notes of a foreign-key join, which have no columns, are pickled; they live
-within a micro-batch only.
+Beside the layout's columns a frame has ``__offset``, ``__headers`` if a record has any, and where it is not what the
+receiver takes without it: ``__order`` (of records of several partitions, the one with the smaller number goes first),
+``__topic`` and ``__partition`` of the record that a row goes back to, its marks as ``__mark.<n>``, what a change of a
+table replaces as ``__old.<column>``, and ``__latest``. Notes of a foreign-key join, which have no columns, are
+pickled; they live within a micro-batch only.
 
 Where rows of several partitions meet, they are put in order by ``__sequence`` if the source has it. Else the record
 goes first that comes first in its partition and has the earliest time, as in Kafka Streams; one that is older than
@@ -26,7 +26,7 @@ import pyarrow as pa
 from millrace.clients.producing.partitioner import partitions_of
 from millrace_streams.layout import Layout
 from millrace_streams.state.hashing import hashable
-from millrace_streams.steps.batch import OFFSET, PARTITION, SEQUENCE, TIMESTAMP, TOMBSTONE, Batch, Rows
+from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, SEQUENCE, TIMESTAMP, TOMBSTONE, Batch, Rows
 from millrace_streams.steps.codec import columns_of, values_of
 from millrace_streams.steps.evaluation import to_arrow
 from millrace_streams.steps.flow import LANE, ROOT, Flow, Marks, Origin
@@ -51,14 +51,25 @@ class Roots:
     topic: Rows
     partition: Rows
     offset: Rows
+    headers: pl.Series | None = None
 
     def origin(self, topics: Sequence[str]) -> Callable[[int], Origin]:
-        """Where a record was read, by its root mark."""
+        """Where a record was read, and its headers, by its root mark."""
 
         def found(root: int) -> Origin:
-            return Origin(topics[int(self.topic[root])], int(self.partition[root]), int(self.offset[root]))
+            place = topics[int(self.topic[root])], int(self.partition[root]), int(self.offset[root])
+            given = None if self.headers is None else self.headers.gather([root]).to_list()[0]
+            return Origin(*place, tuple((header["key"], header["value"]) for header in given or ()))
 
         return found
+
+    def headers_of(self, marks: Marks) -> pl.Series | None:
+        """The headers of the records that rows go back to; None if no record has any."""
+        if self.headers is None:
+            return None
+        roots = pl.Series(marks[:, ROOT])
+        # What the wall clock caused goes back to no record.
+        return self.headers.gather(roots.set(roots < 0, None))
 
     def find(self, topic: str | None, partition: int | None, offset: int | None, topics: Sequence[str]) -> int | None:
         """The root mark of the record that was read there; None if it is none of these."""
@@ -82,6 +93,8 @@ def crossing_frame(flow: Flow, roots: Roots, *, pickled: bool, topic: bool) -> p
     ]
     if topic:
         columns.append(pl.Series(TOPIC, roots.topic[number], dtype=pl.Int32))
+    if (headers := roots.headers_of(marks)) is not None:
+        columns.append(headers.alias(HEADERS))
     for place in range(ROOT + 1, marks.shape[1]):
         if marks[:, place].any():
             columns.append(pl.Series(f"{_MARK}{place}", marks[:, place]))
@@ -126,7 +139,8 @@ def arrive(
     """
     whole = pl.concat(
         [_identity(frame, topics.get(name, 0), bucket) for name, frame in frames.items()]
-        or [pl.DataFrame(schema=_IDENTITY)]
+        or [pl.DataFrame(schema=_IDENTITY)],
+        how="diagonal",
     )
     numbers, roots = _number(whole)
     flows: dict[str, Flow] = {}
@@ -142,10 +156,11 @@ _IDENTITY: Final = {TOPIC: pl.Int32, PARTITION: pl.Int32, OFFSET: pl.Int64, ORDE
 
 
 def _identity(frame: pl.DataFrame, topic: int, bucket: int) -> pl.DataFrame:
-    """Which record each row goes back to, and the order of it that the row itself knows."""
+    """Which record each row goes back to, the order of it that the row itself knows, and its headers if it has any."""
     defaults = {TOPIC: pl.lit(topic), PARTITION: pl.lit(bucket), ORDER: pl.col(TIMESTAMP)}
     columns = [pl.col(name) if name in frame.columns else defaults[name].alias(name) for name in _IDENTITY]
-    return frame.select(*columns).cast(_IDENTITY)  # type: ignore[arg-type]
+    found = frame.select(*columns).cast(_IDENTITY)  # type: ignore[arg-type]
+    return found.with_columns(frame[HEADERS]) if HEADERS in frame.columns else found
 
 
 def _number(rows: pl.DataFrame) -> tuple[Rows, Roots]:
@@ -168,7 +183,8 @@ def _number(rows: pl.DataFrame) -> tuple[Rows, Roots]:
     numbers = np.empty(len(order), dtype=np.int64)
     numbers[sorting] = rank[np.cumsum(begins) - 1]
     found = first[of_record]
-    return numbers, Roots(order[last][of_record], topic[found], partition[found], offset[found])
+    headers = rows[HEADERS].gather(sorting[found]) if HEADERS in rows.columns else None
+    return numbers, Roots(order[last][of_record], topic[found], partition[found], offset[found], headers)
 
 
 def _changes(*columns: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -26,9 +26,9 @@ from millrace_streams.processors import Record
 from millrace_streams.runners.driver_stores import entries_of, frame_of, view_of_store
 from millrace_streams.runners.output import gone, newest_rows
 from millrace_streams.runners.topic_rows import OpaqueRows
-from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE, Batch
+from millrace_streams.steps.batch import HEADERS, TIMESTAMP, TOMBSTONE, Batch
 from millrace_streams.steps.evaluation import polars_schema
-from millrace_streams.steps.flow import Flow, Origin, interleave
+from millrace_streams.steps.flow import ROOT, Flow, Headers, Origin, interleave
 from millrace_streams.steps.operator import AnyStore
 from millrace_streams.steps.reader import Reader
 from millrace_streams.steps.results import check_types
@@ -47,6 +47,7 @@ class TestRecord:
     key: Any
     value: Any
     timestamp_ms: int
+    headers: Headers = ()
 
 
 class TopologyTestDriver:
@@ -79,7 +80,8 @@ class TopologyTestDriver:
         self._roots = 0
         self._wall_clock_ms = wall_clock_ms
         self._bytes = _topics_of_bytes(self._plan, topics or {})
-        self._outputs: dict[str, list[Batch]] = {}
+        self._headers: dict[int, Headers] = {}
+        self._outputs: dict[str, list[Flow]] = {}
         self._unread: dict[str, int] = {}
         self.dropped_records = 0
         # Processors begin, and schedule their punctuations, now.
@@ -101,7 +103,7 @@ class TopologyTestDriver:
         height = len(rows)
         batches = [_decoded(source, rows, timestamps_ms) for source, _ in sources]
         numbers = np.arange(self._roots, self._roots + height)
-        origins = self._origins([topic] * height, partition)
+        origins = self._origins([(topic, ())] * height, partition)
         self._run(partition, self._read(sources, batches, numbers, origins, partition), origins)
 
     def pipe_record(self, topic: str, row: Mapping[str, Any], *, timestamp_ms: int, partition: int = 0) -> None:
@@ -110,7 +112,7 @@ class TopologyTestDriver:
 
     def pipe_records(self, records: Sequence[TestRecord], *, partition: int = 0) -> None:
         """Pipe records of any topics, in order, as one batch. Raises as ``pipe`` does."""
-        origins = self._origins([record.topic for record in records], partition)
+        origins = self._origins([(record.topic, record.headers) for record in records], partition)
         first = min(origins, default=0)
         arrivals: dict[str, Flow] = {}
         for topic in dict.fromkeys(record.topic for record in records):
@@ -131,23 +133,29 @@ class TopologyTestDriver:
         """What came out, since the last ``read``, at the sink that writes to this table or topic.
 
         Each row is a dict of its columns and ``__timestamp``; one without a value has ``__tombstone``, if it is typed.
+        What goes to a topic has ``__headers`` if the record that it is made of has some.
         """
-        return [row for batch in self._next(name) for row in batch.frame.to_dicts()]
+        is_table = name in self._plan.topology.tables
+        return [
+            row if is_table else self._with_headers(row, root)
+            for flow in self._next(name)
+            for row, root in zip(flow.batch.frame.to_dicts(), flow.marks[:, ROOT].tolist(), strict=True)
+        ]
 
     def read_records(self, name: str) -> list[Record]:
         """The same as records: keys and values as functions of the topology see them, a windowed key ``Windowed``."""
         return [
             Record(key, value, time_ms)
-            for batch in self._next(name)
-            for key, value, time_ms in zip(batch.keys, batch.values, batch.times, strict=True)
+            for flow in self._next(name)
+            for key, value, time_ms in zip(flow.batch.keys, flow.batch.values, flow.batch.times, strict=True)
         ]
 
     def table(self, name: str) -> pl.DataFrame:
         """What a Delta table would hold now: all appended records, or the newest row of each key and window."""
         layout = self._plan.layouts[self._sink(name).name]
         types = polars_schema(layout.schema)
-        batches = self._outputs.get(name, [])
-        frames = [pl.DataFrame(schema={**types, TIMESTAMP: pl.Int64}), *(batch.frame for batch in batches)]
+        flows = self._outputs.get(name, [])
+        frames = [pl.DataFrame(schema={**types, TIMESTAMP: pl.Int64}), *(flow.batch.frame for flow in flows)]
         rows = pl.concat(frames, how="diagonal")
         if layout.table:
             rows = newest_rows(rows, layout).filter(~gone(rows.columns, layout))
@@ -178,13 +186,15 @@ class TopologyTestDriver:
             raise TopologyError(f"the topology reads {known}, not {topic}")
         return sources
 
-    def _origins(self, topics: Iterable[str], partition: int) -> dict[int, Origin]:
-        """Number the records that come in, and note where each was read."""
+    def _origins(self, records: Iterable[tuple[str, Headers]], partition: int) -> dict[int, Origin]:
+        """Number the records that come in, and note where each was read, and its headers."""
         origins = {}
-        for topic in topics:
+        for topic, headers in records:
             offset = self._offsets.get((topic, partition), 0)
             self._offsets[topic, partition] = offset + 1
-            origins[self._roots] = Origin(topic, partition, offset)
+            origins[self._roots] = Origin(topic, partition, offset, headers)
+            if headers:
+                self._headers[self._roots] = headers
             self._roots += 1
         return origins
 
@@ -220,15 +230,21 @@ class TopologyTestDriver:
         for name, flows in by_name.items():
             _, sides, rows = interleave(flows)
             for side, turns in groupby(zip(sides, rows, strict=True), key=lambda turn: turn[0]):
-                self._outputs.setdefault(name, []).append(flows[side].batch.take([row for _, row in turns]))
+                taken = [row for _, row in turns]
+                flow = Flow(flows[side].batch.take(taken), flows[side].marks[taken])
+                self._outputs.setdefault(name, []).append(flow)
 
-    def _next(self, name: str) -> list[Batch]:
+    def _next(self, name: str) -> list[Flow]:
         if name not in self._outputs:
             self._sink(name)
-        batches = self._outputs.get(name, [])
-        unread = batches[self._unread.get(name, 0) :]
-        self._unread[name] = len(batches)
+        flows = self._outputs.get(name, [])
+        unread = flows[self._unread.get(name, 0) :]
+        self._unread[name] = len(flows)
         return unread
+
+    def _with_headers(self, row: dict[str, Any], root: int) -> dict[str, Any]:
+        headers = self._headers.get(root, ())
+        return {**row, HEADERS: [{"key": name, "value": value} for name, value in headers]} if headers else row
 
     def _sink(self, name: str) -> SinkNode | RepartitionNode:
         for node in self._plan.topology.nodes:

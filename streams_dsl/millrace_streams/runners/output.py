@@ -9,13 +9,17 @@ import polars as pl
 import pyarrow as pa
 
 from millrace_streams.layout import Layout
-from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE
+from millrace_streams.steps.batch import HEADERS, TIMESTAMP, TOMBSTONE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-_RESERVED: Final = {TIMESTAMP: pa.timestamp("us", tz="UTC"), TOMBSTONE: pa.bool_()}
+_RESERVED: Final = {
+    TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    TOMBSTONE: pa.bool_(),
+    HEADERS: pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
+}
 
 
 def newest_rows(frame: pl.DataFrame, layout: Layout) -> pl.DataFrame:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import polars as pl
 import pyarrow as pa
 
-from millrace_streams.steps.batch import TIMESTAMP
+from millrace_streams.steps.batch import HEADERS, TIMESTAMP
 from millrace_streams.steps.evaluation import to_arrow
 from millrace_streams.steps.packed_frames import unpack_frame
 
@@ -92,5 +92,7 @@ class Unpacker:
                 frame = unpack_frame(payload.as_py())
                 if TIMESTAMP in frame.columns:
                     frame = frame.with_columns(pl.from_epoch(TIMESTAMP, "ms").dt.replace_time_zone("UTC"))
+                if HEADERS in self.schema.names and HEADERS not in frame.columns:
+                    frame = frame.with_columns(pl.lit(None).alias(HEADERS))
                 table = to_arrow(frame, self.schema)
                 yield from table.to_batches(max_chunksize=_OUTPUT_BATCH_ROWS)

@@ -102,8 +102,6 @@ class TopicTarget:
         """Send the rows, in the order in which they came out of each bucket."""
         sink = self.sink if self.writer is None else written_sink(self.sink.name)
         rows = results.unpacked(sink.name, sink.layout, sink.reserved)
-        if self.writer is not None:
-            rows = rows.withColumnRenamed(TIMESTAMP, "timestamp")
         send(rows, self.node.topic, self.bootstrap_servers, transaction)
 
 

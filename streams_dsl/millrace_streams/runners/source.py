@@ -29,7 +29,7 @@ from millrace_streams.runners.references import ReferredSource, may_refer, packe
 from millrace_streams.runners.topic_rows import OpaqueRows
 from millrace_streams.runners.worker import Program, SourceRun
 from millrace_streams.serdes import SERDES, RowSerde, Serde
-from millrace_streams.steps.batch import OFFSET, PARTITION, SEQUENCE, TIMESTAMP
+from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, SEQUENCE, TIMESTAMP
 from millrace_streams.steps.reader import Reader
 from pyspark_millrace.options.source import parse_options
 from pyspark_millrace.transform import encode_transform
@@ -204,9 +204,13 @@ class Job:
             "subscribe": reader.source.topic,
             "maxRecordsPerBatch": ROWS_PER_PAYLOAD,
             **(_of_whole_topic(chosen) if reader.source.broadcast else chosen),
-            "columns": ",".join([*reader.columns, PARTITION, OFFSET, TIMESTAMP]),
+            "columns": ",".join([*reader.columns, PARTITION, OFFSET, TIMESTAMP, *self._headers]),
         }
         return {name: str(value) for name, value in options.items()}
+
+    @property
+    def _headers(self) -> list[str]:
+        return [HEADERS] if self.plan.carries_headers else []
 
     @property
     def _partitions_in_frames(self) -> bool:
@@ -279,6 +283,7 @@ def _with_metadata(frame: DataFrame, reader: SourceReader) -> DataFrame:
     return frame.select(
         *reader.columns,
         *([F.col(SEQUENCE).cast("bigint")] if SEQUENCE in frame.columns else []),
+        *([HEADERS] if HEADERS in frame.columns else []),
         partition.alias(PARTITION),
         F.col(OFFSET).cast("bigint").alias(OFFSET),
         time.cast("timestamp").alias(TIMESTAMP),

@@ -36,7 +36,7 @@ from millrace_streams.runners.packing import (
 from millrace_streams.runners.topic_rows import WRITTEN, OpaqueRows
 from millrace_streams.state.variables import MemoryVariables
 from millrace_streams.steps import Operator
-from millrace_streams.steps.batch import OFFSET, PARTITION, TIMESTAMP, TOMBSTONE
+from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, TIMESTAMP, TOMBSTONE
 from millrace_streams.steps.flow import Flow
 from millrace_streams.steps.operator import AnyStore, AnyStoreSpec
 from millrace_streams.steps.packed_frames import pack_frame
@@ -48,6 +48,8 @@ from millrace_streams.steps.task import Steps, Task, TaskResult
 class Sink:
     """Where results go: the node, the layout of its rows, reserved columns that go out beside it.
 
+    Headers go out where a record has some.
+
     ``deletes`` says that the rows are of a table, and some of them delete that of their key.
     """
 
@@ -58,12 +60,13 @@ class Sink:
 
     def rows(self, frame: pl.DataFrame) -> pl.DataFrame:
         """What goes out of a task's result: of a table the newest row of each key."""
+        reserved = [name for name in self.reserved if name != HEADERS or name in frame.columns]
         if self.deletes:
             frame = frame.with_columns(gone(frame.columns, self.layout).alias(TOMBSTONE))
         elif TOMBSTONE in self.reserved:
             there = pl.col(TOMBSTONE).fill_null(False) if TOMBSTONE in frame.columns else pl.lit(False)
             frame = frame.with_columns(there.alias(TOMBSTONE))
-        return newest_rows(frame.select(*self.layout.names, *self.reserved), self.layout)
+        return newest_rows(frame.select(*self.layout.names, *reserved), self.layout)
 
 
 def sinks_of(plan: Plan) -> dict[str, Sink]:
@@ -75,13 +78,13 @@ def sinks_of(plan: Plan) -> dict[str, Sink]:
             deletes = plan.deletes(node)
             sinks[node.name] = Sink(node.name, layout, deletes, (TOMBSTONE,) if deletes else ())
         else:
-            sinks[node.name] = Sink(node.name, layout, reserved=(TIMESTAMP, TOMBSTONE))
+            sinks[node.name] = Sink(node.name, layout, reserved=(TIMESTAMP, TOMBSTONE, HEADERS))
     return sinks
 
 
 def written_sink(name: str) -> Sink:
     """The sink of a topic of bytes, where rows are bytes already."""
-    return Sink(name, WRITTEN, reserved=(TIMESTAMP,))
+    return Sink(name, WRITTEN, reserved=(TIMESTAMP, HEADERS))
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ class Program:
         """What leaves the topology at some sinks, or all, and what goes on to later stages."""
         outputs = outcome.result.outputs
         for sink in self.sinks if sinks is None else sinks:
-            frame = sink.rows(outputs[sink.name].batch.frame)
+            frame = sink.rows(_with_headers(outputs[sink.name], outcome.roots))
             if frame.height:
                 yield Packed(OUT, bucket, sink.name, rows=frame.height, payload=pack_frame(frame))
         yield from packed_letters(outcome.letters, bucket)
@@ -195,6 +198,12 @@ class Outcome(NamedTuple):
     result: TaskResult
     letters: list[DeadLetter]
     roots: Roots
+
+
+def _with_headers(flow: Flow, roots: Roots) -> pl.DataFrame:
+    """The rows of a flow, with the headers of the records that they go back to if any has some."""
+    headers = roots.headers_of(flow.marks)
+    return flow.batch.frame if headers is None else flow.batch.frame.with_columns(headers.alias(HEADERS))
 
 
 def _ending(send: Send) -> Operator:

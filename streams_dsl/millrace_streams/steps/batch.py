@@ -31,6 +31,7 @@ OFFSET: Final = "__offset"
 PARTITION: Final = "__partition"
 TOMBSTONE: Final = "__tombstone"
 SEQUENCE: Final = "__sequence"
+HEADERS: Final = "__headers"
 
 NO_TIMESTAMP: Final = -1
 """Stream time before the first record."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,12 +42,17 @@ Marks = npt.NDArray[np.int64]
 """One row of marks for each row of a batch."""
 
 
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+"""Names and values of a record's headers, in their order."""
+
+
 class Origin(NamedTuple):
-    """Where a record was read."""
+    """Where a record was read, and its headers."""
 
     topic: str
     partition: int
     offset: int
+    headers: Headers = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +196,7 @@ class Inputs:
 
 def failure_of(node: str, text: str, origin: Origin, time_ms: int) -> UserFunctionError:
     """The error of the record that was read there, as a node came to it."""
-    topic, partition, offset = origin
+    topic, partition, offset, _ = origin
     where = f"record of topic {topic}, partition {partition}, offset {offset}, timestamp {time_ms}"
     return UserFunctionError(f"{node}: {text} ({where})", node=node, topic=topic, partition=partition, offset=offset)
 

@@ -15,7 +15,7 @@ from millrace_streams.layout import KEY, VALUE, WINDOW_COLUMNS, WINDOW_TYPE, Lay
 from millrace_streams.processors import PunctuationType, Record, RecordMetadata, StoreBuilder
 from millrace_streams.serdes import STRING, RowSerde
 from millrace_streams.steps.batch import Batch
-from millrace_streams.steps.flow import FIXED, LAST, Emitted, Inputs, Marks, Output
+from millrace_streams.steps.flow import FIXED, LAST, Emitted, Headers, Inputs, Marks, Origin, Output
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.steps.process_stores import view_of
 from millrace_streams.stores import KeyValueStore, ObjectStore, StoreSpec, VersionedStore
@@ -62,14 +62,22 @@ class Context:
     wall_clock_ms: int = 0
     cause: int = 0
     record: Record | None = None
-    origin: Callable[[int], Any] | None = None
+    origin: Callable[[int], Origin] | None = None
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
         """Where the record in hand was read."""
         if self.record is None or self.origin is None:
             return None
-        return RecordMetadata(*self.origin(self.cause))
+        topic, partition, offset, _ = self.origin(self.cause)
+        return RecordMetadata(topic, partition, offset)
+
+    @property
+    def headers(self) -> Headers:
+        """The headers of the record in hand."""
+        if self.record is None or self.origin is None:
+            return ()
+        return self.origin(self.cause).headers
 
     def forward(self, key: Any, value: Any = None, timestamp: int | None = None) -> None:
         """Give a record to what comes after."""

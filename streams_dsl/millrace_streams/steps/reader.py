@@ -17,7 +17,7 @@ from millrace_streams.errors import UserFunctionError
 from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import SourceNode
 from millrace_streams.layout import Layout
-from millrace_streams.steps.batch import OFFSET, SEQUENCE, TIMESTAMP, TOMBSTONE, Batch, Rows
+from millrace_streams.steps.batch import HEADERS, OFFSET, SEQUENCE, TIMESTAMP, TOMBSTONE, Batch, Rows
 from millrace_streams.steps.deserialization import Deserializer
 from millrace_streams.steps.evaluation import polars_schema
 from millrace_streams.steps.flow import FIXED, ROOT, Inputs, Origin
@@ -45,7 +45,8 @@ class Reader:
     def run(self, decoded: pl.DataFrame, partition: int) -> tuple[pl.DataFrame, int]:
         """Turn decoded records of one partition, in order, into what the task reads, in columns; say what was dropped.
 
-        ``decoded`` has the source's columns, ``__offset`` and ``__timestamp`` (ms), and may have ``__sequence``. Raises
+        ``decoded`` has the source's columns, ``__offset`` and ``__timestamp`` (ms), and may have ``__sequence`` and
+        ``__headers``. Raises
         ``UserFunctionError`` naming topic, partition and offset for a record without a valid event time, or when a
         user's function fails.
         """
@@ -58,6 +59,8 @@ class Reader:
         frame = batch.frame
         reserved = [TIMESTAMP, TOMBSTONE] if TOMBSTONE in frame.columns else [TIMESTAMP]
         places = [decoded[name].gather(rows) for name in (OFFSET, SEQUENCE) if name in decoded.columns]
+        if HEADERS in decoded.columns and decoded[HEADERS].null_count() < decoded.height:
+            places.append(decoded[HEADERS].gather(rows))
         return frame.select(*batch.layout.names, *reserved).with_columns(places), dropped
 
     def run_batch(self, batch: Batch, offsets: Rows, partition: int) -> Read:
