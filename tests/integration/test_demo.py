@@ -32,11 +32,13 @@ RUN_SECONDS_MAX = 600.0
 
 HANGING_UP = re.compile(
     rb"Traceback \(most recent call last\):\n"
-    rb'  File "[^"]*pyspark/daemon\.py", line \d+, in manager\n'
-    rb'  File "[^"]*pyspark/daemon\.py", line \d+, in worker\n'
-    rb"BrokenPipeError: .*\n"
+    rb'(?:  File "[^"]*pyspark/daemon\.py", line \d+, in manager\n|\Z)'
+    rb'(?:  File "[^"]*pyspark/daemon\.py", line \d+, in worker\n|\Z)'
+    rb"(?:BrokenPipeError: .*\n|\Z)"
 )
-"""What PySpark prints when Spark hangs up on an idle planning worker: their daemon cannot be replaced by a setting."""
+"""What PySpark prints when Spark hangs up on an idle planning worker: their daemon cannot be replaced by a setting.
+
+It writes line by line and ends with the job, so that the log may end at any of the lines."""
 # The rounds start Spark some ten times for a few seconds each: the optimising compiler is never worth its time.
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 END_SECONDS_MAX = 60.0
