@@ -166,7 +166,8 @@ class Member:
         patience_s = 2 * self._broker.config.zookeeper.zookeeper_session_timeout_ms / 1000
         await self._begin(self._coordination.session, patience_s)
         try:
-            await asyncio.wait_for(self._heard.wait(), patience_s + _FIRST_WORD_S)
+            async with asyncio.timeout(patience_s + _FIRST_WORD_S):
+                await self._heard.wait()
         except TimeoutError:
             raise EnvironmentProblemError(
                 f"broker {self._id} has registered and no controller speaks to it: is "

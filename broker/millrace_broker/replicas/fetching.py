@@ -144,7 +144,8 @@ class SourceFetcher:
             if not has_asked:
                 wait_s = min(_IDLE_S, max(self._broker.config.replica_fetch_backoff_ms / 1000, 0.01))
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), wait_s)
+                    async with asyncio.timeout(wait_s):  # wait_for may lose a cancellation, up to Python 3.11
+                        await self._woken.wait()
 
     async def _ask(self) -> bool:
         """Ask what there is to ask, and take the answers; false if there is nothing now."""

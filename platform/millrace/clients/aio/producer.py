@@ -89,7 +89,8 @@ class AsyncProducer:
         granted = False
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(served.wait(), self._core.max_block_s)
+                async with asyncio.timeout(self._core.max_block_s):
+                    await served.wait()
         finally:
             granted = self._core.memory.withdraw(waiter)
             if granted:
