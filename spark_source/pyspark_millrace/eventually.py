@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Thread
-from typing import Any, Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 
@@ -22,22 +22,24 @@ class Eventually(Generic[Value]):
 
     def __init__(self, make: Callable[[], Value]) -> None:
         """Begin to make it."""
-        self._future: Final[Future[Value]] = Future()
-        Thread(target=self._fill, args=(make,), name="millrace-eventually", daemon=True).start()
+        self._future: Future[Value] = Future()
+        Thread(target=_fill, args=(self._future, make), name="millrace-eventually", daemon=True).start()
 
     def get(self) -> Value:
         """The value, waited for. Raises what making it raised."""
         return self._future.result()
 
-    def _fill(self, make: Callable[[], Value]) -> None:
-        try:
-            self._future.set_result(make())
-        except BaseException as error:  # noqa: BLE001 - raised where it is asked for
-            self._future.set_exception(error)
+    def __getstate__(self) -> tuple[Value]:
+        return (self.get(),)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self.get(),)
+    def __setstate__(self, state: tuple[Value]) -> None:
+        # Every task unpickles one: there is nothing left to do that would need a thread.
+        self._future = Future()
+        self._future.set_result(*state)
 
 
-def _made(value: Value) -> Eventually[Value]:
-    return Eventually(lambda: value)
+def _fill(future: Future[Value], make: Callable[[], Value]) -> None:
+    try:
+        future.set_result(make())
+    except BaseException as error:  # noqa: BLE001 - raised where it is asked for
+        future.set_exception(error)

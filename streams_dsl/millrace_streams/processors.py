@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
+from millrace.records import Headers
 from millrace_streams.errors import TopologyError
 from millrace_streams.serdes import RowSerde, Serde, scalar_serde, serde_of
 from millrace_streams.stores.base import StoreKind
@@ -84,7 +85,7 @@ class ProcessorContext(Protocol):
         ...
 
     @property
-    def headers(self) -> tuple[tuple[str, bytes | None], ...]:
+    def headers(self) -> Headers:
         """Names and values of the headers of the record in hand; what is made of it keeps them. Else none."""
         ...
 

@@ -66,8 +66,9 @@ class Notifications:
         nodes = [f"{paths.CONFIG_CHANGES}/{name}" for name in names]
         found = coordination.get_many(nodes)
         created_ms = {path: node[1].created_ms for path, node in zip(nodes, found, strict=True) if node is not None}
+        newest_ms = max(created_ms.values(), default=0)
         for path, at_ms in created_ms.items():
-            if at_ms < max(created_ms.values()) - _KEPT_MS:
+            if at_ms < newest_ms - _KEPT_MS:
                 try:
                     coordination.delete(path)
                 except NoNodeError:

@@ -25,6 +25,7 @@ from millrace_streams.errors import UserFunctionError
 from millrace_streams.layout import Layout
 from millrace_streams.runners.bucket_tasks import Tasks
 from millrace_streams.runners.crossing import Roots
+from millrace_streams.runners.output import HEADERS_TYPE
 from millrace_streams.runners.packing import OUT, Packed
 from millrace_streams.steps.batch import TIMESTAMP, Rows
 from millrace_streams.steps.flow import ROOT, Flow
@@ -54,9 +55,13 @@ _HEADERS: Final = {
     "node": "__millrace.errors.node",
 }
 """Those of the jobs' dead letters, and the node's name."""
-_HEADER: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 RECORDS: Final = pa.schema(
-    [("key", pa.binary()), ("value", pa.binary()), ("timestamp", pa.timestamp("us", tz="UTC")), ("headers", _HEADER)]
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("headers", HEADERS_TYPE),
+    ]
 )
 
 
@@ -172,6 +177,6 @@ class LetterRecords:
             pa.array([row["key"] for row in rows], pa.binary()),
             pa.array([row["value"] for row in rows], pa.binary()),
             pa.array([row[TIMESTAMP] * 1000 for row in rows], pa.int64()).cast(RECORDS.field("timestamp").type),
-            pa.array(headers, _HEADER),
+            pa.array(headers, HEADERS_TYPE),
         ]
         yield from pa.Table.from_arrays(columns, schema=RECORDS).to_batches()

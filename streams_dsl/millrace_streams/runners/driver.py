@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from millrace.records import Headers
 from millrace_streams.checkpoints.entries import StoreEntry
 from millrace_streams.compiler import Plan, compile_topology
 from millrace_streams.compiler.plan import SourceReader
@@ -28,7 +29,7 @@ from millrace_streams.runners.output import gone, newest_rows
 from millrace_streams.runners.topic_rows import OpaqueRows
 from millrace_streams.steps.batch import HEADERS, TIMESTAMP, TOMBSTONE, Batch
 from millrace_streams.steps.evaluation import polars_schema
-from millrace_streams.steps.flow import ROOT, Flow, Headers, Origin, interleave
+from millrace_streams.steps.flow import ROOT, Flow, Origin, interleave
 from millrace_streams.steps.operator import AnyStore
 from millrace_streams.steps.reader import Reader
 from millrace_streams.steps.results import check_types

@@ -15,11 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-_RESERVED: Final = {
-    TIMESTAMP: pa.timestamp("us", tz="UTC"),
-    TOMBSTONE: pa.bool_(),
-    HEADERS: pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
-}
+HEADERS_TYPE: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+_RESERVED: Final = {TIMESTAMP: pa.timestamp("us", tz="UTC"), TOMBSTONE: pa.bool_(), HEADERS: HEADERS_TYPE}
 
 
 def newest_rows(frame: pl.DataFrame, layout: Layout) -> pl.DataFrame:

@@ -52,7 +52,8 @@ class OpaqueRows:
         try:
             columns = {KEY: self._keys(batch), VALUE: self._values(batch)}
         except _UnwritableError as error:
-            place = origin(int(flow.marks[error.row, ROOT]))
+            root = int(flow.marks[error.row, ROOT])
+            place = origin(root) if root >= 0 else None  # the wall clock caused it
             raise failure_of(self.node, str(error), place, batch.times[error.row]) from error.__cause__
         frame = pl.DataFrame(pa.table(columns)).with_columns(batch.frame[TIMESTAMP])
         return Flow(Batch.of_frame(WRITTEN, frame), flow.marks)

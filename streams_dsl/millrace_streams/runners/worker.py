@@ -48,9 +48,8 @@ from millrace_streams.steps.task import Steps, Task, TaskResult
 class Sink:
     """Where results go: the node, the layout of its rows, reserved columns that go out beside it.
 
-    Headers go out where a record has some.
-
-    ``deletes`` says that the rows are of a table, and some of them delete that of their key.
+    ``deletes`` says that the rows are of a table, and some of them delete that of their key. Of the reserved columns
+    headers go out only where some record has any.
     """
 
     name: str
@@ -170,7 +169,8 @@ class Program:
         """What leaves the topology at some sinks, or all, and what goes on to later stages."""
         outputs = outcome.result.outputs
         for sink in self.sinks if sinks is None else sinks:
-            frame = sink.rows(_with_headers(outputs[sink.name], outcome.roots))
+            flow = outputs[sink.name]
+            frame = sink.rows(_with_headers(flow, outcome.roots) if HEADERS in sink.reserved else flow.batch.frame)
             if frame.height:
                 yield Packed(OUT, bucket, sink.name, rows=frame.height, payload=pack_frame(frame))
         yield from packed_letters(outcome.letters, bucket)

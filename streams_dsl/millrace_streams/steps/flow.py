@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from millrace.records import Headers
 from millrace_streams.errors import TopologyError, UserFunctionError
 from millrace_streams.functions import PythonFunction
 from millrace_streams.layout import Layout
@@ -40,10 +41,6 @@ LAST: Final = 2**62
 
 Marks = npt.NDArray[np.int64]
 """One row of marks for each row of a batch."""
-
-
-Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
-"""Names and values of a record's headers, in their order."""
 
 
 class Origin(NamedTuple):
@@ -189,13 +186,15 @@ class Inputs:
     def failure(self, node: str, text: str, turn: int | None) -> UserFunctionError:
         """The error of the record that a turn goes back to; of none, if there is no such turn."""
         if turn is None or turn >= len(self.rows):
-            return UserFunctionError(f"{node}: {text} (no record)", node=node)
+            return failure_of(node, text, None)
         time_ms = self.batches[self.sides[turn]].times[self.rows[turn]]
         return failure_of(node, text, self.origin_of(turn), time_ms)
 
 
-def failure_of(node: str, text: str, origin: Origin, time_ms: int) -> UserFunctionError:
-    """The error of the record that was read there, as a node came to it."""
+def failure_of(node: str, text: str, origin: Origin | None, time_ms: int = 0) -> UserFunctionError:
+    """The error of the record that was read there, as a node came to it; of none, if no record is to blame."""
+    if origin is None:
+        return UserFunctionError(f"{node}: {text} (no record)", node=node)
     topic, partition, offset, _ = origin
     where = f"record of topic {topic}, partition {partition}, offset {offset}, timestamp {time_ms}"
     return UserFunctionError(f"{node}: {text} ({where})", node=node, topic=topic, partition=partition, offset=offset)

@@ -9,13 +9,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from millrace.records import Headers
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph import ProcessNode
 from millrace_streams.layout import KEY, VALUE, WINDOW_COLUMNS, WINDOW_TYPE, Layout
 from millrace_streams.processors import PunctuationType, Record, RecordMetadata, StoreBuilder
 from millrace_streams.serdes import STRING, RowSerde
 from millrace_streams.steps.batch import Batch
-from millrace_streams.steps.flow import FIXED, LAST, Emitted, Headers, Inputs, Marks, Origin, Output
+from millrace_streams.steps.flow import FIXED, LAST, Emitted, Inputs, Marks, Origin, Output
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.steps.process_stores import view_of
 from millrace_streams.stores import KeyValueStore, ObjectStore, StoreSpec, VersionedStore

@@ -46,9 +46,8 @@ class Reader:
         """Turn decoded records of one partition, in order, into what the task reads, in columns; say what was dropped.
 
         ``decoded`` has the source's columns, ``__offset`` and ``__timestamp`` (ms), and may have ``__sequence`` and
-        ``__headers``. Raises
-        ``UserFunctionError`` naming topic, partition and offset for a record without a valid event time, or when a
-        user's function fails.
+        ``__headers``. Raises ``UserFunctionError`` naming topic, partition and offset for a record without a valid
+        event time, or when a user's function fails.
         """
         offsets = decoded[OFFSET].to_numpy()
         types = polars_schema(self.layout.schema)

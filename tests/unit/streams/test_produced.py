@@ -200,6 +200,21 @@ def test_a_serde_that_gives_something_else_than_bytes_is_blamed_with_the_record(
         driver.pipe_records([TestRecord("numbers", "k", value, 5) for value in (0, 1, 0)])
 
 
+def test_of_what_the_wall_clock_caused_no_record_is_to_blame() -> None:
+    builder = StreamsBuilder()
+    byte = Serde(
+        name="byte", data_type=pa.int64(), serialize=lambda n: struct.pack(">B", n), deserialize=lambda data: data[0]
+    )
+    longs(builder).to("out", value=byte)
+    plan = compile_topology(builder.build(), {})
+    [node] = plan.outputs
+    layout = plan.layouts[node.name]
+    flow = Flow(Batch.of_lists(layout, ["a"], [300], [7]), np.full((1, FIXED), -1, dtype=np.int64))
+    with pytest.raises(UserFunctionError, match=r"cannot be written as byte: .* \(no record\)") as e:
+        OpaqueRows.of(node, layout).written(flow, [Origin("innocent", 0, 0)].__getitem__)
+    assert (e.value.topic, e.value.offset) == (None, None)
+
+
 def test_explain_says_how_a_topic_is_written() -> None:
     builder = StreamsBuilder()
     orders(builder).group_by("sku").aggregate(n=count()).to_stream().to("out", key="string", value=avro(COLUMNS))
