@@ -13,7 +13,7 @@ from millrace.clients import Admin, Producer
 
 from .broker_cluster import SESSION_MS, Cluster
 from .frame_calls import eventually
-from .zookeeper_server import PASSWORD, USER, ZooKeeperServer, proxy_to
+from .zookeeper_server import PASSWORD, USER, ZooKeeperServer, proxy_to, zookeeper_client
 
 ROUNDS = 12
 
@@ -67,9 +67,16 @@ def test_brokers_go_on_without_zookeeper_and_register_again_when_it_is_back(
             while time.monotonic() < ended:
                 for partition in range(3):
                     producer.send("t", b"value", partition=partition).result(20)
+        with zookeeper_client(zookeeper_server.address + "/" + cluster.connect.partition("/")[2]) as client:
+            # Its notice is there no more when the brokers come back.
+            client.set("/config/topics/t", b'{"version":1,"config":{"retention.ms":"777"}}')
+            client.create("/config/brokers/2", b'{"version":1,"config":{"leader.replication.throttled.rate":"77"}}')
         proxy.heal()
         eventually(lambda: all(cluster.member(each).broker_epoch > epochs[each] for each in epochs), timeout_s=40)
         eventually(lambda: is_whole(cluster.admin, {"t"}), timeout_s=40)
+        brokers = {each: cluster.brokers[each].server.broker for each in epochs}
+        eventually(lambda: {log.config.retention_ms for each in brokers.values() for log in each.logs.logs()} == {777})
+        eventually(lambda: brokers[2].broker_configs.rate("leader.replication.throttled.rate") == 77)
         assert cluster.admin.create_topic("tt", replication_factor=3) is not None
 
 

@@ -132,6 +132,18 @@ class ZooKeeperServer:
             return False
 
 
+@contextlib.contextmanager
+def zookeeper_client(hosts: str) -> Iterator[KazooClient]:
+    """A session of no broker; ``hosts`` with the chroot."""
+    client = KazooClient(hosts)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
 def expire(session: ZooKeeperCoordination) -> None:
     """End a session at the server; the session hears of it there."""
     expiry_of(session)()

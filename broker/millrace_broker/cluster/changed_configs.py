@@ -44,6 +44,18 @@ class ChangedConfigs:
             case _:
                 _logger.debug("the changed configuration of %s means nothing here", entity)
 
+    def take_all(self) -> None:
+        """Whatever may have changed while this broker heard of nothing: notices are not kept for ever.
+
+        Topics have been read anew. Raises ``MillraceError``.
+        """
+        for topic in self._broker.catalog.topics.values():
+            self.take_topic(topic.name, topic.config)
+        self._broker.group_configs.reload_all()
+        self._broker.broker_configs.reload()
+        reconfigure(self._broker)
+        self._broker.payload_schemas.reload()
+
     def take_topic(self, topic: str, config: TopicConfig) -> None:
         """A topic is configured like this now."""
         self._broker.logs.set_config(topic, config)

@@ -134,6 +134,14 @@ class Member:
         self._changed_configs = ChangedConfigs(self._broker)
         return Told(self._changed_configs.take_topic, on_gone)
 
+    def _take_changed_configs(self) -> None:
+        try:
+            self._changed_configs.take_all()
+        except CoordinationError:
+            raise
+        except MillraceError as error:
+            _logger.error("changed configurations could not be taken over: %s", error.message)
+
     def _config_changed(self, entity: str) -> None:
         self._changed_configs.take(entity)
 
@@ -207,10 +215,12 @@ class Member:
                 self._coordination.renew(session)
                 patience_s = 2 * self._broker.config.zookeeper.zookeeper_session_timeout_ms / 1000
                 await self._begin(session, patience_s)
-                # While it was away, topics may have been deleted of which nobody tells it any more.
+                # While it was away, topics may have been deleted and configurations changed of which nobody tells it
+                # any more.
                 known = self._catalog.topics
                 await self._broker.administer(self._catalog.load)
                 self._tell_gone(known, known)
+                await self._broker.administer(self._take_changed_configs)
             except registration.BrokerIdTakenError as error:
                 self._broker.fail(error)
                 return

@@ -26,7 +26,11 @@ class GroupConfigs:
         self._notices: Final = notices
         self._defaults: Final = {"share.auto.offset.reset": config.share_auto_offset_reset}
         self._overrides: Final[dict[str, dict[str, str]]] = {}
-        for name in coordination.children(paths.GROUP_CONFIGS):
+        self.reload_all()
+
+    def reload_all(self) -> None:
+        """Read what each group says itself."""
+        for name in self._coordination.children(paths.GROUP_CONFIGS):
             self.reload(name)
 
     def reload(self, name: str) -> None:
