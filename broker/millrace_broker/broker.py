@@ -35,6 +35,7 @@ from millrace_broker.groups import GroupCoordinator, GroupStatistics
 from millrace_broker.held_tasks import HeldTasks
 from millrace_broker.limits import ByteBudget, LimitStatistics, RequestLimits, SizeEstimate
 from millrace_broker.log import Files, LogManager, OsFiles, PartitionLog
+from millrace_broker.log.cleaning.threads import CleanerStatistics
 from millrace_broker.log.starting import Progress
 from millrace_broker.log.tiered.manager import TieringStatistics
 from millrace_broker.log.tiered.store import ArrowStore
@@ -86,6 +87,7 @@ class BrokerStatistics:
     group_commit: GroupCommitStatistics
     replication: ReplicationStatistics
     remote_reads: RemoteReadStatistics
+    cleaner: CleanerStatistics | None
     tiering: TieringStatistics | None
     groups: GroupStatistics
     share_groups: ShareStatistics
@@ -457,6 +459,7 @@ class Broker:
             group_commit=self.commits.statistics(),
             replication=self.replicas.statistics(),
             remote_reads=self._remote_readers.statistics(),
+            cleaner=None if self.logs.cleaner is None else self.logs.cleaner.statistics(),
             tiering=None if self.logs.tiering is None else self.logs.tiering.statistics(),
             groups=self.groups.statistics(),
             share_groups=self.share_groups.statistics(),

@@ -17,6 +17,7 @@ from millrace.errors import EnvironmentProblemError
 from millrace_broker.broker import BrokerStatistics
 from millrace_broker.cluster.controlling import ControllingStatistics
 from millrace_broker.controller.statistics import ControllerStatistics
+from millrace_broker.log.cleaning.threads import CleanerStatistics
 from millrace_broker.log.tiered.manager import TieringStatistics
 from millrace_broker.purgatory import PurgatoryStatistics
 from millrace_broker.replicas import ReplicationStatistics
@@ -115,6 +116,8 @@ def metrics_of(found: BrokerStatistics) -> Iterator[Metric]:
     yield GaugeMetricFamily("millrace_remote_reads_pending", "Reads of the remote store, not ended.", reads.pending)
     yield CounterMetricFamily("millrace_remote_reads", "Reads of the remote store that ended.", reads.done)
     yield CounterMetricFamily("millrace_remote_reads_refused", "Reads refused: too many waited.", reads.refused)
+    if found.cleaner is not None:
+        yield from _cleaner(found.cleaner)
     if found.tiering is not None:
         yield from _tiering(found.tiering)
     if found.controlling is not None:
@@ -180,6 +183,17 @@ def _cluster(found: ControllerStatistics) -> Iterator[Metric]:
     )
     yield CounterMetricFamily("millrace_leader_elections", "Leaders elected.", found.elections)
     yield CounterMetricFamily("millrace_unclean_elections", "Of these, not in sync.", found.unclean_elections)
+
+
+def _cleaner(found: CleanerStatistics) -> Iterator[Metric]:
+    """As of Kafka's ``LogCleaner`` and ``LogCleanerManager``."""
+    yield CounterMetricFamily("millrace_cleanings", "Partitions cleaned, each time counted.", found.cleanings)
+    yield CounterMetricFamily("millrace_cleaner_read_bytes", "Bytes gone through for it.", found.bytes_read)
+    yield CounterMetricFamily("millrace_cleaner_written_bytes", "Bytes that were left of them.", found.bytes_written)
+    yield CounterMetricFamily("millrace_cleaner_seconds", "How long it took, of all threads.", found.seconds)
+    yield GaugeMetricFamily("millrace_cleaner_in_progress", "Partitions being cleaned.", len(found.in_progress))
+    yield GaugeMetricFamily("millrace_cleaner_dirty_ratio_max", "Dirty part of the dirtiest.", found.dirtiest_ratio)
+    yield GaugeMetricFamily("millrace_uncleanable_partitions", "Partitions given up.", len(found.uncleanable))
 
 
 def _tiering(found: TieringStatistics) -> Iterator[Metric]:

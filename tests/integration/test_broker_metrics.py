@@ -61,6 +61,24 @@ def test_metrics_say_what_waits_and_what_was_done(tmp_path):
         assert done[("millrace_group_offsets",)] == 3
 
 
+def test_what_the_cleaner_has_done_is_counted(tmp_path):
+    options = {"metrics.port": 0, "log.cleaner.backoff.ms": 50}
+    compact = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "segment.bytes": "10000"}
+    with EmbeddedBroker(tmp_path, options=options) as broker, Admin(broker.bootstrap_servers) as admin:
+        admin.create_topic("latest", partitions=1, configs=compact)
+        assert samples(broker)[("millrace_cleanings_total",)] == 0
+        with Producer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
+            for _ in range(100):
+                producer.send_table("latest", {"key": [b"k"] * 10, "value": [b"v" * 90] * 10})
+                producer.flush()
+        done = wait_for(broker, lambda found: found[("millrace_cleanings_total",)] > 0)
+        assert done[("millrace_cleaner_read_bytes_total",)] > done[("millrace_cleaner_written_bytes_total",)] > 0
+        assert done[("millrace_cleaner_seconds_total",)] > 0
+        assert done[("millrace_uncleanable_partitions",)] == 0
+        assert 0 <= done[("millrace_cleaner_dirty_ratio_max",)] <= 1
+        assert done[("millrace_cleaner_in_progress",)] in (0, 1)
+
+
 def test_none_are_served_unless_asked_for_and_a_port_in_use_is_named(tmp_path):
     with EmbeddedBroker(tmp_path / "quiet") as broker:
         assert broker.metrics_port == 0

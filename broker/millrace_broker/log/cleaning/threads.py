@@ -62,11 +62,18 @@ class CleanerSettings:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerStatistics:
-    """What the cleaner does and did. ``uncleanable`` says why a partition is not cleaned any more."""
+    """What the cleaner does and did. ``uncleanable`` says why a partition is not cleaned any more.
+
+    ``latest`` are the last ones of ``cleanings``; the bytes and seconds are of all since the start.
+    """
 
     latest: tuple[CleaningStatistics, ...]
+    cleanings: int
+    bytes_read: int
+    bytes_written: int
+    seconds: float
     in_progress: tuple[Partition, ...]
     dirtiest_ratio: float
     uncleanable: dict[Partition, str]
@@ -109,6 +116,8 @@ class LogCleaner:
         self._workers: Final[Workers[Partition]] = Workers("cleaner", settings.threads)
         self._uncleanable: dict[Partition, str] = {}
         self._latest: deque[CleaningStatistics] = deque(maxlen=_REMEMBERED_MAX)
+        self._cleanings = self._bytes_read = self._bytes_written = 0
+        self._seconds = 0.0
         self._dirtiest_ratio = 0.0
         self._throttle = self._make_throttle()
 
@@ -178,7 +187,14 @@ class LogCleaner:
         """What has been cleaned lately, newest last, and what is going on."""
         with self._workers.changed:
             return CleanerStatistics(
-                tuple(self._latest), self._workers.in_progress, self._dirtiest_ratio, dict(self._uncleanable)
+                latest=tuple(self._latest),
+                cleanings=self._cleanings,
+                bytes_read=self._bytes_read,
+                bytes_written=self._bytes_written,
+                seconds=self._seconds,
+                in_progress=self._workers.in_progress,
+                dirtiest_ratio=self._dirtiest_ratio,
+                uncleanable=dict(self._uncleanable),
             )
 
     # --- cleaning ------------------------------------------------------------------------------------------
@@ -257,6 +273,13 @@ class LogCleaner:
         if done is not None:
             self._checkpoints.put(candidate.directory, candidate.partition, done.end_offset)
             _LOG.info("%s", done)
-            with self._workers.changed:
-                self._latest.append(done)
+            self._count(done)
         return done
+
+    def _count(self, done: CleaningStatistics) -> None:
+        with self._workers.changed:
+            self._latest.append(done)
+            self._cleanings += 1
+            self._bytes_read += done.bytes_read
+            self._bytes_written += done.bytes_written
+            self._seconds += done.seconds
