@@ -1,4 +1,4 @@
-"""Keys lie in the partitions where Kafka's producer puts them."""
+"""Keys lie in the partitions where Kafka's producer puts them, groups in those of their coordinators."""
 
 import base64
 import json
@@ -11,17 +11,19 @@ import pyarrow as pa
 import pytest
 
 from millrace.clients.producing.partitioner import murmur2, murmur2_array, partition_for_key, partitions_for_keys
+from millrace_broker.coordinators import partition_of
 
 _ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[1] / "oracles")
 
 
-def _cases() -> list[dict[str, Any]]:
-    path = _ORACLES / "partitioner" / "keys.json"
+def _cases(name: str) -> list[dict[str, Any]]:
+    path = _ORACLES / "partitioner" / name
     cases: list[dict[str, Any]] = json.loads(path.read_text())["cases"]
     return cases
 
 
-_CASES = _cases()
+_CASES = _cases("keys.json")
+_GROUP_CASES = _cases("group_ids.json")
 
 
 @pytest.mark.parametrize("case", _CASES, ids=[f"partitioner-keys-{at}" for at in range(len(_CASES))])
@@ -39,3 +41,9 @@ def test_partitioner_whole_column() -> None:
     for count in _CASES[0]["partitions"]:
         partitions = [case["partitions"][count] for case in _CASES]
         assert partitions_for_keys(keys, int(count)).tolist() == partitions
+
+
+@pytest.mark.parametrize("case", _GROUP_CASES, ids=[f"partitioner-group_ids-{at}" for at in range(len(_GROUP_CASES))])
+def test_group_and_transactional_id(case: dict[str, Any]) -> None:
+    for count, partition in case["partitions"].items():
+        assert partition_of(case["id"], int(count)) == partition
