@@ -28,6 +28,27 @@ from millrace_broker.log_tools.convert import ConvertOptions, convert_partition
 from millrace_broker.log_tools.verify import VerifyOptions, segment_bases, verify_partition
 
 ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[1] / "oracles") / "segments"
+_FIELD = re.compile(r"(\w+): (\S+)")
+_WORDS = {
+    "offset entry": {"offset": "offset", "position": "position"},
+    "time entry": {"timestamp": "timestamp", "offset": "offset"},
+    "aborted transaction": {
+        "producer_id": "producerId",
+        "first_offset": "firstOffset",
+        "last_offset": "lastOffset",
+        "last_stable_offset": "lastStableOffset",
+    },
+    "producer": {
+        "producer_id": "producerId",
+        "producer_epoch": "producerEpoch",
+        "last_sequence": "lastSequence",
+        "last_offset": "lastOffset",
+        "last_timestamp": "lastTimestamp",
+        "coordinator_epoch": "coordinatorEpoch",
+        "transaction_start_offset": "currentTxnFirstOffset",
+    },
+}
+"""Kafka's words for what our rows say."""
 _RECORD = re.compile(r"^\| offset: (\d+) .*? headerKeys: \[.*?\](?: key: (.*?))? payload: (.*)$")
 
 
@@ -42,6 +63,83 @@ def directories() -> Iterator[Any]:
 def dumps(topic: str) -> Iterator[Any]:
     for path in sorted(ORACLES.glob(f"broker-*/dump-{topic}.txt")):
         yield pytest.param(path, id=f"segments-{path.parent.name}-{path.stem}")
+
+
+def deep_dumps() -> Iterator[Any]:
+    for path in sorted(ORACLES.glob("*/dump.txt")):
+        yield pytest.param(path, id=f"segments-{path.parent.name}-dump")
+
+
+def files_in(dump: str) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """The files of one of Kafka's dumps, and the fields of their lines."""
+    for section in dump.split("Dumping ")[1:]:
+        name, *lines = section.splitlines()
+        fields = (dict(_FIELD.findall(line)) for line in lines if not line.startswith("Log starting offset"))
+        yield name, [each for each in fields if each]  # it also says in words that an index is empty
+
+
+def as_kafka_dumps(row: Row) -> dict[str, Any]:
+    """A row of ours in the words of Kafka's dump."""
+    if row.kind in ("batch", "record", "control record"):
+        return _log_line(row.kind, row.values)
+    named = {_WORDS[row.kind][name]: value for name, value in row.values.items()}
+    if row.kind == "producer":
+        open_since = named["currentTxnFirstOffset"]
+        named["currentTxnFirstOffset"] = "OptionalLong" + (".empty" if open_since is None else f"[{open_since}]")
+    return named
+
+
+def _log_line(kind: str, values: dict[str, Any]) -> dict[str, Any]:
+    if kind == "control record":
+        marker = {"endTxnMarker": values["control"].upper(), "coordinatorEpoch": values["coordinator_epoch"]}
+        return {"offset": values["offset"], "timestamp": values["timestamp"], **marker}
+    if kind == "record":
+        sizes = {"keySize": values["key_bytes"], "valueSize": values["value_bytes"]}
+        return {"offset": values["offset"], "timestamp": values["timestamp"], **sizes}
+    line = {
+        "position": values["position"],
+        "size": values["bytes"],
+        "magic": values["magic"],
+        "compresscodec": values["compression"],
+        "timestamp": values["max_timestamp"],
+        "isvalid": str(values["is_valid"]).lower(),
+    }
+    if values["body"] == "message":
+        return line | {"offset": values["last_offset"]}
+    for word, name in (
+        ("baseSequence", "base_sequence"),
+        ("lastSequence", "last_sequence"),
+        ("producerId", "producer_id"),
+        ("producerEpoch", "producer_epoch"),
+    ):
+        line[word] = -1 if values[name] is None else values[name]
+    horizon = values["delete_horizon"]
+    return line | {
+        "baseOffset": values["first_offset"],
+        "lastOffset": values["last_offset"],
+        "count": values["records"],
+        "partitionLeaderEpoch": values["leader_epoch"],
+        "isTransactional": str("transactional" in values["flags"]).lower(),
+        "isControl": str("control" in values["flags"]).lower(),
+        "deleteHorizonMs": "OptionalLong" + (".empty" if horizon is None else f"[{horizon}]"),
+        "crc": values["crc"],
+    }
+
+
+@pytest.mark.parametrize("path", list(deep_dumps()))
+def test_dumps_batches_records_and_indexes_as_kafka_does(path: Path) -> None:
+    files = list(files_in(path.read_text(encoding="utf-8")))
+    assert files
+    for name, expected in files:
+        found = list(dump_file(path.parent / "topic-0" / name, DumpOptions(deep=True)))
+        assert not any(isinstance(finding, Problem) for finding in found)
+        lines = [as_kafka_dumps(finding) for finding in found if isinstance(finding, Row)]
+        assert len(lines) == len(expected)
+        for line, fields in zip(lines, expected, strict=True):
+            for stamp in ("CreateTime", "LogAppendTime", "NoTimestampType"):
+                if stamp in fields:
+                    fields["timestamp"] = fields[stamp]
+            assert {word: str(value) for word, value in line.items()} == {word: fields.get(word) for word in line}
 
 
 def dumped(path: Path, topic: str) -> list[Row]:
