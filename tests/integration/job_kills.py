@@ -15,8 +15,13 @@ from pyspark_millrace import spark_submit_command
 
 MILLRACE = Path(sys.executable).with_name("millrace")
 VICTIMS = ("driver", "executor", "worker", "broker")
-CLUSTER = {"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "1g", "spark.task.maxFailures": "8"}
-"""Executors in processes of their own, and tasks that are tried again."""
+CLUSTER = {
+    "spark.master": "local-cluster[2,1,1024]",
+    "spark.executor.memory": "1g",
+    "spark.task.maxFailures": "8",
+    "spark.sql.streaming.minBatchesToRetain": "10000",
+}
+"""Executors in processes of their own, tasks that are tried again, and a checkpoint by which all can be audited."""
 DEADLINE_S = 180
 
 
