@@ -14,7 +14,7 @@ from millrace.clients import Admin, TopicPartition
 from millrace_broker.cluster.member import Member
 from millrace_broker.embedded import EmbeddedBroker
 
-from .frame_calls import eventually
+from .waiting import eventually
 from .zookeeper_server import ZooKeeperServer, expire
 
 MILLRACE = Path(sys.executable).with_name("millrace")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,14 +10,6 @@ from millrace.errors import error_of
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.embedded import EmbeddedBroker
-
-
-def eventually(is_true: Callable[[], Any], timeout_s: float = 20) -> None:
-    """Wait until something is true, and fail if that takes too long."""
-    deadline = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 class Frames:

@@ -21,7 +21,8 @@ from millrace_broker.api import HANDLERS
 from millrace_broker.embedded import EmbeddedBroker
 from millrace_broker.listeners.shared import UNARY_METHODS
 
-from .frame_calls import Frames, eventually
+from .frame_calls import Frames
+from .waiting import eventually
 
 
 @pytest.fixture

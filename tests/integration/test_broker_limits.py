@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +13,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.status import ERROR_CODE_KEY, error_from_rpc
 from millrace_broker.embedded import EmbeddedBroker
 
-
-def _eventually(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_true():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
+from .waiting import eventually
 
 
 def test_too_large_a_batch_is_refused_and_the_connection_goes_on(calls: Any, topic: str) -> None:
@@ -48,13 +40,13 @@ def test_more_requests_than_allowed_are_refused_as_throttled(tmp_path: Path, cal
         first.create("t")
         waiting = [first.stub.Fetch.future(first.fetch_request({"t": {0: 0}}, max_wait_ms=60_000)) for _ in range(3)]
         statistics = broker.server.broker.statistics
-        _eventually(lambda: statistics().limits.requests == 3)
+        eventually(lambda: statistics().limits.requests == 3)
         refused = second.error("ApiVersions", pb.ApiVersionsRequest())
         assert isinstance(refused, errors.ThrottledError)
         assert "queued.max.requests" in refused.message
         for future in waiting:
             future.cancel()
-        _eventually(lambda: statistics().limits.requests == 0)
+        eventually(lambda: statistics().limits.requests == 0)
         second.call("ApiVersions", pb.ApiVersionsRequest())
 
 
@@ -80,7 +72,7 @@ def test_a_flood_of_large_requests_waits_its_turn_and_all_are_answered(tmp_path:
         limits = broker.server.broker.statistics().limits
         assert limits.delayed > 0
         assert calls.fetch("t", 0, max_bytes=2**30, partition_max_bytes=2**30).records
-        _eventually(lambda: broker.server.broker.statistics().limits.bytes_in_use == 0)
+        eventually(lambda: broker.server.broker.statistics().limits.bytes_in_use == 0)
 
 
 def test_a_fetch_response_is_no_larger_than_the_broker_allows(tmp_path: Path, calls_to: Any) -> None:

@@ -15,6 +15,8 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.records import Compression, Record, build_columnar_batch, build_rows_batch, decode_range
 from millrace.schemas import parse_schema
 
+from .waiting import eventually
+
 NOW_MS = 1_700_000_000_000
 
 
@@ -243,17 +245,10 @@ def test_a_cancelled_long_poll_leaves_no_waiter(calls: Any, module_broker: Any, 
     calls.create(topic)
     future = calls.stub.Fetch.future(calls.fetch_request({topic: {0: 0}}, max_wait_ms=60_000))
     broker = module_broker.server.broker
-    _eventually(lambda: broker.statistics().delayed_fetches.delayed == 1)
+    eventually(lambda: broker.statistics().delayed_fetches.delayed == 1)
     future.cancel()
-    _eventually(lambda: broker.statistics().delayed_fetches.delayed == 0)
-    _eventually(lambda: broker.statistics().limits.bytes_in_use == 0)
-
-
-def _eventually(is_true: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not is_true():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
+    eventually(lambda: broker.statistics().delayed_fetches.delayed == 0)
+    eventually(lambda: broker.statistics().limits.bytes_in_use == 0)
 
 
 def test_offsets_are_found_by_time(calls: Any, topic: str) -> None:

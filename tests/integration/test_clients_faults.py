@@ -5,8 +5,7 @@ import random
 import select
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from millrace.errors import (
 )
 from millrace_broker.embedded import EmbeddedBroker
 
-from .frame_calls import eventually
+from .waiting import eventually
 
 
 class Proxy:
@@ -106,13 +105,6 @@ def proxied_broker(tmp_path: Path, proxy: Proxy) -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def _eventually(condition: Callable[[], bool], timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        threading.Event().wait(0.01)
-
-
 def _config(proxy: Proxy, **options: object) -> dict[str, object]:
     named = {name.replace("_", "."): value for name, value in options.items()}
     common = {"bootstrap.servers": f"127.0.0.1:{proxy.port}", "transport": proxy.transport, "retry.backoff.ms": 10}
@@ -153,7 +145,7 @@ def test_lost_answers_do_not_duplicate_records(proxied_broker: EmbeddedBroker, p
             future = producer.send("once", b"%d" % round_number)
             after = [producer.send("once", b"%d.%d" % (round_number, n)) for n in range(3)]
             reached = _end_offset(proxied_broker, "once")
-            _eventually(lambda: _end_offset(proxied_broker, "once") > reached or future.done())  # noqa: B023
+            eventually(lambda: _end_offset(proxied_broker, "once") > reached or future.done())  # noqa: B023
             proxy.cut_all()
             proxy.swallow_answers = False
             assert future.result(30).offset == (round_number - 1) * 4 + 1
@@ -202,7 +194,7 @@ def test_producer_and_consumer_survive_a_restart(proxied_broker: EmbeddedBroker,
         proxy.target = proxied_broker
         assert future.result(30).offset == 1
         records: list[bytes] = []
-        _eventually(lambda: bool(records.extend(record.value for record in consumer.poll(500)) or records))  # type: ignore[func-returns-value, misc]
+        eventually(lambda: bool(records.extend(record.value for record in consumer.poll(500)) or records))  # type: ignore[func-returns-value, misc]
         assert records == [b"during"]
 
 

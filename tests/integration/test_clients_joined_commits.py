@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ import pytest
 from millrace.clients import Admin, Consumer, PreparedTransaction, Producer, TopicPartition
 from millrace.errors import CommitOwnerError, InvalidTxnStateError, MillraceError, ProducerFencedError
 from millrace_broker.embedded import EmbeddedBroker
+
+from .waiting import eventually
 
 
 def _producer(broker: EmbeddedBroker, external_id: str, **options: Any) -> Producer:
@@ -43,7 +44,7 @@ def _committed(broker: EmbeddedBroker, topic: str) -> list[bytes | None]:
     ):
         partitions = consumer.partitions_for(topic)
         latest = dict.fromkeys(partitions, "latest")
-        _eventually(lambda: admin.list_offsets(latest, isolation_level="read_committed") == admin.list_offsets(latest))
+        eventually(lambda: admin.list_offsets(latest, isolation_level="read_committed") == admin.list_offsets(latest))
         consumer.assign(partitions)
         ends = consumer.end_offsets(partitions)
         deadline = time.monotonic() + 30
@@ -51,13 +52,6 @@ def _committed(broker: EmbeddedBroker, topic: str) -> list[bytes | None]:
             assert time.monotonic() < deadline
             values += [record.value for record in consumer.poll(100)]
     return sorted(values, key=str)
-
-
-def _eventually(condition: Callable[[], bool], timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        threading.Event().wait(0.02)
 
 
 def test_one_producer_takes_part_in_epoch_after_epoch(admin: Admin, module_broker: EmbeddedBroker) -> None:
@@ -116,7 +110,7 @@ def test_who_never_comes_back_holds_readers_up_until_its_time_is_over(
     with _producer(module_broker, "dead", **{"transaction.timeout.ms": 1000}) as dead:
         left = _write(dead, "joined-dead", 0, "only", b"left")
         assert stable_offset() == 0 or time.monotonic() - began >= 1
-        _eventually(lambda: stable_offset() > 0, timeout_s=1 + 20)
+        eventually(lambda: stable_offset() > 0, timeout_s=1 + 20)
         assert time.monotonic() - began >= 1
         with pytest.raises(InvalidTxnStateError):
             admin.commit_transactions("dead", 0, committed=[left], attempt="only")

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from millrace.errors import (
     TransactionAbortedError,
 )
 from millrace_broker.embedded import EmbeddedBroker
+
+from .waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +55,6 @@ def _read(broker: EmbeddedBroker, topic: str, isolation: str = "read_committed")
             assert time.monotonic() < deadline
             values += [record.value for record in consumer.poll(100)]  # type: ignore[misc]
     return sorted(values)
-
-
-def _eventually(condition: Callable[[], bool], timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        threading.Event().wait(0.02)
 
 
 def test_what_is_committed_is_read_and_what_is_aborted_is_not(admin: Admin, module_broker: EmbeddedBroker) -> None:
@@ -178,7 +173,7 @@ def test_a_part_that_fails_leaves_only_aborting(admin: Admin, module_broker: Emb
         good = producer.send("partial", b"good", partition=0)
         bad = producer.send("partial", b"x" * 5000, partition=1)
         assert isinstance(bad.exception(10), MessageTooLargeError)
-        _eventually(good.done)
+        eventually(good.done)
         with pytest.raises(AbortableTransactionError, match="abort the transaction, for a part failed"):
             producer.send("partial", b"more")
         with pytest.raises(AbortableTransactionError):
@@ -236,9 +231,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(admin: Admin, module_broke
         producer.begin_transaction()
         producer.send("tardy", b"too late").result(10)
         stable = TopicPartition("tardy", 0)
-        _eventually(
-            lambda: admin.list_offsets({stable: "latest"}, isolation_level="read_committed")[stable].offset == 2
-        )
+        eventually(lambda: admin.list_offsets({stable: "latest"}, isolation_level="read_committed")[stable].offset == 2)
         with pytest.raises((ProducerFencedError, AbortableTransactionError)):
             producer.commit_transaction()
     assert _read(module_broker, "tardy") == []
@@ -268,7 +261,7 @@ def test_prepared_transactions_are_committed_together(admin: Admin, module_broke
         idle.begin_transaction()
         assert idle.prepared_transaction() is None
     expected = [b"%d.%s" % (epoch, task) for epoch in (0, 1) for task in (b"a", b"b") for _ in range(2)]
-    _eventually(lambda: _read(module_broker, "together") == sorted(expected))
+    eventually(lambda: _read(module_broker, "together") == sorted(expected))
 
 
 def test_transactions_go_on_through_a_restart_of_the_broker(tmp_path: Path) -> None:

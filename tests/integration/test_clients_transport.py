@@ -27,7 +27,7 @@ from millrace.errors import (
 )
 from millrace_broker.embedded import EmbeddedBroker
 
-from .frame_calls import eventually
+from .waiting import eventually
 
 
 def _frames(broker: EmbeddedBroker) -> int:

@@ -17,7 +17,7 @@ from millrace.cli.main import main
 from millrace.clients import Admin, Consumer, Producer, TopicPartition
 
 from .broker_cluster import MILLRACE, Cluster
-from .frame_calls import eventually
+from .waiting import eventually
 from .zookeeper_server import ZooKeeperServer
 
 Run = Callable[..., str]

@@ -14,7 +14,7 @@ from millrace.errors import InconsistentGroupProtocolError, MillraceError
 from millrace.records import scan_headers
 
 from .broker_cluster import Cluster
-from .frame_calls import eventually
+from .waiting import eventually
 from .zookeeper_server import ZooKeeperServer
 
 QUICK = {"retry.backoff.ms": "20", "socket.connection.setup.timeout.ms": "10000"}

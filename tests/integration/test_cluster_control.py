@@ -16,9 +16,9 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.embedded import EmbeddedBroker
 
 from .broker_cluster import SESSION_MS, Cluster
-from .frame_calls import eventually
 from .test_broker_directories import BreakingFiles
 from .test_broker_metrics import samples
+from .waiting import eventually
 from .zookeeper_server import ZooKeeperServer
 
 

@@ -12,7 +12,7 @@ from millrace import errors
 from millrace.clients import Admin, Producer
 
 from .broker_cluster import SESSION_MS, Cluster
-from .frame_calls import eventually
+from .waiting import eventually
 from .zookeeper_server import PASSWORD, USER, ZooKeeperServer, proxy_to, zookeeper_client
 
 ROUNDS = 12

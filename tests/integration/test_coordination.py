@@ -38,7 +38,7 @@ from millrace.coordination.zookeeper import ZooKeeperCoordination, ZooKeeperStor
 from millrace.coordination.zookeeper_config import ZooKeeperConfig
 from millrace.errors import InvalidRequestError
 
-from .frame_calls import eventually
+from .waiting import eventually
 from .zookeeper_server import CONNECTION_MS, SESSION_MS, ZooKeeperServer, expire
 
 

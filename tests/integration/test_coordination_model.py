@@ -27,7 +27,7 @@ from millrace.coordination.zookeeper import ZooKeeperStore
 from millrace.coordination.zookeeper_config import ZooKeeperConfig
 from millrace.errors import InvalidRequestError
 
-from .frame_calls import eventually
+from .waiting import eventually
 from .zookeeper_server import ZooKeeperServer
 
 _PATHS = st.sampled_from(["/a", "/a/b", "/a/b/c", "/a/d", "/e", "/e/"])

@@ -27,7 +27,7 @@ from millrace.coordination.zookeeper import ZooKeeperCoordination, ZooKeeperStor
 from millrace.coordination.zookeeper_config import ZooKeeperConfig
 from millrace.errors import EnvironmentProblemError
 
-from .frame_calls import eventually
+from .waiting import eventually
 from .zookeeper_server import CONNECTION_MS, PASSWORD, USER, Proxy, ZooKeeperServer, expiry_of, proxy_to
 
 LONG_SESSION_MS = 30_000

@@ -13,7 +13,7 @@ from millrace.errors import UnknownTopicOrPartitionError
 from millrace_broker.log.tiered.names import ManifestName, parse_manifest_name
 
 from .broker_cluster import Cluster
-from .frame_calls import eventually
+from .waiting import eventually
 from .zookeeper_server import ZooKeeperServer
 
 QUICK = {

@@ -13,7 +13,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.records import AbortedTransaction, decode_range
 
 COMMITTED, UNCOMMITTED = pb.READ_COMMITTED, pb.READ_UNCOMMITTED
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 class Producer:

@@ -24,7 +24,7 @@ from kazoo.client import KazooClient
 
 from millrace.coordination.zookeeper import ZooKeeperCoordination
 
-from .frame_calls import eventually
+from .waiting import eventually
 
 TICK_MS = 100
 SESSION_MS = 2_000

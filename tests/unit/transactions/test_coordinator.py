@@ -27,7 +27,7 @@ from millrace_broker.transactions import Marker, Member, Producer, Transaction
 from millrace_broker.transactions.markers import Markers as BrokerMarkers
 
 PartitionKey = tuple[str, int]
-DEADLINE_S = 20
+DEADLINE_S = 60
 DAY_MS = 24 * 60 * 60 * 1000
 
 
@@ -65,7 +65,7 @@ async def opened(
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 5 * DEADLINE_S))
+    asyncio.run(asyncio.wait_for(scenario(), 2 * DEADLINE_S))
 
 
 async def until(is_so: Callable[[], bool]) -> None:

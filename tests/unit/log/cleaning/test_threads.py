@@ -21,7 +21,7 @@ from millrace_broker.log.files import OsFiles
 from .conftest import OPAQUE_KEYS, contents, rows
 
 COMPACT = TopicConfig.load({"cleanup.policy": "compact", "segment.bytes": 2000})
-WAIT_S = 20
+WAIT_S = 60
 Open = Callable[..., LogManager]
 
 
