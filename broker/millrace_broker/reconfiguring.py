@@ -29,6 +29,7 @@ def _in_loop(broker: Broker) -> None:
     broker.resize_io(configs.current.num_io_threads)
     if configs.current.is_clustered:
         broker.member.controlling.take_config(configs.current)
+    broker.replicas.resize_fetchers(configs.current.num_replica_fetchers)
     broker.replicas.set_throttle_rates(
         leader_bytes_per_s=configs.rate(LEADER_RATE), follower_bytes_per_s=configs.rate(FOLLOWER_RATE)
     )

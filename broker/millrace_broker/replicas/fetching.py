@@ -3,7 +3,8 @@
 Invariants
 
 - A partition is followed by at most one of them, and only while its machine is a follower. An answer is applied while
-  the partitions' locks are held, and only to machines that still have the role in which they asked.
+  the partitions' locks are held, and only to machines that still have the role in which they asked, and are followed by
+  who asked. What is followed passes from one fetcher to another only while nothing is being applied.
 - What a partition fetches stands until something happens to it: only these are asked what they want next, and all of
   them from time to time, for logs also change by themselves (retention).
 
@@ -58,6 +59,7 @@ class Fetchers:
         self._replicas: Final = replicas
         self._fetchers: Final[dict[tuple[int, int], SourceFetcher]] = {}
         self._followed: Final[dict[PartitionKey, SourceFetcher]] = {}
+        self._count = broker.config.num_replica_fetchers
 
     def follow(self, replicas: Iterable[HostedReplica]) -> None:
         """Fetch for these, which follow, from their leaders."""
@@ -79,11 +81,31 @@ class Fetchers:
             fetcher.unfollow(key)
 
     def _fetcher(self, source: int, key: PartitionKey) -> SourceFetcher:
-        number = zlib.crc32(f"{key[0]}-{key[1]}".encode()) % self._broker.config.num_replica_fetchers
+        number = zlib.crc32(f"{key[0]}-{key[1]}".encode()) % self._count
         fetcher = self._fetchers.get((source, number))
         if fetcher is None:
             fetcher = self._fetchers[source, number] = SourceFetcher(self._broker, self._replicas, source, number)
         return fetcher
+
+    async def resize(self, count: int) -> None:
+        """Have ``count`` of them for each source from now on, and divide among them what is followed.
+
+        Source: Kafka's ``AbstractFetcherManager.resizeThreadPool``.
+        """
+        if count == self._count:
+            return
+        self._count = count
+        async with self._replicas.alone(list(self._followed)):  # nothing that was fetched is being applied
+            for key, before in list(self._followed.items()):
+                after = self._fetcher(before.source, key)
+                replica = None if after is before else before.unfollow(key)
+                if replica is not None:
+                    self._followed[key] = after
+                    after.follow(replica)
+        for fetcher in set(self._followed.values()):
+            fetcher.wake()
+        gone = [self._fetchers.pop(place) for place in list(self._fetchers) if place[1] >= self._count]
+        await asyncio.gather(*(fetcher.close() for fetcher in gone))
 
     async def close(self) -> None:
         """End them."""
@@ -103,7 +125,8 @@ class SourceFetcher:
         self._all_asked_ms = 0
         self._broker: Final = broker
         self._replicas: Final = replicas
-        self._source: Final = source
+        self.source: Final = source
+        """The broker fetched from."""
         self._session: Final[FetchSession[PartitionKey]] = FetchSession()
         self._woken: Final = asyncio.Event()
         self._call: asyncio.Task[Any] | None = None
@@ -115,10 +138,10 @@ class SourceFetcher:
         self._followed[replica.key] = replica
         self._changed.add(replica.key)
 
-    def unfollow(self, key: PartitionKey) -> None:
-        """Fetch for a partition no more."""
-        self._followed.pop(key, None)
+    def unfollow(self, key: PartitionKey) -> HostedReplica | None:
+        """Fetch for a partition no more; returns what was followed."""
         self._changed.add(key)
+        return self._followed.pop(key, None)
 
     def wake(self) -> None:
         """There is more to ask than the question that is under way: it is broken off, for its answer may wait."""
@@ -139,7 +162,7 @@ class SourceFetcher:
             except asyncio.CancelledError:
                 raise
             except Exception:
-                _logger.exception("fetching from broker %d failed, and is tried again", self._source)
+                _logger.exception("fetching from broker %d failed, and is tried again", self.source)
                 has_asked = False
             if not has_asked:
                 wait_s = min(_IDLE_S, max(self._broker.config.replica_fetch_backoff_ms / 1000, 0.01))
@@ -230,7 +253,7 @@ class SourceFetcher:
         if self._woken.is_set():
             return None
         call = asyncio.create_task(
-            self._broker.peers.call(self._source, name, request, timeout_s=timeout_s, decode=decode)
+            self._broker.peers.call(self.source, name, request, timeout_s=timeout_s, decode=decode)
         )
         self._call = call
         try:
@@ -263,20 +286,24 @@ class SourceFetcher:
         if not self._has_failed:  # once, not every second
             self._has_failed = True
             log = _logger.info if isinstance(error, BrokerUnavailableError | RequestTimedOutError) else _logger.warning
-            log("broker %d does not answer what is fetched from it: %s", self._source, error.message)
+            log("broker %d does not answer what is fetched from it: %s", self.source, error.message)
         now_ms = self._replicas.now_ms()
         self._changed.update(questions)
         for key in questions:
             replica, follower, question = asked[key]
-            if replica.machine.role is follower:
+            if self._is_asked_for(replica, follower):
                 follower.failed(question, error, now_ms)
 
     def _reached(self) -> None:
         if self._has_failed:
             self._has_failed = False
-            _logger.info("broker %d answers again", self._source)
+            _logger.info("broker %d answers again", self.source)
 
     # --- taking answers --------------------------------------------------------------------------------------
+
+    def _is_asked_for(self, replica: HostedReplica, follower: Follower) -> bool:
+        """Whether it is still this fetcher that fetches for a replica, in the role in which it asked."""
+        return replica.machine.role is follower and self._followed.get(replica.key) is replica
 
     async def _apply(self, asked: Asked, answers: list[wire.ReplicaRecords]) -> None:
         if not answers:
@@ -287,7 +314,7 @@ class SourceFetcher:
             for answer in answers:
                 replica, follower, question = asked[answer.key]
                 assert isinstance(question, FetchFrom)
-                if replica.machine.role is follower and self._replicas.find(*answer.key) is replica:
+                if self._is_asked_for(replica, follower) and self._replicas.find(*answer.key) is replica:
                     fetched.append(Fetched(replica=replica, follower=follower, question=question, answer=answer))
             # To its end also when the broker stops: the log is closed after it.
             await self._broker.to_the_end(self._carry_out(fetched))
@@ -320,7 +347,7 @@ class SourceFetcher:
             wanted: list[tuple[HostedReplica, tuple[Effect, ...]]] = []
             for key, answer in known.items():
                 replica, follower, question = asked[key]
-                if replica.machine.role is not follower:
+                if not self._is_asked_for(replica, follower):
                     continue
                 if isinstance(answer, MillraceError):
                     self._failed(replica, follower, question, answer, now_ms)
@@ -337,7 +364,7 @@ class SourceFetcher:
     def _failed(
         self, replica: HostedReplica, follower: Follower, question: Question, error: MillraceError, now_ms: int
     ) -> None:
-        _logger.info("%s: broker %d answered, or its answer led to: %s", replica.name, self._source, error.message)
+        _logger.info("%s: broker %d answered, or its answer led to: %s", replica.name, self.source, error.message)
         follower.failed(question, error, now_ms)
         wait_ms = follower.asked_again_ms - now_ms
         if 0 < wait_ms <= _SOON_MS:  # not only once the others' question, which may wait, has been answered

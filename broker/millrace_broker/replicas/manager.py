@@ -443,6 +443,10 @@ class ReplicaManager:
         if readable_bytes:
             self._broker.appending.readable(replica.key, replica.log, readable_bytes)
 
+    def resize_fetchers(self, count: int) -> None:
+        """Set ``num.replica.fetchers``."""
+        self._begin(self._fetchers.resize(count))
+
     # --- throttles -------------------------------------------------------------------------------------------
 
     def set_throttle_rates(self, *, leader_bytes_per_s: float, follower_bytes_per_s: float) -> None:

@@ -17,8 +17,8 @@ FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
 RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
 """Bytes a second, as Kafka's tool for reassignments sets them. They are in no broker's file."""
 
-THREADS: Final = ("num.io.threads", "log.cleaner.threads")
-"""Numbers of threads change by half or by double at most, as in Kafka."""
+THREADS: Final = ("num.io.threads", "num.replica.fetchers", "log.cleaner.threads")
+"""Numbers of threads, or what is one in Kafka, change by half or by double at most, as in Kafka."""
 
 OF_BROKERS: Final = (
     *THREADS,
