@@ -59,7 +59,8 @@ class Fetchers:
         self._replicas: Final = replicas
         self._fetchers: Final[dict[tuple[int, int], SourceFetcher]] = {}
         self._followed: Final[dict[PartitionKey, SourceFetcher]] = {}
-        self._count = broker.config.num_replica_fetchers
+        self.count = broker.config.num_replica_fetchers
+        """How many each source has at most."""
 
     def follow(self, replicas: Iterable[HostedReplica]) -> None:
         """Fetch for these, which follow, from their leaders."""
@@ -81,7 +82,7 @@ class Fetchers:
             fetcher.unfollow(key)
 
     def _fetcher(self, source: int, key: PartitionKey) -> SourceFetcher:
-        number = zlib.crc32(f"{key[0]}-{key[1]}".encode()) % self._count
+        number = zlib.crc32(f"{key[0]}-{key[1]}".encode()) % self.count
         fetcher = self._fetchers.get((source, number))
         if fetcher is None:
             fetcher = self._fetchers[source, number] = SourceFetcher(self._broker, self._replicas, source, number)
@@ -92,9 +93,7 @@ class Fetchers:
 
         Source: Kafka's ``AbstractFetcherManager.resizeThreadPool``.
         """
-        if count == self._count:
-            return
-        self._count = count
+        self.count = count
         async with self._replicas.alone(list(self._followed)):  # nothing that was fetched is being applied
             for key, before in list(self._followed.items()):
                 after = self._fetcher(before.source, key)
@@ -104,7 +103,7 @@ class Fetchers:
                     after.follow(replica)
         for fetcher in set(self._followed.values()):
             fetcher.wake()
-        gone = [self._fetchers.pop(place) for place in list(self._fetchers) if place[1] >= self._count]
+        gone = [self._fetchers.pop(place) for place in list(self._fetchers) if place[1] >= self.count]
         await asyncio.gather(*(fetcher.close() for fetcher in gone))
 
     async def close(self) -> None:

@@ -445,7 +445,8 @@ class ReplicaManager:
 
     def resize_fetchers(self, count: int) -> None:
         """Set ``num.replica.fetchers``."""
-        self._begin(self._fetchers.resize(count))
+        if count != self._fetchers.count:
+            self._begin(self._fetchers.resize(count))
 
     # --- throttles -------------------------------------------------------------------------------------------
 
