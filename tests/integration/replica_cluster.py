@@ -16,10 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from millrace.clients import Consumer
+from millrace.clients import TopicPartition as Place
 from millrace.config.broker import BrokerConfig
 from millrace.coordination import NoNodeError, ensure_path, paths
 from millrace.coordination.nodes import ConfigNode, PartitionStateNode, TopicNode
 from millrace.errors import FencedLeaderEpochError, InvalidUpdateVersionError, MillraceError
+from millrace.protocol import millrace_pb2 as pb
+from millrace.records import Record, build_rows_batch
 from millrace_broker.broker import Broker
 from millrace_broker.controller import IsrChange, Leadership, ReplicaAssignment, TopicPartition
 from millrace_broker.controller.requests import (
@@ -35,6 +39,7 @@ from millrace_broker.server import BrokerServer
 
 T = TypeVar("T")
 WAIT_S = 30.0
+NOW_MS = 1_700_000_000_000
 OPTIONS = {
     "replica.lag.time.max.ms": "1000",
     "replica.fetch.wait.max.ms": "100",
@@ -342,3 +347,43 @@ class ReplicaCluster:
             tuple(epoch for epoch in self.log(each, topic, partition).leader_epochs if epoch[1] < end) for each in up
         }
         assert len(epochs) == 1, epochs
+
+
+def append(
+    cluster: ReplicaCluster,
+    broker_id: int,
+    topic: str,
+    *values: bytes,
+    acks: int = -1,
+    partition: int = 0,
+    timeout_ms: int = 10_000,
+    **options: Any,
+) -> pb.ProduceResponse.PartitionResult:
+    """One batch, sent to a broker as a client does."""
+    records = build_rows_batch([Record(key=None, value=value, timestamp_ms=NOW_MS) for value in values], **options)
+    data = pb.ProduceRequest.PartitionData(partition=partition, records=records)
+    request = pb.ProduceRequest(
+        acks=acks, timeout_ms=timeout_ms, topics=[pb.ProduceRequest.TopicData(name=topic, partitions=[data])]
+    )
+    other = next((each for each in cluster.servers if each != broker_id), broker_id)
+    response: pb.ProduceResponse = cluster.run(
+        cluster.broker(other).peers.call(broker_id, "Produce", request, timeout_s=WAIT_S)
+    )
+    return response.topics[0].partitions[0] if acks else pb.ProduceResponse.PartitionResult()
+
+
+def values_of(
+    cluster: ReplicaCluster, topic: str, partition: int = 0, options: dict[str, str] | None = None
+) -> list[bytes]:
+    """All that a consumer reads, in order."""
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "auto.offset.reset": "earliest", **(options or {})}
+    with Consumer(settings) as consumer:
+        place = Place(topic, partition)
+        consumer.assign([place])
+        end = consumer.end_offsets([place])[place]
+        found: list[bytes] = []
+        deadline = time.monotonic() + WAIT_S
+        while consumer.position(place) < end:
+            assert time.monotonic() < deadline
+            found += [record.value for record in consumer.poll(200) if isinstance(record.value, bytes)]
+        return found

@@ -10,8 +10,7 @@ import pytest
 from millrace.errors import NotLeaderError
 from millrace_broker.purgatory import PurgatoryStatistics
 
-from .replica_cluster import ReplicaCluster, wait_until
-from .test_replication import append
+from .replica_cluster import ReplicaCluster, append, wait_until
 
 TIMEOUT_MS = 600_000
 """Much longer than a test may take."""

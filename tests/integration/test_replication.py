@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,15 +21,12 @@ from millrace.errors import (
     StorageError,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace.records import Record, build_rows_batch
 from millrace_broker.controller import TopicPartition as Key
 from millrace_broker.controller.requests import LeaderAndIsrState
 from millrace_broker.replicas import manager, wire
 from millrace_broker.replication import Follower, ReplicationSettings
 
-from .replica_cluster import WAIT_S, ReplicaCluster, wait_until
-
-NOW_MS = 1_700_000_000_000
+from .replica_cluster import WAIT_S, ReplicaCluster, append, values_of, wait_until
 
 
 @pytest.fixture
@@ -46,46 +41,6 @@ def pair(tmp_path: Path) -> Iterator[ReplicaCluster]:
         yield running
 
 
-def append(
-    cluster: ReplicaCluster,
-    broker_id: int,
-    topic: str,
-    *values: bytes,
-    acks: int = -1,
-    partition: int = 0,
-    timeout_ms: int = 10_000,
-    **options: Any,
-) -> pb.ProduceResponse.PartitionResult:
-    """One batch, sent to a broker as a client does."""
-    records = build_rows_batch([Record(key=None, value=value, timestamp_ms=NOW_MS) for value in values], **options)
-    data = pb.ProduceRequest.PartitionData(partition=partition, records=records)
-    request = pb.ProduceRequest(
-        acks=acks, timeout_ms=timeout_ms, topics=[pb.ProduceRequest.TopicData(name=topic, partitions=[data])]
-    )
-    other = next((each for each in cluster.servers if each != broker_id), broker_id)
-    response: pb.ProduceResponse = cluster.run(
-        cluster.broker(other).peers.call(broker_id, "Produce", request, timeout_s=WAIT_S)
-    )
-    return response.topics[0].partitions[0] if acks else pb.ProduceResponse.PartitionResult()
-
-
-def values_of(
-    cluster: ReplicaCluster, topic: str, partition: int = 0, options: dict[str, str] | None = None
-) -> list[bytes]:
-    """All that a consumer reads, in order."""
-    settings = {"bootstrap.servers": cluster.bootstrap_servers, "auto.offset.reset": "earliest", **(options or {})}
-    with Consumer(settings) as consumer:
-        place = TopicPartition(topic, partition)
-        consumer.assign([place])
-        end = consumer.end_offsets([place])[place]
-        found: list[bytes] = []
-        deadline = time.monotonic() + WAIT_S
-        while consumer.position(place) < end:
-            assert time.monotonic() < deadline
-            found += [record.value for record in consumer.poll(200) if isinstance(record.value, bytes)]
-        return found
-
-
 def test_followers_have_the_leaders_bytes(cluster: ReplicaCluster) -> None:
     cluster.create("t", (1, 2, 3), segment_bytes="1000", index_interval_bytes="200")
     for number in range(60):
@@ -97,38 +52,6 @@ def test_followers_have_the_leaders_bytes(cluster: ReplicaCluster) -> None:
     assert cluster.log(2, "t").segment_count > 2
     assert [entry.last_sequence for entry in cluster.log(3, "t").producers] == [0]
     assert append(cluster, 2, "t", b"x").error.code == NotLeaderError.code
-
-
-def test_partitions_pass_from_fetcher_to_fetcher_while_they_are_written_to(pair: ReplicaCluster) -> None:
-    partitions = range(8)
-    pair.create("t", *[(1, 2)] * len(partitions))
-    acknowledged, is_over = [0], threading.Event()
-
-    def write() -> None:
-        while not is_over.is_set():
-            for partition in partitions:
-                assert not append(pair, 1, "t", b"%d" % acknowledged[0], partition=partition).error.code
-            acknowledged[0] += 1
-
-    def fetchers() -> set[str]:
-        names = (task.get_name() for task in asyncio.all_tasks(pair._loop))
-        return {name for name in names if name.startswith("millrace-fetch-from-1-")}
-
-    with ThreadPoolExecutor() as threads:
-        writing = threads.submit(write)
-        try:
-            for count in (2, 4, 2, 1) * 3:
-                pair._loop.call_soon_threadsafe(pair.broker(2).replicas.resize_fetchers, count)
-                wanted = {f"millrace-fetch-from-1-{number}" for number in range(count)}
-                wait_until(partial(lambda wanted: fetchers() == wanted, wanted))
-                wait_until(partial(lambda before: acknowledged[0] > before + 2 or writing.done(), acknowledged[0]))
-        finally:
-            is_over.set()
-        writing.result(WAIT_S)
-    for partition in partitions:
-        pair.settle("t", partition)
-        pair.assert_identical("t", partition)
-        assert values_of(pair, "t", partition) == [b"%d" % number for number in range(acknowledged[0])]
 
 
 def test_what_is_not_on_all_in_sync_is_not_read(pair: ReplicaCluster) -> None:

@@ -18,8 +18,7 @@ import pytest
 from millrace.clients import Producer
 from millrace.errors import MillraceError
 
-from .replica_cluster import WAIT_S, ReplicaCluster, wait_until
-from .test_replication import values_of
+from .replica_cluster import WAIT_S, ReplicaCluster, values_of, wait_until
 
 PARTITIONS = 3
 STEPS = 8

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .replica_cluster import ReplicaCluster, wait_until
-from .test_replication import append
+from .replica_cluster import ReplicaCluster, append, wait_until
 
 LIMIT_BYTES_PER_S = 50_000
 LARGE = b"x" * 100_000

@@ -1,0 +1,52 @@
+"""The number of fetchers changes while followers fetch."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from .replica_cluster import WAIT_S, ReplicaCluster, append, values_of, wait_until
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[ReplicaCluster]:
+    with ReplicaCluster(tmp_path, brokers=2) as running:
+        yield running
+
+
+def test_partitions_pass_from_fetcher_to_fetcher_while_they_are_written_to(pair: ReplicaCluster) -> None:
+    partitions = range(8)
+    pair.create("t", *[(1, 2)] * len(partitions))
+    acknowledged, is_over = [0], threading.Event()
+
+    def write() -> None:
+        while not is_over.is_set():
+            for partition in partitions:
+                assert not append(pair, 1, "t", b"%d" % acknowledged[0], partition=partition).error.code
+            acknowledged[0] += 1
+
+    def fetchers() -> set[str]:
+        names = (task.get_name() for task in asyncio.all_tasks(pair._loop))
+        return {name for name in names if name.startswith("millrace-fetch-from-1-")}
+
+    with ThreadPoolExecutor() as threads:
+        writing = threads.submit(write)
+        try:
+            for count in (2, 4, 2, 1) * 3:
+                pair._loop.call_soon_threadsafe(pair.broker(2).replicas.resize_fetchers, count)
+                wanted = {f"millrace-fetch-from-1-{number}" for number in range(count)}
+                wait_until(partial(lambda wanted: fetchers() == wanted, wanted))
+                wait_until(partial(lambda before: acknowledged[0] > before + 2 or writing.done(), acknowledged[0]))
+        finally:
+            is_over.set()
+        writing.result(WAIT_S)
+    for partition in partitions:
+        pair.settle("t", partition)
+        pair.assert_identical("t", partition)
+        assert values_of(pair, "t", partition) == [b"%d" % number for number in range(acknowledged[0])]
