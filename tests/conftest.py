@@ -2,7 +2,8 @@
 
 A test that kills or generates takes its number of rounds from a *dial*, an environment variable of ``DIALS``:
 ``@pytest.mark.dial("LOG_KILL_ROUNDS", seconds=2)`` gives the fixture ``rounds``, and the test's time limit grows by so
-many seconds with each round. ``make soak`` (``tests/soak.py``) turns them all up. Other variables that tests know:
+many seconds with each round, and by the minutes of a variable that the mark names as ``minutes``. ``make soak``
+(``tests/soak.py``) turns the dials all up. Other variables that tests know:
 
 * ``ORACLES``: directory of the conformance cases (default: ``tests/oracles``)
 * ``DEMO_KILL_SEED``, ``HISTORY_SEED``, ``FAULT_SEED``, ``REPLICA_KILL_SEED``, ``SINK_KILL_SEED``, ``DELTA_KILL_SEED``,
@@ -71,7 +72,9 @@ TIMEOUT_SECONDS = 300
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "dial(name, seconds): takes its number of rounds from the dial of this name")
+    config.addinivalue_line(
+        "markers", "dial(name, seconds, minutes): takes its number of rounds from the dial of this name"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -79,7 +82,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if (dial := item.get_closest_marker("dial")) is not None:
             limit = TIMEOUT_SECONDS + dial.kwargs["seconds"] * dial_value(dial.args[0])
-            item.add_marker(pytest.mark.timeout(limit))
+            minutes = float(os.environ.get(dial.kwargs.get("minutes", ""), "0"))
+            item.add_marker(pytest.mark.timeout(limit + 60 * minutes))
 
 
 def dial_value(name: str) -> int:
