@@ -115,14 +115,14 @@ def is_opaque(topic: str, bootstrap_servers: str) -> bool:
 
 def writers_of(plan: Plan, bootstrap_servers: str) -> dict[str, OpaqueRows]:
     """What writes the topics of bytes that are there, by their nodes. Raises ``TopologyError``."""
-    sinks, targets = sinks_of(plan), {}
+    sinks, found = sinks_of(plan), {}
     for node in plan.outputs:
         if not isinstance(node, DeltaSinkNode):
             target = TopicTarget(sinks[node.name], node, bootstrap_servers)
             with suppress(UnknownTopicOrPartitionError):
-                target.writer  # noqa: B018 - to find it says whether the topic is there
-                targets[node.name] = target
-    return Sinks(targets).writers
+                if (writer := target.writer) is not None:
+                    found[node.name] = writer
+    return found
 
 
 def send(rows: DataFrame, topic: str, bootstrap_servers: str, transaction: Transaction | None) -> None:
