@@ -88,7 +88,7 @@ class Network:
     async def _accept(self, target: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with contextlib.AsyncExitStack() as ends:
             ends.callback(writer.transport.abort)
-            source = self._source(writer.get_extra_info("peername")[1])
+            source = self._source(writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1])
             if source != target:
                 await self._links[source, target].wait()  # nobody answers until then
             with contextlib.suppress(OSError):
@@ -112,9 +112,9 @@ class Network:
             await self._links[source, target].wait()
         writer.close()
 
-    def _source(self, port: int) -> str:
-        """Who has a connection's other end, which is at ``port``."""
-        inode = _inode(port)
+    def _source(self, port: int, own_port: int) -> str:
+        """Who has a connection's other end, which is at ``port`` and goes to ``own_port``."""
+        inode = _inode(port, own_port)
         for name in self._names:
             pid = self._pid_of(name)
             if pid is not None and inode is not None and _has_socket(pid, inode):
@@ -122,13 +122,16 @@ class Network:
         return OTHERS
 
 
-def _inode(port: int) -> str | None:
-    """The socket at a port of this host."""
+def _inode(port: int, remote_port: int) -> str | None:
+    """The socket of this host that is connected from one port to another.
+
+    Its own port alone does not tell: connections to other ports may share it, also such as have ended (TIME_WAIT).
+    """
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with open(table) as lines:
             for line in lines:
                 fields = line.split()
-                if fields[1].endswith(f":{port:04X}"):
+                if fields[1].endswith(f":{port:04X}") and fields[2].endswith(f":{remote_port:04X}"):
                     return fields[9]
     return None
 

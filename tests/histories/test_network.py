@@ -85,3 +85,35 @@ def test_links_of_others_are_not_concerned(echo: int) -> None:
             connection.settimeout(NEVER_S)
             with pytest.raises(TimeoutError):
                 connection.recv(100)
+
+
+def test_a_port_that_other_connections_had_tells_whose_a_connection_is(echo: int) -> None:
+    """What is over stays in the system's table for a minute, with the port that the next connection may take."""
+    with Network(["me", "server"], lambda name: os.getpid() if name == "me" else None) as network:
+        here = ("127.0.0.1", connections_that_are_over(20))
+        network.cut(("me", "server"))
+        there = ("127.0.0.1", network.way_to("server", echo))
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            connection.bind(here)
+            connection.connect(there)
+            connection.sendall(b"held")
+            connection.settimeout(NEVER_S)
+            with pytest.raises(TimeoutError):
+                connection.recv(100)
+
+
+def connections_that_are_over(count: int) -> int:
+    """The one port from which so many connections went to as many ports, and were ended from here."""
+    port = 0
+    for _ in range(count):
+        with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            connection.bind(("127.0.0.1", port))
+            port = int(connection.getsockname()[1])
+            connection.connect(listener.getsockname())
+            there, _ = listener.accept()
+            with there:
+                connection.shutdown(socket.SHUT_WR)
+                assert there.recv(1) == b""
+    return port
