@@ -12,7 +12,6 @@ import os
 import random
 import resource
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from millrace.errors import MillraceError
 
 from ..integration.broker_cluster import OPTIONS, BrokerProcess
 from ..integration.zookeeper_server import ZooKeeperServer
+from ..ports import free_port
 from .cluster import wait_for
 from .network import Network
 
@@ -31,8 +31,6 @@ BROKERS: Final = (1, 2, 3)
 ZOOKEEPER: Final = "zookeeper"
 _DISK_BYTES: Final = 256 * 2**20
 _PIECE: Final = bytes(2**20)
-_PORTS: Final = (20_000, 32_000)
-"""Below those that the system gives to whoever asks for any."""
 _REPLICATED: Final = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -82,7 +80,7 @@ class FaultyCluster:
             stack.callback(subprocess.run, ["umount", "-l", str(directory)], check=True)
         else:
             self.has_disks = False
-        name, port, frame_port = _name(broker_id), _free_port(), _free_port()
+        name, port, frame_port = _name(broker_id), free_port(), free_port()
         way = self._network.way_to(name, port)
         options = (
             OPTIONS
@@ -230,12 +228,3 @@ def last(fault: Fault, seconds: float) -> None:
 
 def _name(broker_id: int) -> str:
     return f"broker-{broker_id}"
-
-
-def _free_port() -> int:
-    """A port that nobody is given by chance while the broker that listens there is down."""
-    while True:
-        port = random.randrange(*_PORTS)
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            return port

@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,11 +32,11 @@ from millrace_broker.embedded import EmbeddedBroker
 
 
 @pytest.fixture
-def unused_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+def unused_port() -> Iterator[int]:
+    """A port that is taken, and at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
 
 
 def test_a_topic_lives(admin: Admin) -> None:

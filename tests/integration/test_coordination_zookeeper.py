@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from benchmarks.workspace import free_port
 
 from millrace.coordination import (
     AccessDeniedError,
@@ -27,6 +26,7 @@ from millrace.coordination.zookeeper import ZooKeeperCoordination, ZooKeeperStor
 from millrace.coordination.zookeeper_config import ZooKeeperConfig
 from millrace.errors import EnvironmentProblemError
 
+from ..ports import free_port
 from .waiting import eventually
 from .zookeeper_server import CONNECTION_MS, PASSWORD, USER, Proxy, ZooKeeperServer, expiry_of, proxy_to
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 import urllib.request
 import uuid
@@ -28,6 +27,8 @@ from millrace.segments.remote import read_remote_extent
 from millrace_broker.embedded import EmbeddedBroker
 from millrace_broker.log.tiered.store import ArrowStore
 from pyspark_millrace import DefaultSource
+
+from ..ports import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,9 +56,7 @@ class S3:
     """A server that speaks S3, with one bucket; it can go away and come back with what it had."""
 
     def __init__(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.start()
         urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{self.port}/{BUCKET}", method="PUT")).close()
 

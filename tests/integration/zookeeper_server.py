@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import ipaddress
-import random
 import select
 import socket
 import subprocess
@@ -24,6 +23,7 @@ from kazoo.client import KazooClient
 
 from millrace.coordination.zookeeper import ZooKeeperCoordination
 
+from ..ports import free_port
 from .waiting import eventually
 
 TICK_MS = 100
@@ -52,7 +52,7 @@ class ZooKeeperServer:
         self._folder.mkdir(parents=True, exist_ok=True)
         _make_certificates(self.authority, self.certificate)
         for _ in range(_START_ATTEMPTS):  # the ports may be somebody's by the time that they are bound
-            self.port, self._secure_port = _free_port(), _free_port()
+            self.port, self._secure_port = free_port(), free_port()
             if self.start():
                 return self
         raise AssertionError(f"ZooKeeper does not start:\n{self._log.read_text()[-3000:]}")
@@ -256,14 +256,6 @@ def proxy_to(server: ZooKeeperServer) -> Iterator[Proxy]:
         yield proxy
     finally:
         proxy.close()
-
-
-def _free_port() -> int:
-    """A port that nobody gets for a connection of his own, while the server that is to have it is down."""
-    while True:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", random.SystemRandom().randrange(20_000, 30_000)))
-            return int(probe.getsockname()[1])
 
 
 def _make_certificates(authority: Path, certificate: Path) -> None:

@@ -8,8 +8,10 @@ whatever ends that, but not before those that were given ``lifeline`` as well: b
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import random
 import shutil
 import signal
 import socket
@@ -39,6 +41,8 @@ _NAMES: Final = (
     "jline-2",
 )
 _MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_PORTS: Final = range(20_000, 32_000)
+"""Below those that systems give to connections."""
 _START_S: Final = 60.0
 _STOP_S: Final = 10.0
 # The JVM looks at no pipe: a shell does it, and ends the JVM when nobody holds the other end.
@@ -167,6 +171,8 @@ class LocalZooKeeper:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that no connection is given before the server has it."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", random.choice(_PORTS)))
+            return int(probe.getsockname()[1])
