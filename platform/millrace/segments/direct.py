@@ -2,13 +2,15 @@
 
 A file is mapped when it exists here, its directory holds the partition of the very topic (by its id), and it is as long
 as the extent. So the choice needs no configuration: whoever has no such file reads over the network.
+
+A topic that was deleted and created again has directories of the same names. So the id is read after each mapping and
+never remembered: an id does not come back, and what a directory of the topic holds then, it held when it was mapped.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,18 +25,20 @@ def map_located(
     path: str, start_position: int, end_position: int, *, start_offset: int, topic_id: uuid.UUID
 ) -> pa.Buffer | str:
     """Map an extent that begins with the batch of ``start_offset``; a text says why it cannot be."""
-    obstacle = _obstacle(path, end_position, topic_id)
+    obstacle = _obstacle(path, end_position)
     if obstacle is not None:
         return obstacle
     try:
         mapped = map_extent(path, start_position, end_position)
     except (OffsetsLostError, StorageError) as error:
         return error.message
+    if _topic_id_of(Path(path).parent) != topic_id:
+        return f"{Path(path).parent} holds another topic"
     return _replacement(mapped, path, start_offset) or mapped
 
 
-def _obstacle(path: str, end_position: int, topic_id: uuid.UUID) -> str | None:
-    """Why an extent cannot be mapped; None when it can."""
+def _obstacle(path: str, end_position: int) -> str | None:
+    """Why an extent cannot be mapped; None when it can, as far as the file's name and length tell."""
     if not path:
         return "the broker does not name its files"
     try:
@@ -43,8 +47,6 @@ def _obstacle(path: str, end_position: int, topic_id: uuid.UUID) -> str | None:
         return f"{path}: {error.strerror}"
     if size_bytes < end_position:
         return f"{path} has {size_bytes} bytes here, the extent ends at {end_position}"
-    if _topic_id_of(Path(path).parent) != topic_id:
-        return f"{Path(path).parent} holds another topic"
     return None
 
 
@@ -60,9 +62,8 @@ def _replacement(mapped: pa.Buffer, path: str, start_offset: int) -> str | None:
     return f"{path} has been replaced since it was located" if is_later else None
 
 
-@lru_cache(maxsize=1024)
 def _topic_id_of(directory: Path) -> uuid.UUID | None:
-    """The topic whose partition a directory holds, from ``partition.metadata``. It never changes for a directory."""
+    """The topic whose partition a directory holds now, from ``partition.metadata``."""
     try:
         text = (directory / "partition.metadata").read_text()
         fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections import deque
 from typing import Final
 
@@ -42,7 +41,6 @@ class DirectReader:
         self._signal = signal
         self._answers: deque[tuple[PartitionState, int, pb.LocateRangeResponse | None]] = deque()
         self.mapped_bytes = 0
-        self._topic_ids: dict[str, uuid.UUID] = {}
 
     def may_read(self, state: PartitionState, now: float) -> bool:
         """Whether to look for the partition's files before fetching."""
@@ -88,7 +86,7 @@ class DirectReader:
             size_bytes = sum(extent.end_position - extent.start_position for extent in located.extents)
             if size_bytes < _WORTH_BYTES:
                 continue
-            self._topic_ids[state.partition.topic] = located.topic_id
+            state.located_topic_id = located.topic_id
             state.located_aborted = located.aborted_transactions
             state.located.extend(located.extents)
             self.map_next(state)
@@ -101,7 +99,7 @@ class DirectReader:
             extent.start_position,
             extent.end_position,
             start_offset=extent.start_offset,
-            topic_id=self._topic_ids[state.partition.topic],
+            topic_id=state.located_topic_id,
         )
         if isinstance(mapped, str):
             logger.debug("%s is read over the network from offset %d: %s", state.partition, state.fetch_offset, mapped)

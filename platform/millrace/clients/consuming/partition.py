@@ -14,6 +14,7 @@ from millrace.errors import MillraceError
 from millrace.records import AbortedTransaction
 
 OFFSET_MAX: Final = 2**63 - 1
+_NO_TOPIC: Final = uuid.UUID(int=0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class PartitionState:
     not_here_until: float = 0.0
     located: deque[LocatedExtent] = field(default_factory=deque)
     located_aborted: tuple[AbortedTransaction, ...] = ()
+    located_topic_id: uuid.UUID = _NO_TOPIC
     offset_epoch: int = -1
     leader_epoch: int = -1
     topic_id: uuid.UUID | None = None
