@@ -255,9 +255,10 @@ def kept_rows() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit that ran, and whether files differed from it."""
+    """The commit that ran, and whether files differed from it: others than the report, which each suite changes."""
     found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    changed = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=ROOT, capture_output=True, text=True)
+    status = ["git", "status", "--porcelain", "-uno", "--", ".", f":!{REPORT.relative_to(ROOT)}"]
+    changed = subprocess.run(status, cwd=ROOT, capture_output=True, text=True)
     return (found.stdout.strip() or "unknown") + (" (with local changes)" if changed.stdout.strip() else "")
 
 
