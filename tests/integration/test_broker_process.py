@@ -241,8 +241,7 @@ def test_it_stops_while_calls_wait(tmp_path: Path, calls_to: Any) -> None:
         deadline = time.monotonic() + 20
         while broker.server.broker.statistics().delayed_fetches.delayed == 0:
             assert time.monotonic() < deadline
-        started = time.monotonic()
-    assert time.monotonic() - started < 4
+    # It is answered, and not cut off after the grace that calls in progress have.
     assert future.result().topics[0].partitions[0].records == b""
 
 
