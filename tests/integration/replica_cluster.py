@@ -31,6 +31,7 @@ from millrace_broker.controller.requests import (
     LeaderAndIsrState,
     StopReplicaRequest,
     StopReplicaState,
+    UpdateMetadataRequest,
 )
 from millrace_broker.log import PartitionLog
 from millrace_broker.metadata import LiveBroker
@@ -238,6 +239,22 @@ class ReplicaCluster:
             partitions=partitions,
             live_leaders=tuple(self.servers),
         )
+
+    def tell_all(self, topic: str, broker_id: int) -> None:
+        """Tell a broker who leads a topic's partitions, as all brokers are told, whether they have replicas or not."""
+        request = UpdateMetadataRequest(
+            controller_id=0,
+            controller_epoch=self.epoch,
+            broker_epoch=1,
+            topic_ids=self.topic_ids,
+            partitions={
+                partition: LeaderAndIsrState(leadership=self.leadership[partition], assignment=assignment, is_new=False)
+                for partition, assignment in self.assignments.items()
+                if partition.topic == topic
+            },
+            live_brokers=tuple(self.servers),
+        )
+        self.run(self.broker(broker_id).replicas.told(request))
 
     def delete_replica(self, topic: str, broker_id: int, partition: int = 0) -> MillraceError | None:
         """Have a replica stopped and deleted."""

@@ -21,6 +21,7 @@ from millrace.errors import (
     StorageError,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.controller import ReplicaAssignment
 from millrace_broker.controller import TopicPartition as Key
 from millrace_broker.controller.requests import LeaderAndIsrState
 from millrace_broker.replicas import manager, wire
@@ -444,3 +445,28 @@ def test_transactions_over_brokers(cluster: ReplicaCluster) -> None:
         follower = cluster.log(3 if partition == 0 else 1, "t", partition)
         wait_until(lambda log=follower: log.last_stable_offset == log.log_end_offset)  # type: ignore[misc]
         assert len(follower.aborted_transactions(0, follower.log_end_offset)) == 2
+
+
+def test_a_leader_whose_replica_was_moved_away_unheard_stops_when_it_hears_of_others(cluster: ReplicaCluster) -> None:
+    """It was taken for dead meanwhile: so nobody told it to stop."""
+    cluster.create("t", (1, 2, 3))
+    append(cluster, 1, "t", b"a")
+    key = Key("t", 0)
+    cluster.tell_all("t", 1)
+    assert cluster.broker(1).replicas.leads("t", 0), "nothing new"
+    cluster.leadership[key] = replace(cluster.leadership[key], leader=2, leader_epoch=1, partition_epoch=1, isr=(2, 3))
+    cluster.assignments[key] = ReplicaAssignment((2, 3))
+    cluster.tell("t", 2, 3)
+    late: list[Any] = []
+    waiting = threading.Thread(target=lambda: late.append(append(cluster, 1, "t", b"lost", timeout_ms=60_000)))
+    waiting.start()
+    wait_until(lambda: cluster.log(1, "t").log_end_offset == 2)
+    cluster.tell_all("t", 1)
+    waiting.join(WAIT_S)
+    assert [each.error.code for each in late] == [NotLeaderError.code]
+    assert append(cluster, 1, "t", b"no", acks=1).error.code == NotLeaderError.code
+    append(cluster, 2, "t", b"b")
+    cluster.assign("t", 2, 3, 1)  # and comes back
+    cluster.settle("t")
+    cluster.assert_identical("t")
+    assert values_of(cluster, "t") == [b"a", b"b"]

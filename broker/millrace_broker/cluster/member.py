@@ -303,6 +303,7 @@ class Member:
         self._take_live({each.broker_id: each for each in brokers})
         before = self._catalog.topics
         topics = await self._broker.administer(self._catalog.tell, request)
+        await self._broker.replicas.told(request)
         self._tell_gone(before, topics)
         for name in topics:
             self._waits.check(name)

@@ -26,7 +26,12 @@ from millrace.errors import (
     MillraceError,
 )
 from millrace_broker.controller.model import TopicPartition
-from millrace_broker.controller.requests import LeaderAndIsrRequest, LeaderAndIsrState, StopReplicaRequest
+from millrace_broker.controller.requests import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrState,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
 from millrace_broker.held_tasks import HeldTasks
 from millrace_broker.limits import Lease
 from millrace_broker.log import PartitionLog
@@ -340,6 +345,30 @@ class ReplicaManager:
                 except MillraceError as error:
                     answers[partition] = error
             return answers
+
+    async def told(self, request: UpdateMetadataRequest) -> None:
+        """Stop what is led or followed by other brokers alone by now.
+
+        A broker that was taken for dead while its replica was moved away is sent no StopReplica, and would go on as
+        the leader that it was: what is written to it waits in vain, and with ``acks=1`` is lost.
+        """
+        async with self._deciding:
+            for partition, state in request.partitions.items():
+                replica = self._hosted.get(partition)
+                if replica is None or replica.machine.role is None or not self._is_elsewhere(replica, state):
+                    continue
+                _logger.warning(
+                    "%s is not this broker's any more, as far as the controller says", replica.log.directory
+                )
+                async with self.alone([partition]):
+                    await self._stop(partition, state.leadership.leader_epoch, is_deleted=False)
+
+    def _is_elsewhere(self, replica: HostedReplica, state: LeaderAndIsrState) -> bool:
+        """Whether a later epoch than this broker knows of has another leader, or this broker has no part in it."""
+        own, leadership = self._broker.config.broker_id, state.leadership
+        if leadership.leader_epoch <= replica.machine.leader_epoch:
+            return False
+        return own not in state.assignment.replicas or (replica.leads and leadership.leader != own)
 
     async def _stop(self, key: TopicPartition, leader_epoch: int, *, is_deleted: bool) -> None:
         replica = self._hosted.get(key)
