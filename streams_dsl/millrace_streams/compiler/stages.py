@@ -30,6 +30,7 @@ from millrace_streams.graph import (
 )
 from millrace_streams.layout import ASKING, KEY, WINDOW_COLUMNS, Layout
 from millrace_streams.steps import Operator
+from millrace_streams.steps.task import parts_of
 
 Way: TypeAlias = Literal["partition", "key", "all"]
 """To which bucket rows go: their partition's, their key's, all."""
@@ -76,13 +77,17 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """A plan cut into stages. ``lanes`` numbers the moves, as the marks of what went through them do."""
+    """A plan cut into stages. ``lanes`` numbers the moves, as the marks of what went through them do.
+
+    ``parts`` numbers the sub-topologies: a stage may hold pieces of one that only another stage joins.
+    """
 
     plan: Plan
     prologues: tuple[Stage, ...]
     stages: tuple[Stage, ...]
     forks: Mapping[Edge, tuple[int, int, int]]
     lanes: Mapping[str, int]
+    parts: Mapping[str, int]
 
 
 def stages_of(plan: Plan) -> Stages:
@@ -98,6 +103,7 @@ def stages_of(plan: Plan) -> Stages:
         stages=stages,
         forks=cutter.forks,
         lanes={name: place for place, name in enumerate(moves, start=1)},
+        parts=parts_of([each.node for each in plan.task]),
     )
 
 

@@ -99,6 +99,7 @@ class Program:
     sinks: Sequence[Sink]
     forks: Mapping[Edge, tuple[int, int, int]]
     lanes: Mapping[str, int]
+    parts: Mapping[str, int]
     topics: Sequence[str]
     topic_of: Mapping[str, int]
     buckets: int
@@ -124,12 +125,13 @@ class Program:
             for name in (reader.head, *(operator.node.name for operator in prologue.operators)):
                 topic_of[name] = topics.index(reader.source.topic)
         outputs = [sinks[node.name] for node in stage.outputs]
-        return cls(stage, outputs, stages.forks, stages.lanes, topics, topic_of, buckets, puts_aside, own)
+        return cls(stage, outputs, stages.forks, stages.lanes, stages.parts, topics, topic_of, buckets, puts_aside, own)
 
     @cached_property
     def steps(self) -> Steps:
         """The steps, made once per worker."""
-        return Steps.of([*self.stage.operators, *map(_ending, self.stage.sends)], self.forks, self.lanes)
+        operators = [*self.stage.operators, *map(_ending, self.stage.sends)]
+        return Steps.of(operators, self.forks, self.lanes, self.parts)
 
     @property
     def stores(self) -> list[AnyStoreSpec]:

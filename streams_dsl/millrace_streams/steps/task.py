@@ -47,19 +47,27 @@ class Steps:
     entries: Mapping[str, frozenset[str]]
 
     @classmethod
-    def of(cls, operators: Sequence[Operator], forks: Forks, lanes: Mapping[str, int] | None = None) -> Steps:
+    def of(
+        cls,
+        operators: Sequence[Operator],
+        forks: Forks,
+        lanes: Mapping[str, int] | None = None,
+        parts: Mapping[str, int] | None = None,
+    ) -> Steps:
         """Make the steps of these operators, parents first.
 
-        ``lanes`` numbers the repartitions of all stages, where these are the operators of one.
+        ``lanes`` numbers the repartitions of all stages, ``parts`` the sub-topologies that the nodes of all stages are
+        of (``parts_of``), where these are the operators of one.
         """
+        nodes = [operator.node for operator in operators]
         if lanes is None:
-            moves = [operator.node.name for operator in operators if isinstance(operator.node, RepartitionNode)]
+            moves = [node.name for node in nodes if isinstance(node, RepartitionNode)]
             lanes = {name: place for place, name in enumerate(moves, start=1)}
         by_node: dict[str, Step] = {}
         for operator in operators:
             if not isinstance(operator.node, TopicSinkNode | DeltaSinkNode):
                 by_node[operator.node.name] = make_step(operator, lane=lanes.get(operator.node.name, 0))
-        return cls(operators, forks, by_node, _entries([operator.node for operator in operators]))
+        return cls(operators, forks, by_node, _entries(nodes, parts or parts_of(nodes)))
 
     @cached_property
     def one_by_one(self) -> bool:
@@ -233,15 +241,25 @@ def root_marks(roots: Rows, steps: Steps, *, lane: int = 0) -> Marks:
     return marks
 
 
-def _entries(nodes: Sequence[Node]) -> dict[str, frozenset[str]]:
-    """Per node the heads of its sub-topology: what comes into it from outside, or through a topic."""
+def parts_of(nodes: Sequence[Node]) -> dict[str, int]:
+    """The sub-topologies, numbered, that nodes and what comes into them are of; a topic parts what it lies between."""
     part_of: dict[str, set[str]] = {}
-    heads: set[str] = {parent for node in nodes for parent in node.parents} - {node.name for node in nodes}
-    heads |= {node.name for node in nodes if isinstance(node, RepartitionNode)}
     for node in nodes:
         own = {node.name}
-        for name in node.parents if not isinstance(node, RepartitionNode) else ():
-            own |= part_of.get(name, {name})
+        for name in node.parents:
+            own |= part_of.get(name, {name}) if not isinstance(node, RepartitionNode) else set()
         for name in own:
             part_of[name] = own
-    return {node.name: frozenset(part_of[node.name] & heads) for node in nodes}
+    numbers = {id(part): number for number, part in enumerate(part_of.values())}
+    return {name: numbers[id(part)] for name, part in part_of.items()}
+
+
+def _entries(nodes: Sequence[Node], parts: Mapping[str, int]) -> dict[str, frozenset[str]]:
+    """Per processor the heads of its sub-topology: what comes into it from outside, or through a topic."""
+    heads: set[str] = {parent for node in nodes for parent in node.parents} - {node.name for node in nodes}
+    heads |= {node.name for node in nodes if isinstance(node, RepartitionNode)}
+    return {
+        node.name: frozenset(head for head in heads if parts.get(head) == parts[node.name])
+        for node in nodes
+        if isinstance(node, ProcessNode)
+    }

@@ -16,6 +16,7 @@ from millrace_streams import (
     within,
 )
 from millrace_streams.compiler import Stages, stages_of
+from millrace_streams.steps.task import Steps
 
 TYPES = {"key": "string", "value": "long"}
 
@@ -129,3 +130,24 @@ def test_windowed_counts_of_a_moved_stream_are_one_stage():
         x.map(by_value).group_by_key().windowed_by(tumbling(5)).count().to_stream().to("out")
 
     assert kinds(cut(build)) == {1: ["Aggregate", "ToStream", "TopicSink"]}
+
+
+def test_sources_that_only_a_later_stage_joins_make_up_the_stream_time_of_one_task():
+    class Keep:
+        def process(self, record: Any) -> None:
+            """Nothing."""
+
+    def build(x: Any, y: Any, z: Any) -> None:
+        moved = x.map(by_value).repartition()
+        x.group_by_key().count(column="value").to_stream().to_delta("counts")
+        z.group_by_key().count(column="value").to_stream().to_delta("others")
+        y.process(Keep, name="keeps").to_delta("kept")
+        moved.merge(y).merge(x).to_delta("all")
+
+    stages = cut(build, "x", "y", "z")
+    stage = stages.stages[0]
+    assert "keeps" in {operator.node.name for operator in stage.operators}
+    alone = Steps.of(stage.operators, stages.forks, stages.lanes).entries["keeps"]
+    together = Steps.of(stage.operators, stages.forks, stages.lanes, stages.parts).entries["keeps"]
+    x, y, _ = (prologue.head for prologue in stages.prologues)
+    assert (alone, together) == ({y}, {x, y})
