@@ -31,7 +31,8 @@ def find_partings(
     """Where to go on in logs that parted from what was read up to ``since``; each is reported.
 
     ``ends`` says where the epochs that were looked up end, None for one that the log does not know (any more): then
-    nobody can say from where on records are others, and the query goes on where it is.
+    nobody can say from where on records are others, and the query goes on where it is. Of a query that had read to the
+    log's end some are; one that had not may have read none of the epoch that is gone.
     """
     parted = {}
     for key, end in ends.items():
@@ -43,9 +44,14 @@ def find_partings(
 
 
 def _parted(key: PartitionKey, end: int | None, offset: int) -> Loss:
-    which = f"offsets up to {offset - 1}" if end is None else f"offsets {end}..{offset - 1}"
-    return Loss(
-        f"the log of {key} went back: {which} have been read, and an election lost these records; what has these "
-        "offsets now are others",
-        "start anew with another checkpoint",
-    )
+    if end is None:
+        what = (
+            f"an election lost all records of the log's last epoch, maybe also some that have been read, which are "
+            f"those up to {offset - 1}; what has their offsets now would be others"
+        )
+    else:
+        what = (
+            f"offsets {end}..{offset - 1} have been read, and an election lost these records; what has these offsets "
+            "now are others"
+        )
+    return Loss(f"the log of {key} went back: {what}", "start anew with another checkpoint")
