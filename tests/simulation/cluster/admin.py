@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millrace.coordination import NodeExistsError, paths
 from millrace.coordination.notices import PreferredElectionNode, ReassignmentNode
-from millrace.errors import MillraceError, TopicExistsError
+from millrace.errors import InvalidRequestError, MillraceError, TopicExistsError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import Record, build_rows_batch
 
@@ -138,9 +138,14 @@ class Administrator(Client):
         await self._set(pb.BROKER, str(broker_id), dict.fromkeys(_THROTTLED_RATES, self.choose.choice(_RATES)))
 
     async def _let_go(self) -> None:
-        """Throttle nobody any more."""
-        for broker_id in sorted(self._throttled):
-            await self.settled(lambda name=str(broker_id): self._set(pb.BROKER, name, {}, _THROTTLED_RATES))  # type: ignore[misc]
+        """Throttle nobody any more. A broker that still stops, to be started again, can be told nothing until then."""
+        while self._throttled:
+            name = str(min(self._throttled))
+            try:
+                await self.settled(lambda name=name: self._set(pb.BROKER, name, {}, _THROTTLED_RATES))  # type: ignore[misc]
+                self._throttled.remove(int(name))
+            except InvalidRequestError:
+                await self.rest()
 
     async def _set(self, kind: Any, name: str, options: Mapping[str, str], removed: Sequence[str] = ()) -> None:
         self.world.note(f"{self.name}: {name}: {dict(options) or f'without {removed}'}")
