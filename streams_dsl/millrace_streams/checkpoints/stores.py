@@ -100,7 +100,7 @@ def describe_stores(stages: Stages) -> list[StoreDescription]:
     everywhere = Levels.of(stages.plan).everywhere
     found: dict[str, StoreDescription] = {}
     for stage in stages.stages:
-        steps = Steps.of(stage.operators, stages.forks, stages.lanes, stages.parts)
+        steps = Steps.of(stage.operators, stages.forks, stages.plan.lanes, stages.plan.parts)
         for operator in stage.operators:
             step = steps.by_node.get(operator.node.name)
             for spec in step.stores if step is not None else ():

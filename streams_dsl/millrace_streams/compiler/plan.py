@@ -32,6 +32,7 @@ from millrace_streams.graph import (
     TopicSinkNode,
     Topology,
 )
+from millrace_streams.graph.describe import subtopologies
 from millrace_streams.layout import KEY, VALUE, Layout, TopicShape
 from millrace_streams.payload_rows import PayloadRows
 from millrace_streams.steps import STATELESS, Operator
@@ -118,6 +119,17 @@ class Plan:
     def delta_sinks(self) -> tuple[DeltaSinkNode, ...]:
         """The Delta tables among the sinks."""
         return tuple(sink for sink in self.topology.sinks if isinstance(sink, DeltaSinkNode))
+
+    @property
+    def lanes(self) -> dict[str, int]:
+        """Numbers of the moves, as the marks of what went through them have them."""
+        moves = [each.node.name for each in self.task if isinstance(each.node, RepartitionNode)]
+        return {name: place for place, name in enumerate(moves, start=1)}
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The number of each node's sub-topology; a stage may hold pieces of one that only another stage joins."""
+        return {node.name: number for number, part in enumerate(subtopologies(self.topology.nodes)) for node in part}
 
     @property
     def stateful(self) -> bool:

@@ -30,7 +30,6 @@ from millrace_streams.graph import (
 )
 from millrace_streams.layout import ASKING, KEY, WINDOW_COLUMNS, Layout
 from millrace_streams.steps import Operator
-from millrace_streams.steps.task import parts_of
 
 Way: TypeAlias = Literal["partition", "key", "all"]
 """To which bucket rows go: their partition's, their key's, all."""
@@ -77,17 +76,12 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """A plan cut into stages. ``lanes`` numbers the moves, as the marks of what went through them do.
-
-    ``parts`` numbers the sub-topologies: a stage may hold pieces of one that only another stage joins.
-    """
+    """A plan cut into stages."""
 
     plan: Plan
     prologues: tuple[Stage, ...]
     stages: tuple[Stage, ...]
     forks: Mapping[Edge, tuple[int, int, int]]
-    lanes: Mapping[str, int]
-    parts: Mapping[str, int]
 
 
 def stages_of(plan: Plan) -> Stages:
@@ -95,15 +89,12 @@ def stages_of(plan: Plan) -> Stages:
     levels = Levels.of(plan)
     early = prologues(plan, levels, {each.node.name: stateless(each) for each in plan.task})
     cutter = _Cutter(plan, levels, early)
-    moves = [each.node.name for each in plan.task if isinstance(each.node, RepartitionNode)]
     stages = cutter.stages()
     return Stages(
         plan=plan,
         prologues=tuple(cutter.prologue(reader) for reader in plan.readers),
         stages=stages,
         forks=cutter.forks,
-        lanes={name: place for place, name in enumerate(moves, start=1)},
-        parts=parts_of([each.node for each in plan.task]),
     )
 
 

@@ -75,7 +75,7 @@ class TopologyTestDriver:
                 f"{self._plan.repartitions[0].node}: its records change partition: test it with partitions=1"
             )
         self._readers = [(each, Reader(each.source, each.layout, each.operators)) for each in self._plan.readers]
-        self._steps = Steps.of(self._plan.task, self._plan.forks)
+        self._steps = Steps.of(self._plan.task, self._plan.forks, self._plan.lanes, self._plan.parts)
         self._tasks = [Task(self._steps) for _ in range(partitions)]
         self._offsets: dict[tuple[str, int], int] = {}
         self._roots = 0

@@ -125,7 +125,8 @@ class Program:
             for name in (reader.head, *(operator.node.name for operator in prologue.operators)):
                 topic_of[name] = topics.index(reader.source.topic)
         outputs = [sinks[node.name] for node in stage.outputs]
-        return cls(stage, outputs, stages.forks, stages.lanes, stages.parts, topics, topic_of, buckets, puts_aside, own)
+        lanes, parts = stages.plan.lanes, stages.plan.parts
+        return cls(stage, outputs, stages.forks, lanes, parts, topics, topic_of, buckets, puts_aside, own)
 
     @cached_property
     def steps(self) -> Steps:

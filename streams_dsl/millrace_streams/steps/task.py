@@ -48,26 +48,17 @@ class Steps:
 
     @classmethod
     def of(
-        cls,
-        operators: Sequence[Operator],
-        forks: Forks,
-        lanes: Mapping[str, int] | None = None,
-        parts: Mapping[str, int] | None = None,
+        cls, operators: Sequence[Operator], forks: Forks, lanes: Mapping[str, int], parts: Mapping[str, int]
     ) -> Steps:
-        """Make the steps of these operators, parents first.
+        """Make the steps of these operators, parents first: all of a plan's, or those of one of its stages.
 
-        ``lanes`` numbers the repartitions of all stages, ``parts`` the sub-topologies that the nodes of all stages are
-        of (``parts_of``), where these are the operators of one.
+        ``lanes`` numbers the plan's repartitions, ``parts`` the sub-topologies that its nodes are of.
         """
-        nodes = [operator.node for operator in operators]
-        if lanes is None:
-            moves = [node.name for node in nodes if isinstance(node, RepartitionNode)]
-            lanes = {name: place for place, name in enumerate(moves, start=1)}
         by_node: dict[str, Step] = {}
         for operator in operators:
             if not isinstance(operator.node, TopicSinkNode | DeltaSinkNode):
                 by_node[operator.node.name] = make_step(operator, lane=lanes.get(operator.node.name, 0))
-        return cls(operators, forks, by_node, _entries(nodes, parts or parts_of(nodes)))
+        return cls(operators, forks, by_node, _entries([operator.node for operator in operators], parts))
 
     @cached_property
     def one_by_one(self) -> bool:
@@ -239,19 +230,6 @@ def root_marks(roots: Rows, steps: Steps, *, lane: int = 0) -> Marks:
     marks[:, ROOT] = roots
     marks[:, LANE] = lane
     return marks
-
-
-def parts_of(nodes: Sequence[Node]) -> dict[str, int]:
-    """The sub-topologies, numbered, that nodes and what comes into them are of; a topic parts what it lies between."""
-    part_of: dict[str, set[str]] = {}
-    for node in nodes:
-        own = {node.name}
-        for name in node.parents:
-            own |= part_of.get(name, {name}) if not isinstance(node, RepartitionNode) else set()
-        for name in own:
-            part_of[name] = own
-    numbers = {id(part): number for number, part in enumerate(part_of.values())}
-    return {name: numbers[id(part)] for name, part in part_of.items()}
 
 
 def _entries(nodes: Sequence[Node], parts: Mapping[str, int]) -> dict[str, frozenset[str]]:
