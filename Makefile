@@ -3,9 +3,12 @@
 PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3.13 python3))
 BIN := .venv/bin
 WORKERS ?= 2
-EXTRAS := spark,connect,cluster,schemas,plots,demo,bench,dev
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Hundreds of processes are started by tests, and each would compile all modules anew.
+export PYTHONDONTWRITEBYTECODE =
+EXTRAS := spark,connect,cluster,schemas,plots,demo,docs,bench,dev
 
-.PHONY: help setup demo test lint bench soak faults proto clean
+.PHONY: help setup demo test quick durations lint docs docs-serve dist bench bench-compare bench-report soak mutants faults proto clean
 help:            ## show this
 	@sed -n 's/^\([a-z-]*\): *\([^#]*\)## \(.*\)/  make \1\t\3/p' $(MAKEFILE_LIST) | expand -t 16
 
@@ -16,12 +19,24 @@ setup: .venv/ready      ## make the environment in .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
-demo: setup      ## flights and weather through the log and Spark into Delta tables, end to end
+.venv/demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]'
+	touch $@
+
+# A whole environment has what the demo needs.
+demo: $(if $(wildcard .venv/ready),,.venv/demo)  ## flights and weather through the log and Spark into Delta tables, end to end
 	$(BIN)/millrace demo
 
 test: setup      ## the whole suite, from nothing, by as many processes as WORKERS says
 	$(MAKE) lint
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+	$(PYTEST)
+
+quick: setup     ## pure logic and oracles in less than four minutes: no brokers, no Spark, nothing slow
+	$(PYTEST) tests/unit tests/conformance tests/fuzz tests/simulation -m "not broker and not spark and not slow"
+
+durations: setup ## the whole suite, recording what each file takes: by that the processes of `make test` share them
+	$(PYTEST) --record-durations
 
 lint: setup      ## style, types and import contracts
 	$(BIN)/ruff check --no-cache .
@@ -32,17 +47,38 @@ lint: setup      ## style, types and import contracts
 bench: setup     ## us and the peers in turn; ONLY=<name> runs one benchmark
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
+bench-compare: setup     ## which rows fell since a commit; OLD=<commit>, ONLY="<row> <row>"
+	$(BIN)/python -m benchmarks.compare --old $(or $(OLD),$(error say OLD=<commit>)) $(foreach row,$(ONLY),--only $(row))
+
+bench-report: setup      ## RESULTS.md of the benchmarks anew, from the results that are there
+	$(BIN)/python -m benchmarks.report
+	$(BIN)/python -m benchmarks.compare.report
+
 sim: setup       ## whole clusters in one process, a seed each; SEEDS=<n>, FIRST=<seed>, SEED=<one>, PLANTED=1
 	$(BIN)/python -m tests.simulation.cluster $(if $(SEEDS),--seeds $(SEEDS) --keep-going) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED)) $(if $(PLANTED),--planted) $(if $(PLANT),--plant "$(PLANT)")
 
-soak: setup      ## the tests that kill and search at random, for hours; HOURS=<n>, ONLY=<suites>; writes docs/soak.md
-	$(BIN)/python tests/soak.py $(if $(HOURS),--hours $(HOURS)) $(if $(ONLY),--only $(ONLY))
+soak: setup      ## the tests that kill and search at random, for hours; HOURS=<n>, ONLY=<suites>; goes on on the same commit, RESTART=1 begins anew; writes docs/soak.md
+	$(BIN)/python tests/soak.py $(if $(HOURS),--hours $(HOURS)) $(if $(ONLY),--only $(ONLY)) $(if $(RESTART),--restart)
+
+mutants: setup   ## mutation testing; SEED=<n> goes on or repeats, COUNT=<n>, ONLY=<area>, TESTS=<paths>; writes docs/mutants.md
+	$(BIN)/python -m tests.mutation $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(ONLY),--only $(ONLY)) $(if $(TESTS),--tests $(TESTS))
 
 faults: setup    ## three brokers with whatever can go wrong, under clients that check; MINUTES=<n>, FAULT_SEED=<n> repeats
 	FAULT_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest -s tests/histories/test_faults.py
+
+docs: setup      ## the documentation as a site in build/site; the reference pages are generated anew first
+	$(BIN)/python docs/generate_reference.py
+	$(BIN)/mkdocs build --strict
+
+docs-serve: setup  ## the same, served on loopback and rebuilt while you write
+	$(BIN)/mkdocs serve
+
+dist: setup      ## wheel and sdist in dist/, the wheel built from the sdist
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
 
 proto: setup     ## generate the protocol stubs anew
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I platform --python_out=platform --mypy_out=platform --grpc_python_out=platform --mypy_grpc_out=platform platform/millrace/protocol/millrace.proto
 
 clean:           ## remove the environment and caches
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

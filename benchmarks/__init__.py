@@ -7,6 +7,8 @@
 * ``peers/``     how the peers come here: Maven, a Kafka broker, the topic in it
 * ``ours.py``    the same for millrace
 * ``harness.py`` the measuring: turns, quiet machine, summaries, result files
+* ``report.py``  ``RESULTS.md``; ``imports.py`` and ``staleness.py`` say which rows are out of date
+* ``compare/``   old and new commits of Millrace, measured in turn
 * ``worker.py``  a process of its own for measured code that must be warm
 * ``data.py``    the one data set that both sides get
 """

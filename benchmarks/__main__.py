@@ -7,8 +7,6 @@ records and the repeats are the same. One benchmark that fails does not keep the
 from __future__ import annotations
 
 import argparse
-import importlib
-import pkgutil
 import signal
 import sys
 import time
@@ -24,8 +22,10 @@ def _arguments(names: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=description)
     parser.add_argument("--only", metavar="NAME", action="append", choices=names, help="run this one (can be repeated)")
     parser.add_argument("--list", action="store_true", help="show the benchmarks and end")
-    parser.add_argument("--repeats", type=int, default=3, help="measurements of each side (default: 3)")
-    parser.add_argument("--records", type=int, default=10_000_000, help="records of the data set (default: 10 million)")
+    parser.add_argument("--repeats", type=int, default=harness.REPEATS, help="measurements of each side (default: 3)")
+    parser.add_argument(
+        "--records", type=int, default=harness.RECORDS, help="records of the data set (default: 10 million)"
+    )
     parser.add_argument("--side", choices=("ours", "peer"), help="measure one side only; nothing is written then")
     parser.add_argument("--quiet-seconds-max", type=float, default=120, help="wait at most so long for idle CPUs")
     parser.add_argument("--no-write", action="store_true", help="write neither results nor report")
@@ -35,9 +35,8 @@ def _arguments(names: list[str]) -> argparse.Namespace:
 
 def main() -> int:
     """Run what the command line asks for; the exit code is 1 if a measurement could not be made."""
-    names = sorted(module.name for module in pkgutil.iter_modules(suite.__path__))
-    arguments = _arguments(names)
-    benchmarks = [importlib.import_module(f"benchmarks.suite.{name}").BENCHMARK for name in arguments.only or names]
+    arguments = _arguments(suite.names())
+    benchmarks = suite.benchmarks(arguments.only)
     if arguments.list:
         for benchmark in benchmarks:
             print(f"{benchmark.name:24} {benchmark.title}")

@@ -31,7 +31,7 @@ RECORD_BYTES = 1024
 PARTITIONS = 6
 OPTIONS = {"batch.size": "262144", "linger.ms": "5"}
 OUR_SETTINGS = f"millrace, {clusters.SETTINGS}; producer: batch.size=262144, linger.ms=5, acks=all"
-_TOPIC = "produced"
+TOPIC = "produced"
 _PAYLOAD = ["--record-size", str(RECORD_BYTES)]
 _LATENCY_SECONDS = 30
 _RUN_SECONDS_MAX = 900
@@ -52,9 +52,9 @@ def open_ours(context: Context) -> Iterator[Measure]:
         with worker(context.workspace, "cluster-producer", "benchmarks.cluster_produce:serve", arguments) as run:
 
             def measure() -> Sample:
-                with cluster.topic(_TOPIC, PARTITIONS):
+                with cluster.topic(TOPIC, PARTITIONS):
                     seconds = run()["seconds"]
-                    return Sample(figure=records / seconds, answer=cluster.count(_TOPIC))
+                    return Sample(figure=records / seconds, answer=cluster.count(TOPIC))
 
             measure()  # brokers and producer are warm from here on
             yield measure
@@ -72,7 +72,7 @@ def serve(*, bootstrap: str, records: int) -> Iterator[Run]:
         with Producer({"bootstrap.servers": bootstrap, **OPTIONS}) as producer:
             started = time.perf_counter()
             for sent in range(0, records, rows):
-                producer.send_table(_TOPIC, table.slice(0, min(rows, records - sent)))
+                producer.send_table(TOPIC, table.slice(0, min(rows, records - sent)))
             producer.flush()
             return {"seconds": time.perf_counter() - started}
 
@@ -81,22 +81,23 @@ def serve(*, bootstrap: str, records: int) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def open_peer(context: Context) -> Iterator[Measure]:
-    """ProducerPerformance of all records into a new topic; its figure is for the time after warm-up."""
+    """ProducerPerformance of all records into a new topic, after as many untimed ones, as on our side."""
     with KafkaCluster(context.workspace) as cluster:
 
         def measure() -> Sample:
-            with cluster.topic(_TOPIC, PARTITIONS):
-                performance = _run_peer(cluster, records_of(context))
-                return Sample(figure=performance.records_per_s, answer=cluster.count(_TOPIC))
+            with cluster.topic(TOPIC, PARTITIONS):
+                records = records_of(context)
+                performance = _run_peer(cluster, records, warm_up=records)
+                return Sample(figure=performance.records_per_s, answer=cluster.count(TOPIC) - records)
 
         measure()
         yield measure
 
 
-def _run_peer(cluster: KafkaCluster, records: int, *, throughput: float = -1) -> Performance:
+def _run_peer(cluster: KafkaCluster, records: int, *, warm_up: int, throughput: float = -1) -> Performance:
     command = cluster.java("org.apache.kafka.tools.ProducerPerformance")
     return run_producer_performance(
-        command, cluster.bootstrap, _TOPIC, records, _PAYLOAD, OPTIONS, throughput=throughput
+        command, cluster.bootstrap, TOPIC, records, _PAYLOAD, OPTIONS, throughput=throughput, warm_up=warm_up
     )
 
 
@@ -106,9 +107,8 @@ def _run_peer(cluster: KafkaCluster, records: int, *, throughput: float = -1) ->
 @functools.cache
 def half_load(workspace: Workspace, records: int) -> float:
     """Half of the records/s that a warm Kafka takes at full speed: measured once."""
-    with KafkaCluster(workspace) as cluster, cluster.topic(_TOPIC, PARTITIONS):
-        _run_peer(cluster, records)
-        rate = _run_peer(cluster, records).records_per_s / 2
+    with KafkaCluster(workspace) as cluster, cluster.topic(TOPIC, PARTITIONS):
+        rate = _run_peer(cluster, records, warm_up=records).records_per_s / 2
     print(f"  half of Kafka's full speed: {rate:,.0f} records/s", flush=True)
     return rate
 
@@ -126,25 +126,30 @@ def open_peer_at_half_load(context: Context) -> Iterator[Measure]:
     """The same by ProducerPerformance."""
     rate = half_load(context.workspace, records_of(context))
     with KafkaCluster(context.workspace) as cluster:
-        yield _at_half_load(cluster, context, rate, lambda records: _run_peer(cluster, records, throughput=rate))
+
+        def run(records: int) -> Performance:
+            warm_up = records // 10
+            return _run_peer(cluster, records - warm_up, warm_up=warm_up, throughput=rate)
+
+        yield _at_half_load(cluster, context, rate, run)
 
 
 def _at_half_load(cluster: Cluster, context: Context, rate: float, run: Any) -> Measure:
     records = min(records_of(context), round(rate * _LATENCY_SECONDS))
 
     def measure() -> Sample:
-        with cluster.topic(_TOPIC, PARTITIONS):
+        with cluster.topic(TOPIC, PARTITIONS):
             performance: Performance = run(records)
             if performance.records_per_s < rate * 0.9:
                 print(f"  only {performance.records_per_s:,.0f} of {rate:,.0f} records/s", flush=True)
-            return Sample(figure=performance.p99_ms, answer=cluster.count(_TOPIC))
+            return Sample(figure=performance.p99_ms, answer=cluster.count(TOPIC))
 
     measure()
     return measure
 
 
 def _run_ours(cluster: MillraceCluster, records: int, rate: float) -> Performance:
-    command: list[str | Path] = [Path(sys.executable).parent / "millrace", "perf", "produce", "--topic", _TOPIC]
+    command: list[str | Path] = [Path(sys.executable).parent / "millrace", "perf", "produce", "--topic", TOPIC]
     command += ["--num-records", str(records), *_PAYLOAD, "--throughput", f"{rate:.0f}", "-b", cluster.bootstrap]
     command += ["--warmup-records", str(records // 10)]
     for name, value in OPTIONS.items():

@@ -34,10 +34,10 @@ OPTIONS = {
     "auto.leader.rebalance.enable": "false",
     "delete.topic.enable": "true",
 }
-"""Of both sides; whatever else counts is at its default in both."""
+"""Options of both sides beside addresses and ids. All others have their defaults."""
 SETTINGS = (
-    f"three brokers on ZooKeeper, session {SESSION_MS} ms, replication factor 3, min.insync.replicas 2, "
-    "log.flush.* at its defaults: no fsync before a write is acknowledged"
+    f"three brokers on ZooKeeper, session {SESSION_MS} ms, replication factor 3, min.insync.replicas 2, no automatic "
+    "rebalance of leaders, log.flush.* at its defaults: no fsync before a write is acknowledged"
 )
 
 
@@ -52,11 +52,19 @@ class Partition:
 class Cluster(ABC):
     """A cluster for as long as a ``with`` block runs. ``bootstrap``: what clients are given."""
 
-    def __init__(self, workspace: Workspace, name: str, brokers: Sequence[int] = BROKERS) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        name: str,
+        brokers: Sequence[int] = BROKERS,
+        common: Mapping[str, str] = OPTIONS,
+    ) -> None:
+        """``common``: the options of all brokers, beside those that say where things are."""
         self.folder = workspace.folder(name, empty=True)
         self.ports = {broker: free_port() for broker in brokers}
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
         self._workspace = workspace
+        self._common = common
         self._name = name
         self._processes: dict[int, subprocess.Popen[str]] = {}
         self._stack = contextlib.ExitStack()
@@ -96,7 +104,11 @@ class Cluster(ABC):
 
     def options(self, broker: int) -> dict[str, str]:
         """The options of both sides for one broker."""
-        return {**OPTIONS, "zookeeper.connect": self.zookeeper.address, "broker.id": str(broker)}
+        return {**self._common, "zookeeper.connect": self.zookeeper.address, "broker.id": str(broker)}
+
+    def start_coordination(self) -> None:
+        """Start what brokers need before they start: ZooKeeper."""
+        self._stack.enter_context(self.zookeeper)
 
     def launch(self, broker: int) -> None:
         """Start a broker's process and return at once."""
@@ -145,7 +157,7 @@ class Cluster(ABC):
 
     def __enter__(self) -> Self:
         try:
-            self._stack.enter_context(self.zookeeper)
+            self.start_coordination()
             for broker in self.ports:
                 self.launch(broker)
                 self._stack.callback(self._end, broker)
@@ -170,8 +182,14 @@ class Cluster(ABC):
 class MillraceCluster(Cluster):
     """Ours."""
 
-    def __init__(self, workspace: Workspace, name: str = "millrace-cluster", brokers: Sequence[int] = BROKERS) -> None:
-        super().__init__(workspace, name, brokers)
+    def __init__(
+        self,
+        workspace: Workspace,
+        name: str = "millrace-cluster",
+        brokers: Sequence[int] = BROKERS,
+        common: Mapping[str, str] = OPTIONS,
+    ) -> None:
+        super().__init__(workspace, name, brokers, common)
         self._admin: Admin | None = None
 
     def command(self, broker: int) -> list[str | Path]:

@@ -1,27 +1,25 @@
-"""Consuming the data set: ``poll_table`` in a warm process, and Kafka's ConsumerPerformance, each in a new group."""
+"""Consuming the data set: ``poll_table`` and Kafka's consumer, each in a warm process and each time in a new group."""
 
 from __future__ import annotations
 
 import contextlib
 import random
-import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from benchmarks import ours
 from benchmarks.harness import Benchmark, Context, Durability, Measure, Sample, Side
 from benchmarks.peers import kafka
-from benchmarks.peers.kafka import KafkaBroker
-from benchmarks.worker import Run, worker
-from benchmarks.workspace import BenchmarkError
+from benchmarks.worker import Run, served, worker
 from millrace.clients import Consumer
 
-_RUN_SECONDS_MAX = 600
-_COLUMNS = 10
+_WARM_UP_SECONDS = 30
+_SOURCE = Path(__file__).parent / "peers" / "java" / "Consume.java"
 
 
 def benchmark(name: str, *, title: str, options: dict[str, str], target_ratio: float) -> Benchmark:
-    """Ours with these options of the consumer's beside its defaults, against Kafka's over the network."""
+    """Make a benchmark of our consumer, with ``options`` beside its defaults, and Kafka's over the network."""
     given = "".join(f", {option}={value}" for option, value in options.items())
     return Benchmark(
         name=name,
@@ -32,12 +30,16 @@ def benchmark(name: str, *, title: str, options: dict[str, str], target_ratio: f
         ours=Side(
             what=f"Consumer.poll_table in a new group{given}",
             settings=ours.SETTINGS
-            + ("; consumer defaults" if options else "; consumer defaults: segments that are here are mapped"),
+            + (
+                f"; consumer:{given[1:]}, otherwise its defaults"
+                if options
+                else "; consumer defaults: it maps segments"
+            ),
             open=lambda context: open_ours(context, options),
         ),
         peer=Side(
-            what="ConsumerPerformance in a new group, nMsg.sec",
-            settings=kafka.SETTINGS + "; the tool's defaults",
+            what="KafkaConsumer.poll in a new group, in Java",
+            settings=kafka.SETTINGS + "; consumer: the options of ConsumerPerformance, otherwise its defaults",
             open=open_peer,
         ),
     )
@@ -60,7 +62,7 @@ def open_ours(context: Context, options: dict[str, str]) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def serve(*, bootstrap: str, topic: str, records: int, options: dict[str, str]) -> Iterator[Run]:
-    """The worker's part; one whole untimed run before, so that code, broker and page cache are warm."""
+    """The worker's part; whole untimed runs before, so that code, broker and page cache are warm."""
 
     def read() -> dict[str, float]:
         config = {
@@ -77,31 +79,22 @@ def serve(*, bootstrap: str, topic: str, records: int, options: dict[str, str]) 
                 seen += consumer.poll_table(1000).num_rows
             return {"seconds": time.perf_counter() - started, "records": seen}
 
-    read()
+    started = time.monotonic()
+    while time.monotonic() - started < _WARM_UP_SECONDS:
+        read()
     yield read
 
 
 @contextlib.contextmanager
 def open_peer(context: Context) -> Iterator[Measure]:
-    """ConsumerPerformance of the whole topic; its ``nMsg.sec``, which counts joining the group."""
+    """Consume the whole topic by Kafka's consumer, from joining a new group to the last record, in a warm JVM."""
     broker = context.kafka
     topic = broker.filled_topic(context.records)
+    command = broker.java(str(_SOURCE), broker.bootstrap, topic, str(context.records), str(_WARM_UP_SECONDS))
+    with served(context.workspace, "consumer-kafka", command) as run:
 
-    def measure() -> Sample:
-        count, rate = consumer_performance(broker, topic, context.records)
-        return Sample(figure=rate, answer=count)
+        def measure() -> Sample:
+            result = run()
+            return Sample(figure=context.records / (result["nanoseconds"] / 1e9), answer=result["records"])
 
-    measure()  # the broker is warm from here on
-    yield measure
-
-
-def consumer_performance(broker: KafkaBroker, topic: str, records: int) -> tuple[int, float]:
-    """Run Kafka's tool with its defaults and return how many records it read, and records/s."""
-    command = broker.java("org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", broker.bootstrap)
-    command += ["--topic", topic, "--messages", str(records), "--hide-header", "--timeout", "60000"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECONDS_MAX, check=False)
-    for line in done.stdout.splitlines():
-        figures = line.split(", ")
-        if len(figures) == _COLUMNS:
-            return int(figures[4]), float(figures[5])
-    raise BenchmarkError(f"ConsumerPerformance failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        yield measure

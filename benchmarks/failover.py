@@ -1,6 +1,7 @@
 """Brokers of a cluster killed with SIGKILL: how long until writes are acknowledged again, until all partitions are led.
 
-The figure begins with the kill, so it has ZooKeeper's session time-out in it, which is the same on both sides.
+The figure begins with the kill. What a side waits for before it takes a broker for dead (the end of a session, missed
+heartbeats, a refused connection) is in it.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ Send = Callable[[Callable[[], None]], None]
 
 
 @contextlib.contextmanager
-def open_ours(context: Context) -> Iterator[Measure]:
+def open_ours(cluster: MillraceCluster) -> Iterator[Measure]:
     """Kill the leader; the next acknowledged write of a producer that was writing."""
-    with MillraceCluster(context.workspace) as cluster:
+    with cluster:
         cluster.create_topic(TOPIC, 1)
         with Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0}) as producer:
 
@@ -48,9 +49,9 @@ def open_ours(context: Context) -> Iterator[Measure]:
 
 
 @contextlib.contextmanager
-def open_peer(context: Context) -> Iterator[Measure]:
+def open_peer(cluster: KafkaCluster) -> Iterator[Measure]:
     """The same with Kafka's brokers and librdkafka."""
-    with KafkaCluster(context.workspace) as cluster:
+    with cluster:
         cluster.create_topic(TOPIC, 1)
         options = {"bootstrap.servers": cluster.bootstrap, "linger.ms": 0, "enable.idempotence": True, "log_level": 0}
         producer = KafkaProducer(options)

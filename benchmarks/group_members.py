@@ -115,9 +115,10 @@ class OurLink:
     async def greet(self) -> None:
         """What a connection begins with."""
         self._writer.write(frames.greeting())
-        await self._call("", pb.HelloRequest(client_id="member"))
+        await self.call("", pb.HelloRequest(client_id="member"))
 
-    async def _call(self, name: str, request: Any) -> tuple[int, bytes]:
+    async def call(self, name: str, request: Any) -> tuple[int, bytes]:
+        """Error, or 0, and the message of the answer."""
         message = request.SerializeToString()
         self._writer.write(frames.request_head(name.encode(), len(message)) + message)
         await self._writer.drain()
@@ -135,7 +136,7 @@ class OurLink:
             protocol_type="consumer",
             protocols=[pb.JoinGroupRequest.Protocol(name="range", metadata=metadata)],
         )
-        error, data = await self._call("JoinGroup", request)
+        error, data = await self.call("JoinGroup", request)
         if error:
             return error, -1, member_id, []
         answer = pb.JoinGroupResponse.FromString(data)
@@ -156,12 +157,12 @@ class OurLink:
             protocol_name="range",
             assignments=assignments,
         )
-        error, data = await self._call("SyncGroup", request)
+        error, data = await self.call("SyncGroup", request)
         return error, 0 if error else len(pb.SyncGroupResponse.FromString(data).assignment)
 
     async def heartbeat(self, generation: int, member_id: str) -> int:
         request = pb.HeartbeatRequest(group_id=_GROUP, generation_id=generation, member_id=member_id)
-        error, _ = await self._call("Heartbeat", request)
+        error, _ = await self.call("Heartbeat", request)
         return error
 
 

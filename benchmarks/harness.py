@@ -12,22 +12,28 @@ import json
 import statistics
 import subprocess
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks import machine
-from benchmarks.ours import MillraceBroker
-from benchmarks.peers.kafka import KafkaBroker
+from benchmarks import imports, machine
+from benchmarks.imports import PROJECT
 from benchmarks.workspace import BenchmarkError, Workspace
 
-PROJECT = Path(__file__).parent.parent
+if TYPE_CHECKING:
+    from benchmarks.ours import MillraceBroker
+    from benchmarks.peers.kafka import KafkaBroker
+
 RESULTS = Path(__file__).parent / "results"
+RECORDS = 10_000_000
+REPEATS = 3
+"""Size of an official run. The report names the size of any smaller one."""
 # Made by the benchmarks themselves, so a change there does not make the measured commit another one.
-_GENERATED = ("benchmarks/results", "benchmarks/RESULTS.md")
+_GENERATED = ("benchmarks/results", "benchmarks/RESULTS.md", "benchmarks/comparisons", "benchmarks/COMPARISONS.md")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +98,25 @@ class Context:
     records: int
     _stack: ExitStack = field(default_factory=ExitStack)
 
+    # The clients of both sides are imported here, because a benchmark without brokers does not load them.
+
     @cached_property
     def kafka(self) -> KafkaBroker:
         """A running Kafka broker; its topics are kept from run to run."""
+        from benchmarks.peers.kafka import KafkaBroker
+
         return self._stack.enter_context(KafkaBroker(self.workspace))
 
-    @cached_property
+    @property
     def millrace(self) -> MillraceBroker:
         """A running millrace broker over an empty folder, so that no older version's data is measured."""
+        imports.count_process(self._millrace.log)
+        return self._millrace
+
+    @cached_property
+    def _millrace(self) -> MillraceBroker:
+        from benchmarks.ours import MillraceBroker
+
         return self._stack.enter_context(MillraceBroker(self.workspace, empty=True))
 
     def __enter__(self) -> Context:
@@ -113,7 +130,7 @@ class Context:
 class Options:
     """How to measure."""
 
-    repeats: int = 3
+    repeats: int = REPEATS
     quiet_seconds_max: float = 120
     sides: Sequence[str] = ("ours", "peer")
 
@@ -125,24 +142,34 @@ def run(benchmark: Benchmark, context: Context, options: Options) -> dict[str, A
     samples: dict[str, list[float]] = {name: [] for name in sides}
     cpu: dict[str, list[machine.CpuUse]] = {name: [] for name in sides}
     answers: dict[str, Any] = {}
+    recording = imports.Recording()
+    recorded = {"ours": recording.active, "peer": nullcontext}
     with ExitStack() as stack:
         measures: dict[str, Measure] = {}
         for name, side in sides.items():
-            measures[name] = stack.enter_context(side.open(context))
+            with recorded[name]():
+                measures[name] = stack.enter_context(side.open(context))
         for turn in range(options.repeats):
             for name, measure in measures.items():
                 machine.wait_until_quiet(options.quiet_seconds_max)
-                with machine.CpuUse() as use:
+                with recorded[name](), machine.CpuUse() as use:
                     sample = measure()
                 samples[name].append(sample.figure)
                 cpu[name].append(use)
                 answers.setdefault(name, sample.answer)
                 print(f"  {turn + 1} {name}: {_line(sample, benchmark, use)}", flush=True)
-                if not _agree(*answers.values(), sample.answer):
+                if not agree(*answers.values(), sample.answer):
                     raise BenchmarkError(f"{benchmark.name}: the sides do not agree: {answers}, {sample.answer}")
     if len(sides) < 2:
         return None
-    return _result(benchmark, context, options, samples, cpu)
+    modules = recording.modules() | _imported_by_suite(benchmark.name, context.workspace)
+    return {**_result(benchmark, context, options, samples, cpu), "modules": imports.packed(modules)}
+
+
+def _imported_by_suite(name: str, workspace: Workspace) -> set[str]:
+    """Give what the benchmark's own module imports, because some benchmarks measure in this process."""
+    module = f"benchmarks.suite.{name}"
+    return imports.imported_by(module, workspace.folder("logs")) if find_spec(module) else set()
 
 
 def summary(figures: Sequence[float]) -> dict[str, float]:
@@ -201,13 +228,13 @@ def _line(sample: Sample, benchmark: Benchmark, use: machine.CpuUse) -> str:
     return f"{figure} {benchmark.unit} (CPU {use.own_seconds:.1f} s; others: {use.other_cores:.2f} cores)"
 
 
-def _agree(*answers: Any) -> bool:
-    """Whether all the answers are the same; sums of floats may differ in the order that they were summed in."""
+def agree(*answers: Any) -> bool:
+    """Tell whether all the answers are the same; sums of floats may differ in the order of their summands."""
     first, *rest = answers
     if isinstance(first, float):
         return all(abs(first - other) <= 1e-9 * abs(first) for other in rest)
     if isinstance(first, list):
-        return all(len(first) == len(other) and all(map(_agree, first, other)) for other in rest)
+        return all(len(first) == len(other) and all(map(agree, first, other)) for other in rest)
     return all(first == other for other in rest)
 
 

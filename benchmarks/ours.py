@@ -20,8 +20,15 @@ PARTITIONS = 4
 START_SECONDS_MAX = 30
 # Records are kept however old their timestamps are, and a deleted topic's files are really gone a second later.
 TOPIC_CONFIGS = {"retention.ms": "-1", "file.delete.delay.ms": "1000"}
+OPTIONS = {
+    # As for Kafka's broker: the first member of a group waits for no others, and connections have no limit.
+    "group.initial.rebalance.delay.ms": "0",
+    "max.connections": "100000",
+}
+"""Options of the broker. All others have their defaults."""
 SETTINGS = (
-    "millrace broker with its defaults (flush.messages and flush.ms unset): no fsync before a write is acknowledged"
+    f"millrace broker with {', '.join(f'{name}={value}' for name, value in OPTIONS.items())}, otherwise its defaults "
+    "(flush.messages and flush.ms unset): no fsync before a write is acknowledged"
 )
 
 
@@ -32,7 +39,7 @@ class MillraceBroker:
         self.data = workspace.folder(name, empty=empty)
         self.bootstrap = f"127.0.0.1:{free_port()}"
         self.process: subprocess.Popen[str] | None = None
-        self._log = workspace.log(name)
+        self.log = workspace.log(name)
 
     def launch(self) -> None:
         """Start the process and return at once."""
@@ -43,12 +50,9 @@ class MillraceBroker:
             self.data,
             "--listen",
             self.bootstrap,
-            "-o",  # as for Kafka's broker: there is no time in which a first member waits for others
-            "group.initial.rebalance.delay.ms=0",
-            "-o",  # nor a limit on connections
-            "max.connections=100000",
+            *(argument for name, value in OPTIONS.items() for argument in ("-o", f"{name}={value}")),
         ]
-        self.process = start(command, self._log)
+        self.process = start(command, self.log)
 
     def __enter__(self) -> MillraceBroker:
         self.launch()
@@ -66,9 +70,9 @@ class MillraceBroker:
         """Return when the broker has said that it listens."""
         assert self.process
         deadline = time.monotonic() + START_SECONDS_MAX
-        while "listening on" not in self._log.read_text():
+        while "listening on" not in self.log.read_text():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise BenchmarkError(f"the millrace broker did not start:\n{tail(self._log)}")
+                raise BenchmarkError(f"the millrace broker did not start:\n{tail(self.log)}")
             time.sleep(0.002)
 
     def stop(self) -> None:

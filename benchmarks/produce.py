@@ -43,7 +43,7 @@ def open_ours(context: Context, **options: object) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def open_peer(context: Context, *, json_payloads: bool, **options: object) -> Iterator[Measure]:
-    """ProducerPerformance of all records into a new topic; its figure is for the time after warm-up."""
+    """ProducerPerformance of all records into a new topic, after as many untimed ones, as on our side."""
     broker = context.kafka
     payload = ["--record-size", str(data.RECORD_BYTES)]
     if json_payloads:
@@ -51,19 +51,20 @@ def open_peer(context: Context, *, json_payloads: bool, **options: object) -> It
 
     def measure() -> Sample:
         with broker.topic(_TOPIC):
-            rate = producer_performance(broker, _TOPIC, context.records, payload, options)
-            return Sample(figure=rate, answer=broker.count(_TOPIC))
+            rate = producer_performance(broker, _TOPIC, context.records, payload, options, warm_up=context.records)
+            return Sample(figure=rate, answer=broker.count(_TOPIC) - context.records)
 
     measure()  # the broker is warm from here on
     yield measure
 
 
 def producer_performance(
-    broker: KafkaBroker, topic: str, records: int, payload: list[str], options: dict[str, Any]
+    broker: KafkaBroker, topic: str, records: int, payload: list[str], options: dict[str, Any], *, warm_up: int
 ) -> float:
-    """Run Kafka's tool at full speed and return its records/s; the first tenth (at most 1 M) is warm-up."""
+    """Run Kafka's tool at full speed and return its records/s; ``warm_up`` more records come before, untimed."""
     command = broker.java("org.apache.kafka.tools.ProducerPerformance")
-    return run_producer_performance(command, broker.bootstrap, topic, records, payload, options).records_per_s
+    found = run_producer_performance(command, broker.bootstrap, topic, records, payload, options, warm_up=warm_up)
+    return found.records_per_s
 
 
 class Performance(NamedTuple):
@@ -82,11 +83,12 @@ def run_producer_performance(
     options: dict[str, Any],
     *,
     throughput: float = -1,
+    warm_up: int,
 ) -> Performance:
-    """Run Kafka's tool, which ``command`` starts; the first tenth (at most 1 M) of the records is warm-up."""
-    arguments = ["--bootstrap-server", bootstrap, "--topic", topic, "--num-records", str(records)]
+    """Run Kafka's tool, which ``command`` starts; ``warm_up`` more records come before those that count."""
+    arguments = ["--bootstrap-server", bootstrap, "--topic", topic, "--num-records", str(warm_up + records)]
     arguments += ["--throughput", f"{throughput:.0f}", "--reporting-interval", "600000"]
-    arguments += ["--warmup-records", str(min(1_000_000, records // 10)), *payload]
+    arguments += ["--warmup-records", str(warm_up), *payload]
     arguments += ["--command-property", "acks=all", *(f"{name}={value}" for name, value in options.items())]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=_RUN_SECONDS_MAX, check=False)
     found = _STEADY.search(done.stdout)

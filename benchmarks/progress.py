@@ -14,8 +14,8 @@ from benchmarks.workspace import Workspace
 class Progress:
     """Names of finished benchmarks, kept in ``unfinished.json``."""
 
-    def __init__(self, workspace: Workspace, identity: str) -> None:
-        self._path = workspace.root / "unfinished.json"
+    def __init__(self, workspace: Workspace, identity: str, file: str = "unfinished.json") -> None:
+        self._path = workspace.root / file
         self._identity = identity
         self._finished: list[str] = []
 

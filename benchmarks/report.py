@@ -1,8 +1,14 @@
-"""``python -m benchmarks.report``: makes ``RESULTS.md`` and its plots from the result files, and from nothing else."""
+"""``python -m benchmarks.report``: makes ``RESULTS.md`` and its plots from the suite, its results and the history.
+
+Invariant: each benchmark of the suite has a row, whether it has a result or not. Goals are those of the suite as it is
+now, so a result that was written before its goal is judged by it as well.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +18,15 @@ matplotlib.use("svg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from benchmarks.harness import RESULTS
+from benchmarks import suite
+from benchmarks.harness import RECORDS, REPEATS, RESULTS, Benchmark
+from benchmarks.staleness import LINES_MAX, History
 
 REPORT = RESULTS.parent / "RESULTS.md"
 RATIO_PLOT = RESULTS / "ratios.svg"
 FIGURE_PLOT = RESULTS / "figures.svg"
+DISTURBED_CORES = 0.2
+"""CPU use of everything else, above which a run was disturbed. ``benchmarks/README.md`` states the number."""
 _OURS, _PEER, _GOAL = "#1f6f8b", "#c9c9c9", "#d1495b"
 
 _INTRODUCTION = """\
@@ -29,38 +39,55 @@ Each cell is min / **median** / max of the runs. The ratio is that of two neighb
 above 1 ours is better, also where less is better. *Durability* is where written bytes were when they counted as
 written: in the page cache (not synced) or on the disk (synced), on both sides alike.
 
-| benchmark | unit | durability | millrace | peer | ratio | goal | |
-|---|---|---|---|---|---|---|---|
+Each row is one run of both sides in turn. Different rows were measured on different commits. *Commit* names the commit
+and says how many lines of code changed until commit {head} in the modules that our side loads. A row is **stale**
+when more than {lines_max} lines changed. A row is *disturbed* when everything else used more than {cores} cores
+during a run.
+
+| benchmark | unit | durability | millrace | peer | ratio | goal | | commit |
+|---|---|---|---|---|---|---|---|---|
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A benchmark of the suite with its result, if there is one yet."""
+
+    benchmark: Benchmark
+    result: Mapping[str, Any] | None = None
+    changed_lines: int | None = None
+    """Lines that changed since the result was measured; ``None`` if the clone does not say."""
 
 
 def main() -> None:
     """Write the report and its plots."""
-    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
-    if not results:
-        raise SystemExit("benchmarks/results holds no results: run `make bench` first")
+    history = History()
+    rows = [_row_of(benchmark, history) for benchmark in suite.benchmarks()]
     _style()
-    _plot_ratios(results)
-    _plot_figures(results)
-    REPORT.write_text(text(results))
+    results = [row.result for row in rows if row.result]
+    if results:
+        _plot_ratios(rows)
+        _plot_figures(results)
+    REPORT.write_text(text(rows, head=history.head))
     print(f"wrote {REPORT}")
 
 
-def text(results: list[dict[str, Any]]) -> str:
-    """The report as Markdown."""
+def text(rows: Sequence[Row], *, head: str | None = None) -> str:
+    """Give the report as Markdown; ``head`` is the commit that lines are counted up to."""
     plots = "\n".join(f"![{path.stem}](results/{path.name})\n" for path in (RATIO_PLOT, FIGURE_PLOT))
-    return (
-        _INTRODUCTION + "".join(map(_row, results)) + f"\n{plots}\n## What was run\n" + "".join(map(_details, results))
+    introduction = _INTRODUCTION.format(
+        head=f"`{head[:12]}`" if head else "(unknown)", lines_max=LINES_MAX, cores=DISTURBED_CORES
     )
+    return introduction + "".join(map(_line, rows)) + f"\n{plots}\n## What was run\n" + "".join(map(_details, rows))
 
 
-def goal_met(result: dict[str, Any]) -> bool | None:
-    """Whether the medians reach the goal; ``None`` where there is none."""
-    if result.get("target_ratio") is not None:
-        return bool(result["ratio"]["median"] >= result["target_ratio"])
-    if result.get("limit") is not None:
-        ours, limit = result["ours"]["median"], result["limit"]
-        return bool(ours >= limit if result["higher_is_better"] else ours <= limit)
+def goal_met(benchmark: Benchmark, result: Mapping[str, Any]) -> bool | None:
+    """Tell whether the medians reach the benchmark's goal; ``None`` where there is none."""
+    if benchmark.target_ratio is not None:
+        return bool(result["ratio"]["median"] >= benchmark.target_ratio)
+    if benchmark.limit is not None:
+        ours, limit = result["ours"]["median"], benchmark.limit
+        return bool(ours >= limit if benchmark.higher_is_better else ours <= limit)
     return None
 
 
@@ -69,15 +96,49 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _row(result: dict[str, Any]) -> str:
-    verdict = {True: "reached", False: "**missed**", None: ""}[goal_met(result)]
-    cells = [f"[`{result['name']}`](#{result['name']})", result["unit"], _durability(result)]
-    cells += [_spread(result[name]) for name in ("ours", "peer", "ratio")]
-    cells += [_goal(result), verdict]
+def _row_of(benchmark: Benchmark, history: History) -> Row:
+    path = RESULTS / f"{benchmark.name}.json"
+    if not path.exists():
+        return Row(benchmark=benchmark)
+    result = json.loads(path.read_text())
+    return Row(benchmark=benchmark, result=result, changed_lines=history.changed_since(result))
+
+
+def _line(row: Row) -> str:
+    benchmark, result = row.benchmark, row.result
+    cells = [f"[`{benchmark.name}`](#{benchmark.name})", benchmark.unit]
+    if result is None:
+        cells += [str(benchmark.durability), "**no result yet**", "", "", _goal(benchmark), "", ""]
+    else:
+        verdict = {True: "reached", False: "**missed**", None: ""}[goal_met(benchmark, result)]
+        cells += [_durability(result), *(_spread(result[name]) for name in ("ours", "peer", "ratio"))]
+        cells += [_goal(benchmark), verdict, _commit(result) + age(row.changed_lines)]
     return "| " + " | ".join(cells) + " |\n"
 
 
-def _durability(result: dict[str, Any]) -> str:
+def _commit(result: Mapping[str, Any]) -> str:
+    return f"`{result['commit'][:8]}`{''.join(f', {each}' for each in caveats(result))}: "
+
+
+def caveats(result: Mapping[str, Any]) -> list[str]:
+    """Say what keeps a result from being an official one."""
+    quick = result["records"] < RECORDS or result["repeats"] < REPEATS
+    found = {
+        "uncommitted changes": result["uncommitted_changes"],
+        "disturbed": result["other_processes_cores_max"] > DISTURBED_CORES,
+        f"{result['records']:,} records {result['repeats']} times": quick,
+    }
+    return [caveat for caveat, holds in found.items() if holds]
+
+
+def age(changed_lines: int | None) -> str:
+    """Say how far the code has gone on since a result was measured."""
+    if changed_lines is None:
+        return "unknown"
+    return f"{'**stale**, ' if changed_lines > LINES_MAX else ''}{changed_lines:,} lines"
+
+
+def _durability(result: Mapping[str, Any]) -> str:
     """What writing meant; before results said it, nothing was ever synced."""
     return str(result.get("durability", "not synced"))
 
@@ -86,23 +147,27 @@ def _spread(figures: dict[str, float]) -> str:
     return f"{number(figures['min'])} / **{number(figures['median'])}** / {number(figures['max'])}"
 
 
-def _goal(result: dict[str, Any]) -> str:
-    if result.get("target_ratio") is not None:
-        return f"ratio ≥ {result['target_ratio']:g}"
-    sign = "≥" if result["higher_is_better"] else "≤"
-    return f"{sign} {result['limit']:g} {result['unit']}" if result.get("limit") is not None else ""
+def _goal(benchmark: Benchmark) -> str:
+    if benchmark.target_ratio is not None:
+        return f"ratio ≥ {benchmark.target_ratio:g}"
+    sign = "≥" if benchmark.higher_is_better else "≤"
+    return f"{sign} {number(benchmark.limit)} {benchmark.unit}" if benchmark.limit is not None else ""
 
 
-def _details(result: dict[str, Any]) -> str:
+def _details(row: Row) -> str:
+    benchmark, result = row.benchmark, row.result
+    lines = [f"\n### {benchmark.name}\n"]
+    if result is None:
+        lines += [
+            f"{benchmark.title}. No result yet: `make bench ONLY={benchmark.name}`\n",
+            *_sides(benchmark.ours.what, benchmark.ours.settings, benchmark.peer.what, benchmark.peer.settings),
+        ]
+        return "\n".join(lines) + "\n"
     changed = " with uncommitted changes" if result["uncommitted_changes"] else ""
     disturbed = result["other_processes_cores_max"]
-    lines = [
-        f"\n### {result['name']}\n",
+    lines += [
         f"{result['title']}. {result['records']:,} records, {result['repeats']} runs a side: `{result['command']}`\n",
-        f"* millrace: `{result['ours_runs']}`  ",
-        f"  {result['ours_settings']}",
-        f"* peer: `{result['peer_runs']}`  ",
-        f"  {result['peer_settings']}",
+        *_sides(*(result[f"{side}_{what}"] for side in ("ours", "peer") for what in ("runs", "settings"))),
         f"* Durability of what was written: {_durability(result)}",
         f"* CPU seconds of a run, servers and clients: {_cpu(result, 'ours')}, the peer {_cpu(result, 'peer')}",
         f"* {result['date']}, commit `{result['commit'][:12]}`{changed}; other processes: at most {disturbed:g} cores",
@@ -111,7 +176,11 @@ def _details(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cpu(result: dict[str, Any], side: str) -> str:
+def _sides(ours: str, our_settings: str, peer: str, peer_settings: str) -> list[str]:
+    return [f"* millrace: `{ours}`  ", f"  {our_settings}", f"* peer: `{peer}`  ", f"  {peer_settings}"]
+
+
+def _cpu(result: Mapping[str, Any], side: str) -> str:
     return number(result[f"{side}_cpu_seconds"]["median"])
 
 
@@ -126,14 +195,16 @@ def _save(path: Path) -> None:
     plt.close()
 
 
-def _plot_ratios(results: list[dict[str, Any]]) -> None:
+def _plot_ratios(rows: Sequence[Row]) -> None:
+    measured = [(row.benchmark, row.result) for row in rows if row.result]
+    results = [result for _, result in measured]
     names = [result["name"] for result in results]
     medians = [result["ratio"]["median"] for result in results]
     low = [result["ratio"]["median"] - result["ratio"]["min"] for result in results]
     high = [result["ratio"]["max"] - result["ratio"]["median"] for result in results]
     _, axes = plt.subplots(figsize=(8, 0.5 + 0.42 * len(results)))
     axes.barh(names, medians, xerr=[low, high], color=_OURS, height=0.6, error_kw={"lw": 1, "capsize": 3})
-    goals = [(result["target_ratio"], place) for place, result in enumerate(results) if result.get("target_ratio")]
+    goals = [(benchmark.target_ratio, place) for place, (benchmark, _) in enumerate(measured) if benchmark.target_ratio]
     for label, (goal, place) in zip(["goal", *["_"] * len(goals)], goals, strict=False):
         axes.plot([goal, goal], [place - 0.4, place + 0.4], color=_GOAL, lw=2.5, label=label)
     axes.axvline(1, color="grey", lw=0.8, ls=":")
@@ -148,7 +219,7 @@ def _plot_ratios(results: list[dict[str, Any]]) -> None:
     _save(RATIO_PLOT)
 
 
-def _plot_figures(results: list[dict[str, Any]]) -> None:
+def _plot_figures(results: Sequence[Mapping[str, Any]]) -> None:
     columns = 2
     rows = -(-len(results) // columns)
     figure, grid = plt.subplots(rows, columns, figsize=(8, 1.25 * rows), squeeze=False)

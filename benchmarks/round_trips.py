@@ -1,14 +1,12 @@
 """One record at a time: sent, acknowledged, read, and then the next, by our clients and by Kafka's.
 
-Nothing is batched, so this is what a broker and its clients cost in time, not in throughput. Both sides are warm: some
-thousand round trips come before those that count.
+Nothing is batched, so this is what a broker and its clients cost in time, not in throughput. Each side has one process
+for all its runs, in which 20,000 round trips come before those that count.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,15 +15,13 @@ from typing import Any
 from benchmarks import ours
 from benchmarks.harness import Benchmark, Context, Measure, Sample, Side
 from benchmarks.peers import kafka
-from benchmarks.worker import Run, worker
+from benchmarks.worker import Run, served, worker
 from benchmarks.workspace import BenchmarkError
 from millrace.clients import Admin, Consumer, Producer
 
 _TOPIC = "round-trips"
 _COUNT = 10_000
-_WARM_UP = 5_000
-_RUN_SECONDS_MAX = 300
-_RESULT = re.compile(r"^RESULT (\d+) (\d+)$", re.MULTILINE)
+_WARM_UP = 20_000
 _SOURCE = Path(__file__).parent / "peers" / "java" / "RoundTrip.java"
 
 
@@ -62,17 +58,10 @@ def open_ours(context: Context, percentile: int) -> Iterator[Measure]:
 def open_peer(context: Context, percentile: int) -> Iterator[Measure]:
     """The same with Kafka's own clients, in Java."""
     broker = context.kafka
-
-    def measure() -> Sample:
-        with broker.topic(_TOPIC):
-            command = broker.java(str(_SOURCE), broker.bootstrap, _TOPIC, str(_WARM_UP), str(_COUNT))
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECONDS_MAX, check=False)
-            found = _RESULT.search(done.stdout)
-            if done.returncode or not found:
-                raise BenchmarkError(f"RoundTrip failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-            return Sample(figure=int(found[1 if percentile == 50 else 2]) / 1e6, answer=_COUNT)
-
-    yield measure
+    with broker.topic(_TOPIC):
+        command = broker.java(str(_SOURCE), broker.bootstrap, _TOPIC, str(_WARM_UP), str(_COUNT))
+        with served(context.workspace, "round-trips-kafka", command) as run:
+            yield lambda: Sample(figure=run()[f"p{percentile}_ns"] / 1e6, answer=_COUNT)
 
 
 @contextlib.contextmanager

@@ -13,8 +13,9 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from benchmarks.workspace import BenchmarkError, Workspace, running, tail
@@ -29,11 +30,23 @@ Run = Callable[[], dict[str, Any]]
 @contextlib.contextmanager
 def worker(workspace: Workspace, name: str, target: str, arguments: dict[str, Any]) -> Iterator[Run]:
     """Start a worker and yield what makes it run once. ``name`` is its log's; ``target`` is ``module:function``."""
-    log = workspace.log(name)
     command = [sys.executable, "-m", "benchmarks.worker", target, json.dumps(arguments)]
-    with running(command, log, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with served(workspace, name, command) as run:
+        yield run
+
+
+@contextlib.contextmanager
+def served(workspace: Workspace, name: str, command: Sequence[str | Path], **options: object) -> Iterator[Run]:
+    """Start a process that speaks as a worker does, in whatever language, and yield what makes it run once.
+
+    The process prints ``RESULT {}`` when it is warm, and a line of ``RESULT`` and JSON for each line of its input.
+    ``options`` are those of ``subprocess.Popen``.
+    """
+    log = workspace.log(name)
+    with running(command, log, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options) as process:
         lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=_read, args=(process, lines), daemon=True).start()
+        reader = threading.Thread(target=_read, args=(process, lines), daemon=True)
+        reader.start()
 
         def answer(timeout: float) -> Any:
             try:
@@ -56,13 +69,15 @@ def worker(workspace: Workspace, name: str, target: str, arguments: dict[str, An
         assert process.stdin
         process.stdin.close()
         process.wait(60)
+        reader.join(60)
 
 
 def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
     assert process.stdout
-    for line in process.stdout:
-        if line.startswith(_MARK):
-            lines.put(line.removeprefix(_MARK))
+    with process.stdout as output:
+        for line in output:
+            if line.startswith(_MARK):
+                lines.put(line.removeprefix(_MARK))
     lines.put(None)
 
 

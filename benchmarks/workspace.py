@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+from benchmarks import imports
+
 STOP_SECONDS_MAX = 60
 
 
@@ -74,6 +76,7 @@ def start(command: Sequence[str | Path], log: Path, **options: object) -> subpro
     they compiled, as they do by default: to compile it all again is no part of anybody's start.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment |= imports.environment_of(log)
     with log.open("w") as output:
         defaults: dict[str, object] = {"stdin": subprocess.DEVNULL, "stdout": output, "env": environment}
         return subprocess.Popen(  # type: ignore[call-overload, no-any-return]

@@ -12,38 +12,79 @@ many seconds with each round, and by the minutes of a variable that the mark nam
   coordinators: a failing run prints it
 * ``SPARK_CASE_RUNNERS``: 2 runs each case of Kafka Streams on both Spark runners; else they take turns
 * ``FUZZ_CASES``, ``FUZZ_SEED``, ``FUZZ_FIRST``: how many cases the decoders are fuzzed with, and which
-* ``--hypothesis-profile=soak``: property tests draw other examples each time, and more where they do not say how many;
-  else the same ones, for a change to be judged by what it changes
+
+Tiers, by marks: ``make quick`` runs what has none of ``broker`` (given by the folder: ``integration``, ``histories``),
+``spark`` and ``slow``; ``make test`` runs all, the files with the longest recorded durations first
+(``tests/durations.py``). A test waits by ``tests/integration/waiting.py``, for as long as there is progress.
+
+Random tests draw other cases at each run, so that the runs of a suite search further and further.
+
+* A property test (Hypothesis) that fails prints the smallest example that fails and a line ``@reproduce_failure(...)``,
+  which repeats it in any clone. Failing examples are also kept in ``.hypothesis/examples``: the next run there begins
+  with them, until they pass. ``--hypothesis-seed=<n>`` fixes the examples of a whole run.
+  A test that is ended by its time limit prints the seed for that.
+* A test with the fixture ``seed`` prints ``TEST_SEED=<n>`` when it fails. The same variable repeats it.
+* ``--randomly-seed=<n>``, from the head of a run's output, repeats the order of the tests and every ``TEST_SEED``. It
+  does not change what Hypothesis draws.
+* ``--hypothesis-profile=soak`` draws more examples where a test does not say how many.
 """
 
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 from millrace_broker.embedded import EmbeddedBroker
 
-# Deadlines per example fail on a busy machine; pytest's own time limit stays. A failure prints what replays it.
-settings.register_profile("millrace", deadline=None, print_blob=True, derandomize=True)
-settings.register_profile("soak", settings.get_profile("millrace"), derandomize=False, max_examples=2000)
+from .durations import Recorder, longest_first
+
+EXAMPLES = (
+    Path(os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY") or Path(__file__).parents[1] / ".hypothesis") / "examples"
+)
+"""Property tests' failing examples are kept here; ``make clean`` leaves them."""
+
+# Deadlines per example fail on a busy machine; pytest's own time limit stays. Hypothesis derandomizes its own profile
+# where the variable CI is set, so that all of these settings are named here.
+settings.register_profile(
+    "millrace",
+    deadline=None,
+    derandomize=False,
+    print_blob=True,
+    database=DirectoryBasedExampleDatabase(EXAMPLES),
+)
+settings.register_profile("soak", settings.get_profile("millrace"), max_examples=2000)
 settings.load_profile("millrace")
+
+
+@pytest.fixture
+def seed() -> int:
+    """A seed for a test's own random numbers: another one at each run and for each parameter; a failure prints it."""
+    drawn = int(os.environ.get("TEST_SEED") or random.getrandbits(32))
+    print(f"TEST_SEED={drawn} repeats this")
+    return drawn
+
+
+NO_RETENTION_CHECKS = {"log.initial.task.delay.ms": str(2**31 - 1)}
+"""Options of brokers whose retention checks never run by themselves: between any two lines of a test they could."""
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A real broker on loopback with an empty data directory; ``broker.bootstrap_servers`` is what clients take."""
-    with EmbeddedBroker(tmp_path / "broker") as running:
+    with EmbeddedBroker(tmp_path / "broker", options=NO_RETENTION_CHECKS) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def module_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """A broker shared by the tests of a module, which may name its ``BROKER_OPTIONS``: each uses topics of its own."""
-    options = getattr(request.module, "BROKER_OPTIONS", None)
+    options = NO_RETENTION_CHECKS | getattr(request.module, "BROKER_OPTIONS", {})
     with EmbeddedBroker(tmp_path_factory.mktemp("broker"), options=options) as running:
         yield running
 
@@ -68,18 +109,33 @@ DIALS = {
 }
 """Rounds of the tests that can be turned up, as ``make test`` runs them."""
 
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 1200
+
+
+WITH_PROCESSES = {"integration", "histories"}
+"""The folders whose tests have the mark ``broker``."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-durations", action="store_true", help="write tests/durations.json anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "dial(name, seconds, minutes): takes its number of rounds from the dial of this name"
     )
+    if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder())
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that is turned up may take longer."""
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what starts brokers, let a test that is turned up take longer, and begin with the longest files."""
+    if hasattr(config, "workerinput"):
+        items[:] = longest_first(items)
     for item in items:
+        if WITH_PROCESSES & set(item.path.relative_to(config.rootpath).parts):
+            item.add_marker("broker")
         if (dial := item.get_closest_marker("dial")) is not None:
             limit = TIMEOUT_SECONDS + dial.kwargs["seconds"] * dial_value(dial.args[0])
             minutes = float(os.environ.get(dial.kwargs.get("minutes", ""), "0"))

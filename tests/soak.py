@@ -3,34 +3,46 @@
   make soak                      about four hours on 2 cores
   make soak HOURS=0.5            turned up in proportion, each suite at least as in `make test`
   make soak ONLY="log fuzz"      some suites
+  make soak RESTART=1            from the beginning
 
 It runs nothing of its own: suites are the tests of ``make test``, by the dials that ``tests/conftest.py`` documents.
-Every figure is of this run; a suite that failed is written down as failed, and the exit code is 1.
+A suite runs in portions, each with other random examples. What a portion found is added to ``build/soak.json``, so that
+a soak that is interrupted goes on with the next portion, on the same commit. Another commit, and files that differ from
+the commit, begin anew. A suite that failed is written down as failed, and the exit code is 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import platform
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "docs" / "soak.md"
+STATE = ROOT / "build" / "soak.json"
 HOURS = 4.0
+LOCAL_CHANGES = " (with local changes)"
+PORTIONS = 20
+"""A suite is cut into so many runs of pytest at most: an interruption costs one of them."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Suite:
-    """Tests to turn up. ``dials`` and ``repeats`` are for ``HOURS``; ``floor`` is what ``make test`` runs."""
+    """Tests to turn up. ``dials`` and ``repeats`` are for ``HOURS``; ``floor`` is what ``make test`` runs.
+
+    ``whole``: the dial is no number of rounds, so that the suite runs in one portion.
+    """
 
     name: str
     what: str
@@ -38,6 +50,7 @@ class Suite:
     dials: dict[str, int] = field(default_factory=dict)
     floor: int = 1
     repeats: int = 1
+    whole: bool = False
 
 
 SUITES = (
@@ -101,7 +114,7 @@ SUITES = (
         name="histories",
         what="clients and broker killed while they work, what clients saw checked for anomalies: rounds",
         arguments=["tests/histories/test_histories.py"],
-        dials={"HISTORY_KILL_ROUNDS": 600},
+        dials={"HISTORY_KILL_ROUNDS": 200},
         floor=10,
     ),
     Suite(
@@ -143,7 +156,7 @@ SUITES = (
         name="streams",
         what="a topology whose records move twice; driver, workers and broker are killed: rounds",
         arguments=["tests/integration/test_streams_kills.py"],
-        dials={"STREAMS_KILL_ROUNDS": 30},
+        dials={"STREAMS_KILL_ROUNDS": 100},
         floor=1,
     ),
     Suite(
@@ -159,12 +172,14 @@ SUITES = (
         arguments=["tests/integration/test_streams_large_state.py"],
         dials={"STATE_ROUNDS": 100},
         floor=2,
+        whole=True,
     ),
     Suite(
         name="cases",
         what="the cases of Kafka Streams on Spark, by stream and by batch: runners of each",
         arguments=["tests/integration/test_streams_conformance.py"],
         dials={"SPARK_CASE_RUNNERS": 2},
+        whole=True,
     ),
     Suite(
         name="topologies",
@@ -184,26 +199,77 @@ SUITES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a suite."""
+    """The result of a suite's rounds so far. ``tests`` counts each test once, however often it ran."""
 
-    suite: Suite
-    rounds: int
-    tests: int
-    failures: list[str]
-    seconds: float
+    rounds: int = 0
+    tests: int = 0
+    failures: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def plus(self, rounds: int, tests: int, failures: Sequence[str], seconds: float) -> Outcome:
+        """Add a portion."""
+        return Outcome(
+            rounds=self.rounds + rounds,
+            tests=max(self.tests, tests),
+            failures=tuple(dict.fromkeys([*self.failures, *failures])),
+            seconds=self.seconds + seconds,
+        )
 
 
-def run_suite(suite: Suite, scale: float) -> Outcome:
-    """Run a suite with its dials at ``scale`` times their soak value."""
-    dials = {name: max(suite.floor, round(value * scale)) for name, value in suite.dials.items()}
-    repeats = max(1, round(suite.repeats * scale))
-    started, tests, failures = time.monotonic(), 0, []
-    for _ in range(repeats):
-        ran, failed = run_pytest(suite.arguments, dials)
-        tests += ran
-        failures += failed
-    rounds = next(iter(dials.values()), repeats)
-    return Outcome(suite=suite, rounds=rounds, tests=tests, failures=failures, seconds=time.monotonic() - started)
+class Progress:
+    """Results of the suites on one commit, in a file that outlives the process."""
+
+    def __init__(self, path: Path, commit: str, *, restart: bool) -> None:
+        self._path = path
+        self._commit = commit
+        self._outcomes: dict[str, Outcome] = {}
+        if path.exists() and not restart and LOCAL_CHANGES not in commit:
+            kept = json.loads(path.read_text("utf-8"))
+            if kept["commit"] == commit:
+                self._outcomes = {
+                    name: Outcome(**{**outcome, "failures": tuple(outcome["failures"])})
+                    for name, outcome in kept["suites"].items()
+                }
+
+    def of(self, suite: Suite) -> Outcome:
+        """The results of a suite so far."""
+        return self._outcomes.get(suite.name, Outcome())
+
+    def note(self, suite: Suite, outcome: Outcome) -> None:
+        """Keep a suite's results, whatever happens next."""
+        self._outcomes[suite.name] = outcome
+        kept = {"commit": self._commit, "suites": {name: asdict(each) for name, each in self._outcomes.items()}}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+        fresh.replace(self._path)
+
+
+def wanted_rounds(suite: Suite, scale: float) -> int:
+    """The rounds of a suite at ``scale`` times its soak value."""
+    value = next(iter(suite.dials.values()), suite.repeats)
+    return max(suite.floor, round(value * scale))
+
+
+def next_portion(suite: Suite, wanted: int, done: int) -> int:
+    """The rounds of the next portion; 0 when all are done."""
+    if suite.whole:
+        return wanted if done < wanted else 0
+    portion = max(suite.floor, math.ceil(wanted / PORTIONS))
+    return max(0, min(portion, wanted - done))
+
+
+def run_portion(suite: Suite, rounds: int, outcome: Outcome) -> Outcome:
+    """Run so many more rounds of a suite."""
+    started = time.monotonic()
+    if suite.dials:
+        tests, failures = run_pytest(suite.arguments, dict.fromkeys(suite.dials, rounds))
+    else:
+        tests, failures = 0, []
+        for _ in range(rounds):
+            ran, failed = run_pytest(suite.arguments, {})
+            tests, failures = max(tests, ran), failures + failed
+    return outcome.plus(rounds, tests, failures, time.monotonic() - started)
 
 
 def run_pytest(arguments: Sequence[str], dials: dict[str, int]) -> tuple[int, list[str]]:
@@ -221,19 +287,21 @@ def run_pytest(arguments: Sequence[str], dials: dict[str, int]) -> tuple[int, li
     return len(cases), [f"{case.get('classname')}::{case.get('name')}" for case in bad]
 
 
-def write_report(outcomes: Sequence[Outcome], date: datetime) -> None:
+def write_report(outcomes: Mapping[Suite, Outcome], date: datetime, commit: str) -> None:
     """Write ``docs/soak.md``: of each suite its last run, which for those that did not run now is in there."""
     rows = kept_rows()
-    for outcome in outcomes:
-        rows[outcome.suite.name] = (
-            f"| {outcome.suite.name} | {outcome.suite.what} | {outcome.rounds:,} | {outcome.tests:,} "
-            f"| {len(outcome.failures)} | {outcome.seconds / 60:.1f} | {date:%Y-%m-%d} {commit()} |"
+    for suite, outcome in outcomes.items():
+        rows[suite.name] = (
+            f"| {suite.name} | {suite.what} | {outcome.rounds:,} | {outcome.tests:,} "
+            f"| {len(outcome.failures)} | {outcome.seconds / 60:.1f} | {date:%Y-%m-%d} {commit} |"
         )
     lines = [
         "# The last soak",
         "",
         "Written by `make soak` (`tests/soak.py`): the tests of `make test` that kill processes and draw examples at",
         "random, with their dials turned up (`tests/conftest.py` documents them). Of each suite this is the last run.",
+        "A suite runs in portions: a soak that is interrupted goes on after the last whole portion when it is started",
+        "again on the same commit, and its rounds, minutes and failures add up. `make soak RESTART=1` begins anew.",
         "",
         f"* machine: {os.cpu_count()} cores, {memory_gb():.0f} GB, {platform.system()} {platform.machine()}, "
         f"Python {platform.python_version()}",
@@ -242,7 +310,7 @@ def write_report(outcomes: Sequence[Outcome], date: datetime) -> None:
         "|---|---|---:|---:|---:|---:|---|",
         *(rows[suite.name] for suite in SUITES if suite.name in rows),
     ]
-    failures = [failure for outcome in outcomes for failure in outcome.failures]
+    failures = [failure for outcome in outcomes.values() for failure in outcome.failures]
     if failures:
         lines += ["", "Failed:", "", *(f"* `{failure}`" for failure in failures)]
     REPORT.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -259,7 +327,7 @@ def commit() -> str:
     found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     status = ["git", "status", "--porcelain", "-uno", "--", ".", f":!{REPORT.relative_to(ROOT)}"]
     changed = subprocess.run(status, cwd=ROOT, capture_output=True, text=True)
-    return (found.stdout.strip() or "unknown") + (" (with local changes)" if changed.stdout.strip() else "")
+    return (found.stdout.strip() or "unknown") + (LOCAL_CHANGES if changed.stdout.strip() else "")
 
 
 def memory_gb() -> float:
@@ -272,19 +340,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=HOURS, help="about how long, on 2 cores (default: %(default)s)")
     parser.add_argument("--only", nargs="+", choices=[suite.name for suite in SUITES], help="run these suites")
+    parser.add_argument("--restart", action="store_true", help="forget the rounds that were run on this commit")
     arguments = parser.parse_args()
     if arguments.hours <= 0:
         parser.error("--hours must be positive")
     chosen = [suite for suite in SUITES if not arguments.only or suite.name in arguments.only]
     scale = arguments.hours / HOURS
-    date = datetime.now(UTC)
-    outcomes = []
+    ran_on = commit()
+    progress = Progress(STATE, ran_on, restart=arguments.restart)
+    outcomes = {}
     for suite in chosen:
-        outcomes.append(run_suite(suite, scale))
-        # After each suite: what a soak found is not lost when the next one is interrupted.
-        write_report(outcomes, date)
+        wanted = wanted_rounds(suite, scale)
+        outcomes[suite] = progress.of(suite)
+        while (rounds := next_portion(suite, wanted, outcomes[suite].rounds)) > 0:
+            outcomes[suite] = run_portion(suite, rounds, outcomes[suite])
+            progress.note(suite, outcomes[suite])
+            # After each portion: an interruption loses only the one that runs.
+            write_report(outcomes, datetime.now(UTC), ran_on)
     print(REPORT.read_text("utf-8"))
-    return 1 if any(outcome.failures for outcome in outcomes) else 0
+    return 1 if any(outcome.failures for outcome in outcomes.values()) else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A Kafka broker (one KRaft node, loopback only) with Kafka's defaults, and the data set in its topics."""
+"""A Kafka broker, one KRaft node on the loopback interface, and the data set in its topics."""
 
 from __future__ import annotations
 
@@ -20,13 +20,26 @@ from benchmarks.peers import jars
 from benchmarks.workspace import BenchmarkError, Workspace, free_port, start, stop, tail
 
 HEAP = "1500m"
+HEAP_SMALL = "256m"
+"""A quarter of what ``kafka-server-start.sh`` gives, for the row that measures memory."""
 PARTITIONS = 4
 START_SECONDS_MAX = 60
 # A broker that is not up yet, or that was stopped, is no news here.
 _QUIET: dict[str, Any] = {"log_level": 0}
-SETTINGS = f"Kafka 4.3.1, KRaft, heap {HEAP}, log.flush.* at its defaults: no fsync before a write is acknowledged"
 
-# Beyond addresses and paths: what one node needs, and topics that are really gone soon after they are deleted.
+
+def settings(heap: str) -> str:
+    """Say with which settings a broker runs."""
+    return (
+        f"Kafka 4.3.1, KRaft, heap {heap}, group.initial.rebalance.delay.ms=0, offsets.topic.num.partitions=4, "
+        "otherwise its defaults (log.flush.* unset): no fsync before a write is acknowledged"
+    )
+
+
+SETTINGS = settings(HEAP)
+
+# Beyond addresses and paths: the options that one node needs, the two of SETTINGS, and topics whose files are removed a
+# second after their deletion.
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -47,7 +60,7 @@ share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 log.segment.delete.delay.ms=1000
 """
-_LOGGING = """\
+LOGGING = """\
 Configuration:
   Appenders:
     Console:
@@ -63,15 +76,20 @@ Configuration:
 """
 # What kafka-server-start.sh and kafka-run-class.sh set, but for the heap.
 _JVM_OPTIONS = (
-    f"-Xms{HEAP} -Xmx{HEAP} -server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 "
-    "-XX:+ExplicitGCInvokesConcurrent -Djava.awt.headless=true"
-).split()
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
 
 
 class KafkaBroker:
     """One broker over one data folder; can be started and stopped many times."""
 
-    def __init__(self, workspace: Workspace, name: str = "kafka", *, empty: bool = False) -> None:
+    def __init__(self, workspace: Workspace, name: str = "kafka", *, empty: bool = False, heap: str = HEAP) -> None:
+        self._heap = heap
         self.folder = workspace.folder(name, empty=empty)
         self.data = self.folder / "data"
         self.port = free_port()
@@ -93,10 +111,19 @@ class KafkaBroker:
         properties.write_text(
             _PROPERTIES.format(port=self.port, controller_port=free_port(), data=self.data, partitions=PARTITIONS)
         )
-        (conf / "log4j2.yaml").write_text(_LOGGING)
+        (conf / "log4j2.yaml").write_text(LOGGING)
         if not (self.data / "meta.properties").exists():
             self._format(properties)
-        command = ["java", *_JVM_OPTIONS, "-cp", self._classpath, "kafka.Kafka", str(properties)]
+        command = [
+            "java",
+            f"-Xms{self._heap}",
+            f"-Xmx{self._heap}",
+            *_JVM_OPTIONS,
+            "-cp",
+            self._classpath,
+            "kafka.Kafka",
+            str(properties),
+        ]
         self.process = start(command, self._log)
 
     def __enter__(self) -> KafkaBroker:

@@ -1,7 +1,8 @@
-"""Three brokers of Kafka's last version on ZooKeeper, with Kafka's defaults but for what a cluster here needs."""
+"""Three brokers of Kafka's last version on ZooKeeper, with the options of ``clusters.OPTIONS``."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import clusters
 from benchmarks.clusters import BROKERS, Cluster, Partition
-from benchmarks.peers import jars
-from benchmarks.workspace import BenchmarkError, Workspace
+from benchmarks.peers import jars, kafka
+from benchmarks.workspace import BenchmarkError, Workspace, free_port, start
 
 HEAP = "1g"
 SETTINGS = f"Kafka 3.9.1, heap {HEAP} each, {clusters.SETTINGS}"
+CONTROLLER = 100
+"""The id of the node that is the controller of a cluster without ZooKeeper."""
+DEFAULT_SETTINGS = f"Kafka 4.3.1, KRaft, three brokers and a controller, heap {HEAP} each, otherwise its defaults"
 _ANSWER_SECONDS = 5
 # What kafka-server-start.sh and kafka-run-class.sh set, but for the heap.
 _JVM_OPTIONS = (
@@ -34,9 +38,11 @@ log4j.appender.console.layout.ConversionPattern=[%d] %p %m (%c)%n
 class KafkaCluster(Cluster):
     """See the module."""
 
+    distribution = jars.KAFKA_ZOOKEEPER
+
     def __init__(self, workspace: Workspace, name: str = "kafka-cluster", brokers: Sequence[int] = BROKERS) -> None:
         super().__init__(workspace, name, brokers)
-        self._classpath = f"{self.folder}:{jars.resolve(jars.KAFKA_ZOOKEEPER, workspace)}/*"
+        self._classpath = f"{self.folder}:{jars.resolve(self.distribution, workspace)}/*"
         self._admin = AdminClient(
             {"bootstrap.servers": self.bootstrap, "reconnect.backoff.max.ms": 500, "log_level": 0}
         )
@@ -111,3 +117,53 @@ class KafkaCluster(Cluster):
         finally:
             consumer.close()
         return sum(high - low for low, high in bounds)
+
+
+class KRaftCluster(KafkaCluster):
+    """Three brokers of Kafka 4 at their defaults, and one node that is the controller and no broker."""
+
+    distribution = jars.KAFKA
+
+    def __init__(self, workspace: Workspace, name: str = "kraft-cluster", brokers: Sequence[int] = BROKERS) -> None:
+        super().__init__(workspace, name, brokers)
+        self._controller_port = free_port()
+        self._cluster_id = ""
+
+    def start_coordination(self) -> None:
+        """Start the controller."""
+        process = start(
+            self._node(CONTROLLER, "controller", "CONTROLLER", self._controller_port), self._log(CONTROLLER)
+        )
+        self._stack.callback(process.wait)
+        self._stack.callback(process.kill)
+
+    def command(self, broker: int) -> list[str | Path]:
+        """See ``Cluster``."""
+        return self._node(broker, "broker", "PLAINTEXT", self.ports[broker])
+
+    def _node(self, node: int, role: str, listener: str, port: int) -> list[str | Path]:
+        """What starts a node; its data directory is formatted if it is new."""
+        options = {
+            "process.roles": role,
+            "node.id": str(node),
+            "controller.quorum.voters": f"{CONTROLLER}@127.0.0.1:{self._controller_port}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": f"{listener}://127.0.0.1:{port}",
+            "log.dirs": str(self.data(node)),
+        }
+        properties = self.folder / f"node-{node}.properties"
+        properties.write_text("".join(f"{option}={value}\n" for option, value in options.items()))
+        (self.folder / "log4j2.yaml").write_text(kafka.LOGGING)
+        if not (self.data(node) / "meta.properties").exists():
+            self._cluster_id = self._cluster_id or self._tool("random-uuid").split()[-1]
+            self._tool("format", "-t", self._cluster_id, "-c", properties)
+        return ["java", *_JVM_OPTIONS, "-cp", self._classpath, "kafka.Kafka", properties]
+
+    def _tool(self, *arguments: str | Path) -> str:
+        done = subprocess.run(
+            self.java("kafka.tools.StorageTool", *arguments), capture_output=True, text=True, check=False, timeout=120
+        )
+        if done.returncode:
+            raise BenchmarkError(f"Kafka's storage tool could not {arguments[0]}:\n{done.stdout}{done.stderr}")
+        return done.stdout

@@ -1,1 +1,22 @@
 """One module per benchmark; each has a ``BENCHMARK``, and its name is the module's."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchmarks.harness import Benchmark
+
+
+def names() -> list[str]:
+    """Give the names of all benchmarks in their order."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def benchmarks(chosen: Iterable[str] | None = None) -> list[Benchmark]:
+    """Load the benchmarks of these names; all without names."""
+    wanted = names() if chosen is None else chosen
+    return [importlib.import_module(f"{__name__}.{name}").BENCHMARK for name in wanted]

@@ -43,11 +43,13 @@ def _open_ours(context: Context) -> Iterator[Measure]:
 @contextlib.contextmanager
 def _open_peer(context: Context) -> Iterator[Measure]:
     def measure() -> Sample:
-        with KafkaBroker(context.workspace, "kafka-memory", empty=True) as broker:
+        with KafkaBroker(context.workspace, "kafka-memory", empty=True, heap=kafka.HEAP_SMALL) as broker:
             broker.create_topic(_TOPIC)
 
             def write_and_read() -> None:
-                produce.producer_performance(broker, _TOPIC, context.records, ["--record-size", "100"], {})
+                warm_up = context.records // 10
+                payload = ["--record-size", "100"]
+                produce.producer_performance(broker, _TOPIC, context.records - warm_up, payload, {}, warm_up=warm_up)
                 command = broker.java("org.apache.kafka.tools.ConsumerPerformance", "--topic", _TOPIC)
                 command += ["--bootstrap-server", broker.bootstrap, "--num-records", str(context.records)]
                 subprocess.run(command, capture_output=True, check=True, timeout=_RUN_SECONDS_MAX)
@@ -109,5 +111,9 @@ BENCHMARK = Benchmark(
         settings=ours.SETTINGS,
         open=_open_ours,
     ),
-    peer=Side(what="ProducerPerformance, then ConsumerPerformance", settings=kafka.SETTINGS, open=_open_peer),
+    peer=Side(
+        what="ProducerPerformance, then ConsumerPerformance",
+        settings=kafka.settings(kafka.HEAP_SMALL),
+        open=_open_peer,
+    ),
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from benchmarks import clusters, failover
+from benchmarks.clusters import MillraceCluster
 from benchmarks.harness import Benchmark, Side
 from benchmarks.peers import kafka_cluster
+from benchmarks.peers.kafka_cluster import KafkaCluster
 
 BENCHMARK = Benchmark(
     name="cluster_failover",
@@ -15,11 +17,11 @@ BENCHMARK = Benchmark(
     ours=Side(
         what="Producer.send of one record every 10 ms",
         settings=f"millrace, {clusters.SETTINGS}; producer: linger.ms=0, acks=all, otherwise its defaults",
-        open=failover.open_ours,
+        open=lambda context: failover.open_ours(MillraceCluster(context.workspace)),
     ),
     peer=Side(
         what="confluent-kafka's Producer.produce of one record every 10 ms",
         settings=kafka_cluster.SETTINGS + "; producer: linger.ms=0, acks=all, idempotent, otherwise its defaults",
-        open=failover.open_peer,
+        open=lambda context: failover.open_peer(KafkaCluster(context.workspace)),
     ),
 )

@@ -1,4 +1,4 @@
-"""Read 100-byte records to Arrow over gRPC, against Kafka's ConsumerPerformance, each with its defaults."""
+"""Read 100-byte records to Arrow over gRPC, without direct reads, against Kafka's consumer in Java."""
 
 from __future__ import annotations
 

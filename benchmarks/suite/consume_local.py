@@ -1,4 +1,4 @@
-"""Read 100-byte records to Arrow where the segments are on the same machine, against Kafka's ConsumerPerformance."""
+"""Read 100-byte records to Arrow where the segments are on the same machine, against Kafka's consumer."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ BENCHMARK = Benchmark(
     name="groups_commits",
     title="Commit offsets one by one, from 8 consumers",
     unit="commits/s",
+    target_ratio=1,
     ours=Side(
         what="Consumer.commit in 8 threads, each a group of its own",
         settings=ours.SETTINGS,

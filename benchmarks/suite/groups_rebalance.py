@@ -11,6 +11,7 @@ BENCHMARK = Benchmark(
     title="Rebalance a group of 1,000 members",
     unit="seconds",
     higher_is_better=False,
+    target_ratio=1,
     durability=Durability.NOT_SYNCED,
     ours=Side(
         what="1,000 members join again, until all have their assignment; bare frames, a connection for each",

@@ -29,6 +29,7 @@ BENCHMARK = Benchmark(
     name="log_append_cached",
     title="Append of 1 MiB batches to a log, in the page cache, in MB/s",
     unit="MB/s",
+    target_ratio=0.7,
     durability=Durability.NOT_SYNCED,
     ours=Side(what="PartitionLog.append, one thread", settings="no fsync", open=_open_ours),
     peer=Side(what="dd if=/dev/zero bs=1M", settings="to the same file system, no fsync", open=_open_peer),

@@ -1,4 +1,4 @@
-"""Write 100-byte records: ``Producer.send_table`` against Kafka's ProducerPerformance, each with its defaults."""
+"""Write 100-byte records: ``Producer.send_table`` against Kafka's ProducerPerformance, both at their defaults."""
 
 from __future__ import annotations
 

@@ -87,6 +87,7 @@ BENCHMARK = Benchmark(
     name="rows_decode",
     title="Decode 100-byte Kafka v2 records to Arrow, one core",
     unit="records/s",
+    limit=2_000_000,
     durability=Durability.NOTHING_WRITTEN,
     ours=Side(what="millrace.records.decode_range", settings=_SETTINGS, open=_opened(_ours)),
     peer=Side(

@@ -1,4 +1,4 @@
-"""Median of the time from producing a record to its row in foreachBatch, ours with recommended settings."""
+"""Median of the time from producing a record to its row in foreachBatch, each side at its best."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from benchmarks import trickle
 
 BENCHMARK = trickle.benchmark(
     "spark_latency_best",
-    title="Median of a trickle's micro-batch latency: to foreachBatch; ours with recommended settings",
+    title="Median of a trickle's micro-batch latency: produced, then seen in foreachBatch; each side at its best",
     percentile=50,
     target_ratio=2,
     recommended=True,

@@ -1,4 +1,4 @@
-"""99th percentile of the time from producing a record to its row in foreachBatch, ours with recommended settings."""
+"""99th percentile of the time from producing a record to its row in foreachBatch, each side at its best."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from benchmarks import trickle
 
 BENCHMARK = trickle.benchmark(
     "spark_latency_best_p99",
-    title="99th percentile of a trickle's micro-batch latency: to foreachBatch; ours with recommended settings",
+    title="99th percentile of a trickle's micro-batch latency: seen in foreachBatch; each side at its best",
     percentile=99,
     target_ratio=2,
     recommended=True,

@@ -19,13 +19,13 @@ BENCHMARK = benchmark(
 )
 
 
-def ours(spark: SparkSession, source: Source) -> Outcome:
-    reader = spark.read.format("millrace").option("kafka.bootstrap.servers", source.bootstrap)
+def ours(spark: SparkSession, source: Source, **options: str) -> Outcome:
+    reader = spark.read.format("millrace").option("kafka.bootstrap.servers", source.bootstrap).options(**options)
     return sum_lengths(reader.option("subscribe", source.topic).option("columns", "value").load())
 
 
-def peer(spark: SparkSession, source: Source) -> Outcome:
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", source.bootstrap)
+def peer(spark: SparkSession, source: Source, **options: str) -> Outcome:
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", source.bootstrap).options(**options)
     return sum_lengths(reader.option("subscribe", source.topic).load())
 
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 BENCHMARK = benchmark(
     name="spark_read_opaque_all",
     title="Spark batch: sum of the lengths of an opaque topic's values, all seven columns read",
-    # No goal of its own: Spark does not tell Python sources which columns a query uses, so what is not left out by
-    # the option columns is handed over in vain. This is what it costs to say nothing.
-    target_ratio=None,
+    # The goal of the read that names its column. Spark does not tell Python sources which columns a query uses, so a
+    # query without the option ``columns`` gets all of them.
+    target_ratio=4.2,
     topic="opaque",
     ours='read.format("millrace") .agg(sum(length(value)))',
     peer='read.format("kafka") .agg(sum(length(value)))',

@@ -20,15 +20,15 @@ BENCHMARK = benchmark(
 )
 
 
-def ours(spark: SparkSession, source: Source) -> Outcome:
-    reader = spark.read.format("millrace").option("kafka.bootstrap.servers", source.bootstrap)
+def ours(spark: SparkSession, source: Source, **options: str) -> Outcome:
+    reader = spark.read.format("millrace").option("kafka.bootstrap.servers", source.bootstrap).options(**options)
     return _aggregate(reader.option("subscribe", source.topic).option("columns", "word,amount").load())
 
 
-def peer(spark: SparkSession, source: Source) -> Outcome:
+def peer(spark: SparkSession, source: Source, **options: str) -> Outcome:
     from pyspark.sql import functions as F  # noqa: N812
 
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", source.bootstrap)
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", source.bootstrap).options(**options)
     raw = reader.option("subscribe", source.topic).load()
     parsed = raw.select(F.from_json(F.col("value").cast("string"), SPARK_DDL).alias("record"))
     return _aggregate(parsed.select("record.word", "record.amount"))

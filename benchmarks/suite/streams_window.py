@@ -21,10 +21,15 @@ BENCHMARK = streams.benchmark(
 
 
 def ours(spark: SparkSession, source: Source) -> Outcome:
+    return count_windows(spark, source, streams.BATCH_RECORDS)
+
+
+def count_windows(spark: SparkSession, source: Source, batch_records: int | None) -> Outcome:
+    """Count per key and minute in micro-batches of so many records; ``None`` leaves the size to the runner."""
     from millrace_streams import StreamsBuilder
 
     builder = StreamsBuilder()
     groups = builder.stream(source.topic, key="string", value="bytes").group_by_key()
     streams.counts_per_minute(groups, every=False).to_delta("counts")
     results = streams.Results("count", newest_of=("key", "window_start"))
-    return streams.run_stream(spark, source, builder.build(), "counts", results)
+    return streams.run_stream(spark, source, builder.build(), "counts", results, batch_records)

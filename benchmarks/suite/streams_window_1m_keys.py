@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from benchmarks import streams
-from benchmarks.spark import Outcome, Source
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from benchmarks.suite import streams_window
 
 BENCHMARK = streams.benchmark(
     name="streams_window_1m_keys",
@@ -20,12 +15,4 @@ BENCHMARK = streams.benchmark(
     words=streams.KEYS_MANY,
 )
 
-
-def ours(spark: SparkSession, source: Source) -> Outcome:
-    from millrace_streams import StreamsBuilder
-
-    builder = StreamsBuilder()
-    groups = builder.stream(source.topic, key="string", value="bytes").group_by_key()
-    streams.counts_per_minute(groups, every=False).to_delta("counts")
-    results = streams.Results("count", newest_of=("key", "window_start"))
-    return streams.run_stream(spark, source, builder.build(), "counts", results)
+ours = streams_window.ours

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 BENCHMARK = benchmark(
     name="topic_to_delta_opaque_sink",
     title="Opaque topic into a Delta table by Spark's own Delta sink, AvailableNow",
-    target_ratio=None,
+    target_ratio=1.5,
     topic="opaque",
     ours='readStream.format("millrace").option("columns", ...) .writeStream.format("delta").trigger(availableNow=True)',
     peer='readStream.format("kafka") .writeStream.format("delta").trigger(availableNow=True)',

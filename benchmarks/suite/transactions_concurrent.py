@@ -10,6 +10,7 @@ BENCHMARK = Benchmark(
     name="transactions_concurrent",
     title="Transactions of 100 producers at once: begin, 4 records to 2 partitions, commit",
     unit="transactions/s",
+    target_ratio=1,
     ours=Side(
         what="100 Producers in a process, each in a thread: with transaction(): send() four times",
         settings=ours.SETTINGS + "; client defaults",

@@ -33,7 +33,6 @@ from millrace_broker.environment import Clock, SystemClock
 from millrace_broker.group_commit import GroupCommit, GroupCommitStatistics
 from millrace_broker.groups import GroupCoordinator, GroupStatistics
 from millrace_broker.held_tasks import HeldTasks
-from millrace_broker.limits import ByteBudget, LimitStatistics, RequestLimits, SizeEstimate
 from millrace_broker.log import Files, LogManager, OsFiles, PartitionLog
 from millrace_broker.log.cleaning.threads import CleanerStatistics
 from millrace_broker.log.starting import Progress
@@ -52,6 +51,7 @@ from millrace_broker.metadata import (
 )
 from millrace_broker.peers import Peers
 from millrace_broker.purgatory import Arrivals, PartitionKey, PurgatoryStatistics, Timer
+from millrace_broker.quotas import Admission, AdmissionStatistics
 from millrace_broker.reconfiguring import reconfigure
 from millrace_broker.remote_reads import RemoteReaders, RemoteReadStatistics
 from millrace_broker.replicas import HostedReplica, ReplicaManager, ReplicationStatistics
@@ -71,8 +71,6 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _TICK_S: Final = 1.0
-_FIRST_BODIES: Final = 4
-"""So many bodies are received at a time before anything is known of their sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ class BrokerStatistics:
 
     topics: int
     partitions: int
-    limits: LimitStatistics
+    admission: AdmissionStatistics
     delayed_fetches: PurgatoryStatistics
     delayed_committed_fetches: PurgatoryStatistics
     group_commit: GroupCommitStatistics
@@ -145,14 +143,8 @@ class Broker:
         """What consumers of committed records may read has arrived: no transaction is open before it any more."""
         self.appends: Final = Arrivals("produce after another", self.timer)
         """Something was appended, whether or not it may be read yet."""
-        self.limits: Final = RequestLimits(
-            requests_max=config.queued_max_requests,
-            connections_max=config.max_connections,
-            monotonic=self.clock.monotonic,
-        )
-        self.body_estimate: Final = SizeEstimate(config.queued_max_request_bytes // _FIRST_BODIES)
-        self.request_bytes: Final = ByteBudget(config.queued_max_request_bytes)
-        self.response_bytes: Final = ByteBudget(config.queued_max_request_bytes)
+        self.admission: Final = Admission(config, self.clock.monotonic)
+        """Listeners have calls and connections admitted here."""
         self.is_clustered = config.is_clustered
         """Whether a controller says who leads: until it does, nothing is led."""
         self._directories: Final = [Path(name).expanduser().absolute() for name in config.log_directories]
@@ -216,6 +208,7 @@ class Broker:
                 configs={topic.name: topic.config for topic in self.catalog.topics.values()},
                 producer_expiration_ms=self.config.producer_id_expiration_ms,
                 retention_check_interval_ms=self.config.log_retention_check_interval_ms,
+                initial_task_delay_ms=self.config.log_initial_task_delay_ms,
                 recovery_threads=self.config.num_recovery_threads_per_data_dir,
                 holds_watermarks=self.is_clustered,
             )
@@ -447,13 +440,7 @@ class Broker:
         return BrokerStatistics(
             topics=len(self.catalog.topics),
             partitions=self.catalog.partition_count,
-            limits=LimitStatistics(
-                requests=self.limits.requests,
-                connections=self.limits.connections,
-                bytes_in_use=self.request_bytes.in_use_bytes + self.response_bytes.in_use_bytes,
-                refused=self.limits.refused,
-                delayed=self.request_bytes.delayed + self.response_bytes.delayed,
-            ),
+            admission=self.admission.statistics(),
             delayed_fetches=self.arrivals.statistics(),
             delayed_committed_fetches=self.stable_arrivals.statistics(),
             group_commit=self.commits.statistics(),

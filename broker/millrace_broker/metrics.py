@@ -76,12 +76,17 @@ def metrics_of(found: BrokerStatistics) -> Iterator[Metric]:
     """The metrics of a broker's numbers; docs/operations.md has the table."""
     yield GaugeMetricFamily("millrace_topics", "Topics.", found.topics)
     yield GaugeMetricFamily("millrace_partitions", "Partitions.", found.partitions)
-    limits = found.limits
-    yield GaugeMetricFamily("millrace_requests", "Requests in progress.", limits.requests)
-    yield GaugeMetricFamily("millrace_connections", "Open connections.", limits.connections)
-    yield GaugeMetricFamily("millrace_request_bytes", "Bytes of requests and responses held.", limits.bytes_in_use)
-    yield CounterMetricFamily("millrace_requests_refused", "Requests beyond a limit, refused.", limits.refused)
-    yield CounterMetricFamily("millrace_requests_delayed", "Requests that had to wait for memory.", limits.delayed)
+    admission = found.admission
+    yield _by("millrace_requests", "Requests that run.", "class", admission.by_class)
+    yield GaugeMetricFamily("millrace_connections", "Open connections.", admission.connections)
+    yield GaugeMetricFamily("millrace_request_bytes", "Bytes of requests and responses held.", admission.bytes_in_use)
+    yield CounterMetricFamily("millrace_requests_refused", "Requests beyond a limit, refused.", admission.refused)
+    yield CounterMetricFamily("millrace_requests_delayed", "Requests that had to wait for memory.", admission.delayed)
+    yield GaugeMetricFamily("millrace_parked_requests", "Requests that wait for others.", admission.parked)
+    yield GaugeMetricFamily("millrace_parked_bytes", "Memory of requests that wait.", admission.parked_bytes)
+    yield CounterMetricFamily(
+        "millrace_parked_requests_evicted", "Fetches answered empty for want of memory.", admission.evicted
+    )
     yield from _purgatories(
         {
             "fetch": found.delayed_fetches,
@@ -193,7 +198,11 @@ def _cleaner(found: CleanerStatistics) -> Iterator[Metric]:
     yield CounterMetricFamily("millrace_cleaner_seconds", "How long it took, of all threads.", found.seconds)
     yield GaugeMetricFamily("millrace_cleaner_in_progress", "Partitions being cleaned.", len(found.in_progress))
     yield GaugeMetricFamily("millrace_cleaner_dirty_ratio_max", "Dirty part of the dirtiest.", found.dirtiest_ratio)
-    yield GaugeMetricFamily("millrace_uncleanable_partitions", "Partitions given up.", len(found.uncleanable))
+    yield GaugeMetricFamily(
+        "millrace_uncleanable_partitions",
+        "Partitions whose cleaning failed.",
+        len(found.uncleanable),
+    )
 
 
 def _tiering(found: TieringStatistics) -> Iterator[Metric]:

@@ -17,6 +17,8 @@ import pyarrow as pa
 from millrace.errors import BrokerUnavailableError, InvalidRequestError, MillraceError, error_of
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.quotas import BROKER_SOFTWARE_NAME
+from millrace_broker.sockets import keep_alive
 
 _BUFFER_BYTES: Final = 16 * 1024
 _HELLO_BYTES_MAX: Final = 64 * 1024
@@ -36,6 +38,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._body_filled_bytes = 0
         self._awaited: asyncio.Future[Received] | None = None
         self._is_greeted = False
+        self._has_said_goodbye = False
+        self._lost: Final = asyncio.Event()
 
     @property
     def is_usable(self) -> bool:
@@ -44,7 +48,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     async def greet(self) -> pb.HelloResponse:
         """Begin, as either side does; returns what the broker says of itself. Raises as ``call`` does."""
-        hello = pb.HelloRequest(client_software_name="millrace-broker").SerializeToString()
+        hello = pb.HelloRequest(client_software_name=BROKER_SOFTWARE_NAME).SerializeToString()
         body = await self._send(frames.greeting() + frames.request_head(b"", len(hello)) + hello)
         if len(body) > _HELLO_BYTES_MAX:
             raise InvalidRequestError(f"a greeting of {len(body)} bytes is none of a broker's")
@@ -70,6 +74,11 @@ class PeerConnection(asyncio.BufferedProtocol):
             if awaited.cancelled():
                 self.close()
 
+    async def broke(self) -> bool:
+        """Wait until the connection ends. Returns false if the broker announced the end, true if it just broke."""
+        await self._lost.wait()
+        return not self._has_said_goodbye
+
     def close(self) -> None:
         """Break it off."""
         if self._transport is not None:
@@ -81,6 +90,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Take the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        keep_alive(transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where to receive: what is left of an answer's memory, or the buffer for whatever comes."""
@@ -113,6 +123,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         head = self._head = frames.read_response_head(self._buffer)
         if head.kind is frames.Kind.GOODBYE or self._awaited is None:
+            self._has_said_goodbye = head.kind is frames.Kind.GOODBYE
             self._broken_off("it ends idle connections, or stops")
             return
         self._drop(frames.RESPONSE_HEAD_BYTES)
@@ -151,6 +162,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the call that is under way."""
         self._broken_off(str(exc or "the connection was closed"))
+        self._lost.set()
 
 
 async def connect(host: str, port: int) -> tuple[PeerConnection, pb.HelloResponse]:

@@ -28,6 +28,8 @@ from millrace.errors import BrokerUnavailableError, MillraceError, RequestTimedO
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.status import error_from_rpc
 from millrace_broker.peer_connection import PeerConnection, Received, connect
+from millrace_broker.quotas import BROKER_SOFTWARE_NAME, parked
+from millrace_broker.sockets import is_refused
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ _OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.min_reconnect_backoff_ms", _RECONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_http_proxy", 0),
+    ("grpc.primary_user_agent", BROKER_SOFTWARE_NAME),
     ("grpc.enable_retries", 0),
     # Otherwise all channels of a process to one broker share a connection, and its flow control.
     ("grpc.use_local_subchannel_pool", 1),
@@ -84,21 +87,42 @@ class Peers:
         Raises the broker's error, ``RequestTimedOutError``, and ``BrokerUnavailableError`` when it cannot be reached,
         or somebody else is where it should be.
         """
+        peer = self._peer(broker_id)
+        message = request.SerializeToString()
+        try:
+            async with asyncio.timeout(timeout_s):
+                with parked():
+                    body = await peer.call(name, message, timeout_s)
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"broker {broker_id} at {peer.address} did not answer {name} within {timeout_s * 1000:.0f} ms"
+            ) from None
+        return decode(body) if decode is not None else _message_class(name).FromString(body)
+
+    def _peer(self, broker_id: int) -> _Peer:
         address = self._addresses.get(broker_id)
         if address is None:
             raise BrokerUnavailableError(f"broker {broker_id} is not alive, as far as is known here")
         peer = self._peers.get((broker_id, address))
         if peer is None:
             peer = self._peers[broker_id, address] = _Peer(broker_id, address, self.cluster_id)
-        message = request.SerializeToString()
-        try:
-            async with asyncio.timeout(timeout_s):
-                body = await peer.call(name, message, timeout_s)
-        except TimeoutError:
-            raise RequestTimedOutError(
-                f"broker {broker_id} at {address} did not answer {name} within {timeout_s * 1000:.0f} ms"
-            ) from None
-        return decode(body) if decode is not None else _message_class(name).FromString(body)
+        return peer
+
+    def address(self, broker_id: int) -> Listener | None:
+        """Where a broker is reached; None if that is not known."""
+        return self._addresses.get(broker_id)
+
+    async def stay_connected(self, broker_id: int, connected: Callable[[], None]) -> bool:
+        """Hold a connection without calls until it ends; ``connected`` is called once it is there.
+
+        Returns true if the connection broke, false if the broker announced its end. Raises ``BrokerUnavailableError``
+        when the broker is not reached, or answers no frames.
+        """
+        return await self._peer(broker_id).stay_connected(connected)
+
+    async def refuses(self, broker_id: int) -> bool:
+        """Whether nobody listens where a broker is reached, as new connections to all its ports show."""
+        return self.address(broker_id) is not None and await self._peer(broker_id).refuses()
 
     async def close(self) -> None:
         """End the connections; calls under way fail."""
@@ -113,7 +137,7 @@ class _Peer:
 
     def __init__(self, broker_id: int, address: Listener, cluster_id: str) -> None:
         self._id: Final = broker_id
-        self._address: Final = address
+        self.address: Final = address
         self._cluster_id: Final = cluster_id
         self._channel: Final = grpc.aio.insecure_channel(str(address), options=_OPTIONS)
         self._idle: Final[list[PeerConnection]] = []
@@ -137,6 +161,26 @@ class _Peer:
             if connection.is_usable and not self._is_closed:
                 self._idle.append(connection)
 
+    async def stay_connected(self, connected: Callable[[], None]) -> bool:
+        """See ``Peers.stay_connected``."""
+        async with asyncio.timeout(_GREETING_S):
+            connection = await self._connected()
+        if connection is None:
+            raise BrokerUnavailableError(f"the broker at {self.address} answers no frames")
+        self._busy.add(connection)
+        try:
+            connected()
+            return await connection.broke()
+        finally:
+            self._busy.discard(connection)
+            connection.close()
+
+    async def refuses(self) -> bool:
+        """See ``Peers.refuses``."""
+        frame_port = 0 if self._broker is None else self._broker.frame_port
+        ports = {self.address.port, frame_port} - {0}
+        return all([await is_refused(self.address.host, each, _GREETING_S) for each in sorted(ports)])
+
     def _idle_connection(self) -> PeerConnection | None:
         while self._idle:
             connection = self._idle.pop()
@@ -153,7 +197,7 @@ class _Peer:
             try:
                 return await self._connect(known)
             except (OSError, MillraceError) as error:
-                _logger.debug("%s answers no frames at the port that was known: %s", self._address, error)
+                _logger.debug("%s answers no frames at the port that was known: %s", self.address, error)
         async with self._finding:  # only one asks
             if self._broker is known:
                 answer = await self._over_grpc("ApiVersions", pb.ApiVersionsRequest().SerializeToString(), _GREETING_S)
@@ -163,7 +207,7 @@ class _Peer:
             return await self._connect(self._broker)
         except (OSError, MillraceError) as error:
             level = logging.WARNING if self._broker.frame_port else logging.DEBUG
-            _logger.log(level, "calls to the broker at %s go over gRPC, it answers no frames: %s", self._address, error)
+            _logger.log(level, "calls to the broker at %s go over gRPC, it answers no frames: %s", self.address, error)
             self._grpc_until = asyncio.get_running_loop().time() + _GRPC_FOR_S
             return None
 
@@ -171,7 +215,7 @@ class _Peer:
         """Who answers, if that is who is called. Raises ``BrokerUnavailableError``."""
         if found.broker_id != self._id or self._cluster_id not in ("", found.cluster_id):
             message = (
-                f"broker {found.broker_id} of cluster {found.cluster_id} answers at {self._address}, where broker "
+                f"broker {found.broker_id} of cluster {found.cluster_id} answers at {self.address}, where broker "
                 f"{self._id} should be: look at advertised.listeners of both"
             )
             if not self._is_told:
@@ -185,7 +229,7 @@ class _Peer:
         if not broker.frame_port:
             raise BrokerUnavailableError("it has no port for them (frame.listener.port)")
         async with asyncio.timeout(_GREETING_S):
-            connection, hello = await connect(self._address.host, broker.frame_port)
+            connection, hello = await connect(self.address.host, broker.frame_port)
         if (hello.cluster_id, hello.broker_id) != (broker.cluster_id, broker.broker_id) or self._is_closed:
             connection.close()
             raise BrokerUnavailableError(f"broker {hello.broker_id} of cluster {hello.cluster_id} answers there")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from millrace.config.dynamic import FOLLOWER_RATE, LEADER_RATE
 from millrace_broker.compaction import cleaner_settings
+from millrace_broker.quotas import CallClass
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker
@@ -25,7 +26,7 @@ def reconfigure(broker: Broker) -> None:
 
 def _in_loop(broker: Broker) -> None:
     configs = broker.broker_configs
-    broker.limits.connections_max = configs.current.max_connections
+    broker.admission.connections.maxima[CallClass.CLIENT] = configs.current.max_connections
     broker.resize_io(configs.current.num_io_threads)
     if configs.current.is_clustered:
         broker.member.controlling.take_config(configs.current)

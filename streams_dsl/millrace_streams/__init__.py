@@ -47,8 +47,11 @@ from millrace_streams.language import (
 from millrace_streams.layout import TopicShape
 from millrace_streams.payload_rows import avro, json_rows, protobuf
 from millrace_streams.processors import (
+    ContextualProcessor,
     ProcessorContext,
     Record,
+    RecordContext,
+    TaskId,
     key_value_store,
     session_store,
     versioned_store,
@@ -102,6 +105,7 @@ __all__ = [
     "BranchedKStream",
     "BufferConfig",
     "CogroupedKStream",
+    "ContextualProcessor",
     "Expression",
     "GlobalKTable",
     "IncompatibleStateError",
@@ -112,6 +116,7 @@ __all__ = [
     "KTable",
     "ProcessorContext",
     "Record",
+    "RecordContext",
     "Serde",
     "SessionWindowedCogroupedKStream",
     "SessionWindowedKStream",
@@ -119,6 +124,7 @@ __all__ = [
     "SlidingWindows",
     "StreamsBuilder",
     "Suppressed",
+    "TaskId",
     "TestRecord",
     "TimeWindowedCogroupedKStream",
     "TimeWindowedKStream",

@@ -217,7 +217,7 @@ def _topics(topology: Topology) -> str:
 
 
 def _places(tables: Mapping[str, str], topology: Topology) -> str:
-    topics = [f"topic {sink.topic}" for sink in topology.sinks if isinstance(sink, TopicSinkNode)]
+    topics = [f"topic {sink.destination}" for sink in topology.sinks if isinstance(sink, TopicSinkNode)]
     return ", ".join([*tables.values(), *topics])
 
 

@@ -108,6 +108,26 @@ def extractor_function(function: Callable[..., Any] | Batchwise, node: str) -> P
     return PythonFunction(call=extract, takes_key=False)
 
 
+def topic_function(function: Callable[..., Any] | Batchwise, node: str) -> PythonFunction:
+    """A function of (value), (key, value) or (key, value, context), as one that takes all three.
+
+    Raises ``TopologyError`` naming ``node``.
+    """
+    count = 0 if isinstance(function, Batchwise) else _parameters(function)
+    if isinstance(function, Batchwise) or count not in (1, 2, 3, None):
+        raise TopologyError(
+            f"{node}: a function that names topics must take (value), (key, value) or (key, value, context) of one "
+            "record"
+        )
+    given = function
+
+    @functools.wraps(given)
+    def extract(key: Any, value: Any, context: Any) -> Any:
+        return given(value) if count == 1 else given(key, value) if count == 2 else given(key, value, context)
+
+    return PythonFunction(call=extract, takes_key=True)
+
+
 def exact_function(function: Callable[..., Any], node: str, *takes: str) -> Callable[..., Any]:
     """Check a function that takes just these arguments. Raises ``TopologyError`` naming ``node``."""
     if not callable(function):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from millrace.records import Headers
 from millrace_streams.errors import TopologyError
@@ -58,6 +58,43 @@ class RecordMetadata:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class RecordContext:
+    """Where the record in hand was read, its time in ms and its headers, as Kafka's ``RecordContext``.
+
+    ``topic`` is None, ``partition`` and ``offset`` are -1 if the wall clock caused the record.
+    """
+
+    topic: str | None
+    partition: int
+    offset: int
+    timestamp: int
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskId:
+    """A task: the number of its sub-topology, and its partition (behind a move its bucket). As text ``0_3``."""
+
+    subtopology: int
+    partition: int
+
+    def __str__(self) -> str:
+        """Kafka's form."""
+        return f"{self.subtopology}_{self.partition}"
+
+
+FIRST_TASK: Final = TaskId(0, 0)
+
+
+class Milliseconds(int):
+    """A time in ms that may also be called, because Kafka's accessor of that name is a method."""
+
+    def __call__(self) -> int:
+        """The time."""
+        return int(self)
+
+
 class Cancellable(Protocol):
     """A punctuation that was scheduled."""
 
@@ -75,8 +112,28 @@ class ProcessorContext(Protocol):
         ...
 
     @property
+    def current_stream_time_ms(self) -> Milliseconds:
+        """``stream_time_ms`` under Kafka's name."""
+        ...
+
+    @property
     def wall_clock_ms(self) -> int:
         """The time of day in ms since 1970."""
+        ...
+
+    @property
+    def current_system_time_ms(self) -> Milliseconds:
+        """``wall_clock_ms`` under Kafka's name."""
+        ...
+
+    @property
+    def application_id(self) -> str:
+        """Which application runs: the id of the Spark query, in a batch that of the Spark application."""
+        ...
+
+    @property
+    def task_id(self) -> TaskId:
+        """The task that runs the processor."""
         ...
 
     @property
@@ -89,16 +146,30 @@ class ProcessorContext(Protocol):
         """Names and values of the headers of the record in hand; what is made of it keeps them. Else none."""
         ...
 
-    def forward(self, key: Any, value: Any = None, timestamp: int | None = None) -> None:
-        """Give a record (a ``Record``, or its parts) to what comes after; without a time, that of the one in hand."""
+    def forward(
+        self, key: Any, value: Any = None, timestamp: int | None = None, *, child_name: str | None = None
+    ) -> None:
+        """Give a record (a ``Record``, or its parts) to what comes after; without a time, that of the one in hand.
+
+        With ``child_name`` only the node of that name takes it. Raises ``TopologyError`` if none of the processor's
+        children is named so. In ``process_values`` the key must be that of the record in hand.
+        """
         ...
 
-    def forward_value(self, value: Any, timestamp: int | None = None) -> None:
-        """As ``forward``, under the key of the record in hand: all that ``process_values`` can do."""
+    def forward_value(self, value: Any, timestamp: int | None = None, *, child_name: str | None = None) -> None:
+        """As ``forward``, under the key of the record in hand."""
         ...
 
     def store(self, name: str) -> Any:
         """A connected store, as a view with ``get`` and ``put``. Raises ``TopologyError`` for one that is not."""
+        ...
+
+    def get_state_store(self, name: str) -> Any:
+        """``store`` under Kafka's name."""
+        ...
+
+    def commit(self) -> None:
+        """Ask for a commit. Each micro-batch is committed as a whole, so the request changes nothing."""
         ...
 
     def schedule(self, interval_ms: int, kind: PunctuationType, callback: Callable[[int], None]) -> Cancellable:
@@ -109,6 +180,16 @@ class ProcessorContext(Protocol):
         several gives one call.
         """
         ...
+
+
+class ContextualProcessor:
+    """A base of processors that keeps the context for them, as Kafka's ``ContextualProcessor``."""
+
+    context: ProcessorContext
+
+    def init(self, context: ProcessorContext) -> None:
+        """Keep the context; a processor with an ``init`` of its own calls this one first."""
+        self.context = context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

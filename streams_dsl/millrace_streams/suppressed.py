@@ -22,9 +22,9 @@ class BufferConfig:
 
     @classmethod
     def max_records(cls, count: int) -> BufferConfig:
-        """At most ``count`` rows; the oldest goes out early when there are more."""
-        if count <= 0:
-            raise TopologyError(f"a buffer of {count} records holds nothing: it must be positive")
+        """At most ``count`` rows; the oldest goes out early when there are more. 0 holds nothing back."""
+        if count < 0:
+            raise TopologyError(f"a buffer of {count} records: the limit must not be negative")
         return cls(records_max=count, strict=False)
 
     def shut_down_when_full(self) -> BufferConfig:

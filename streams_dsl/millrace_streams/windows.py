@@ -19,7 +19,7 @@ Duration: TypeAlias = dt.timedelta | int
 """A length of time: a ``timedelta``, or whole milliseconds."""
 
 FOREVER_MS: Final = 2**63 - 1
-"""End of a window without end."""
+"""End of a window without end; and of one that would end later, as in Kafka Streams."""
 
 
 class Windowed(NamedTuple):
@@ -59,12 +59,6 @@ class TimeWindows:
     def tumbling(self) -> bool:
         """Whether each record falls into exactly one window."""
         return self.size_ms == self.advance_ms
-
-    def windows_for(self, timestamp_ms: int) -> list[tuple[int, int]]:
-        """Start and end of the windows that a record falls into, ascending; none begins before the epoch."""
-        advance_ms, size_ms = self.advance_ms, self.size_ms
-        first = max(0, timestamp_ms - size_ms + advance_ms) // advance_ms * advance_ms
-        return [(start, start + size_ms) for start in range(first, timestamp_ms + 1, advance_ms)]
 
     def grace(self, duration: Duration) -> TimeWindows:
         """The same windows, open for late records until ``duration`` after their end."""
@@ -142,10 +136,6 @@ class UnlimitedWindows:
     start_ms: int = 0
     grace_ms: int = 0
     retention_ms: int = FOREVER_MS
-
-    def windows_for(self, timestamp_ms: int) -> list[tuple[int, int]]:
-        """The one window, or none for a record before its start."""
-        return [(self.start_ms, FOREVER_MS)] if timestamp_ms >= self.start_ms else []
 
     def retain(self, duration: Duration) -> UnlimitedWindows:
         """The same: an unlimited window is kept forever."""
@@ -236,6 +226,21 @@ def milliseconds(duration: Duration) -> int:
     if not isinstance(duration, int):
         raise TopologyError(f"{duration!r} is no length of time: give a timedelta, or whole milliseconds")
     return duration
+
+
+def length_of(window: object) -> int | None:
+    """Return the length in ms that all windows of a kind have; None where each has its own, or no end."""
+    match window:
+        case TimeWindows():
+            return window.size_ms
+        case SlidingWindows():
+            return window.difference_ms
+    return None
+
+
+def window_end(start_ms: int, length_ms: int | None) -> int:
+    """Return the end of a window; a length of None means that it has no end."""
+    return FOREVER_MS if length_ms is None else min(start_ms + length_ms, FOREVER_MS)
 
 
 def check_windows(window: object, kinds: UnionType | type, where: str, remedy: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace_streams import (
+    BufferConfig,
     JoinWindows,
     SessionWindows,
     SlidingWindows,
@@ -183,7 +184,9 @@ class Script:
     def suppress(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
         if a["mode"] == "untilWindowCloses":
             return handle.suppress(Suppressed.until_window_closes())
-        return handle.suppress(Suppressed.until_time_limit(a["time_limit_ms"]))
+        limit = a["buffer"]
+        buffer = BufferConfig.unbounded() if limit == "unbounded" else BufferConfig.max_records(limit["max_records"])
+        return handle.suppress(Suppressed.until_time_limit(a["time_limit_ms"], buffer))
 
     def split(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
         split = handle.split()

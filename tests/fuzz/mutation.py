@@ -1,7 +1,7 @@
 """Cases for decoders, and what holds for all of them: an answer or an error of ours, in bounded time and memory.
 
-``FUZZ_CASES`` says how many cases each decoder gets (a soak: 1000000), ``FUZZ_SEED`` which ones. A failure names the
-case: ``FUZZ_SEED=<seed> FUZZ_FIRST=<number> FUZZ_CASES=1`` runs it alone.
+``FUZZ_CASES`` says how many cases each decoder gets (a soak: 1000000). ``FUZZ_SEED`` says which ones; without it they
+are others at each run. A failure names the case: ``FUZZ_SEED=<seed> FUZZ_FIRST=<number> FUZZ_CASES=1`` runs it alone.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import os
 import resource
 import time
 from collections.abc import Callable
-from random import Random
+from random import Random, SystemRandom
 
 from millrace.errors import MillraceError
 
 CASES = int(os.environ.get("FUZZ_CASES", "1500"))
-SEED = os.environ.get("FUZZ_SEED", "1")
+SEED = os.environ.get("FUZZ_SEED") or str(SystemRandom().getrandbits(32))
 FIRST = int(os.environ.get("FUZZ_FIRST", "0"))
 BYTES_MAX = 2**18
 GROWTH_BYTES_MAX = 2**28
@@ -65,15 +65,16 @@ def fuzz(decode: Decoder, *, refuses: bool = True) -> None:
     memory_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     refused = 0
     for number in range(FIRST, FIRST + CASES):
+        case = f"{decode.__name__}: FUZZ_SEED={SEED} FUZZ_FIRST={number} FUZZ_CASES=1"
         started = time.monotonic()
         try:
             decode(Random(f"{decode.__name__} {SEED} {number}"))
         except MillraceError:
             refused += 1
         except Exception as error:
-            error.add_note(f"{decode.__name__}: FUZZ_SEED={SEED} FUZZ_FIRST={number} FUZZ_CASES=1")
+            error.add_note(case)
             raise
-        assert time.monotonic() - started < CASE_SECONDS_MAX, number
+        assert time.monotonic() - started < CASE_SECONDS_MAX, case
     assert bool(refused) == refuses or CASES < 100
     growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - memory_before
-    assert growth < GROWTH_BYTES_MAX
+    assert growth < GROWTH_BYTES_MAX, f"FUZZ_SEED={SEED}"

@@ -23,6 +23,7 @@ from typing import Any
 from millrace.clients import Admin, Consumer, ConsumerRecords, Producer, RebalanceListener, TopicPartition
 from millrace.errors import MillraceError
 
+from ..integration.waiting import STALL_S, pause
 from .history import Outcome, Place, Read, Recorder
 
 INPUT, OUTPUT = "input", "output"
@@ -174,7 +175,7 @@ def monitor(client: Client) -> None:
                 found = admin.list_group_offsets(group)
                 offsets = {Place(f"{group}/{place.topic}", place.partition): at.offset for place, at in found.items()}
                 client.recorder.committed(asked_ns, offsets)
-            time.sleep(0.2)
+            pause(0.2)
 
 
 def _send(producer: Producer, place: Place, value: str) -> Any:
@@ -183,7 +184,7 @@ def _send(producer: Producer, place: Place, value: str) -> Any:
 
 def _offset(future: Any) -> int | None:
     try:
-        return int(future.result(120).offset)
+        return int(future.result(STALL_S).offset)
     except MillraceError:
         return None
 

@@ -5,22 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from ..integration.waiting import STALL_S
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 MILLRACE: Final = Path(sys.executable).with_name("millrace")
-DEADLINE_S: Final = 90.0
-
-
-def wait_for(what: str, condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds; fails when it takes too long."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S:.0f} s for {what}"
-        time.sleep(0.05)
 
 
 class BrokerProcess:
@@ -47,7 +38,7 @@ class BrokerProcess:
         assert self._process is not None
         assert self._process.stdout is not None
         self._process.send_signal(number)
-        self._process.wait(60)
+        self._process.wait(STALL_S)
         self._process.stdout.close()
 
     @property
@@ -80,7 +71,7 @@ class ClientProcess:
     def end(self, number: signal.Signals) -> int:
         """Kill it, or let it end; returns its exit status."""
         self._process.send_signal(number)
-        return self._process.wait(60)
+        return self._process.wait(STALL_S)
 
     @property
     def has_ended(self) -> bool:

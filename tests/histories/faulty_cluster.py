@@ -13,7 +13,6 @@ import random
 import resource
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -22,9 +21,9 @@ from millrace.clients import Admin
 from millrace.errors import MillraceError
 
 from ..integration.broker_cluster import OPTIONS, BrokerProcess
+from ..integration.waiting import eventually, pause
 from ..integration.zookeeper_server import ZooKeeperServer
 from ..ports import free_port
-from .cluster import wait_for
 from .network import Network
 
 BROKERS: Final = (1, 2, 3)
@@ -117,7 +116,7 @@ class FaultyCluster:
                     return False
                 return all(each.leader > 0 and len(each.isr) == len(BROKERS) for each in found)
 
-            wait_for("all replicas to be in sync", is_whole)
+            eventually(is_whole, "all replicas to be in sync")
 
     # --- what can go wrong ---------------------------------------------------------------------------------------
 
@@ -223,7 +222,7 @@ class FaultyCluster:
 def last(fault: Fault, seconds: float) -> None:
     """Let a fault last so long."""
     with fault():
-        time.sleep(seconds)
+        pause(seconds)
 
 
 def _name(broker_id: int) -> str:

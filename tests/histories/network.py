@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from itertools import permutations
 from typing import Final
 
+from ..integration.waiting import STALL_S
+
 OTHERS: Final = "others"
 """Whoever has no name: clients."""
 _PIECE_BYTES: Final = 256 * 1024
@@ -36,7 +38,7 @@ class Network:
 
     def way_to(self, target: str, port: int) -> int:
         """A port through which a port of ``target``'s is reached."""
-        return asyncio.run_coroutine_threadsafe(self._listen(target, port), self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(self._listen(target, port), self._loop).result(STALL_S)
 
     def cut(self, *links: tuple[str, str]) -> None:
         """Hold what goes from the first to the second of each."""
@@ -55,15 +57,15 @@ class Network:
             for pair in links:
                 change(self._links[pair])
 
-        asyncio.run_coroutine_threadsafe(work(), self._loop).result(20)
+        asyncio.run_coroutine_threadsafe(work(), self._loop).result(STALL_S)
 
     def __enter__(self) -> Network:
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(20)
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(STALL_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(20)
+        self._thread.join(STALL_S)
         self._loop.close()
 
     async def _close(self) -> None:

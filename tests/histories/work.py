@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from millrace.clients import Admin, Consumer, TopicPartition
 from millrace.errors import MillraceError
 
+from ..integration.waiting import eventually
 from .clients import PARTITIONS, TRANSFORMERS, reads_of
-from .cluster import ClientProcess, wait_for
+from .cluster import ClientProcess
 from .history import Read
 
 
@@ -45,7 +46,7 @@ def replacing(clients: Sequence[ClientProcess], what: str, condition: Callable[[
                 client.start()
         return condition()
 
-    wait_for(what, holds)
+    eventually(holds, what)
 
 
 def is_processed(address: str, ends: Mapping[TopicPartition, int]) -> bool:
@@ -67,7 +68,7 @@ def everything(address: str, *topics: str) -> list[Read]:
         Consumer({**options, "isolation.level": "read_committed"}) as consumer,
         Consumer({**options, "isolation.level": "read_uncommitted"}) as other,
     ):
-        wait_for("open transactions to end", lambda: consumer.end_offsets(places) == other.end_offsets(places))
+        eventually(lambda: consumer.end_offsets(places) == other.end_offsets(places), "open transactions to end")
         ends = consumer.end_offsets(places)
         consumer.assign(places)
         while any(consumer.position(place) < ends[place] for place in places):

@@ -14,7 +14,7 @@ from millrace.clients import Admin, TopicPartition
 from millrace_broker.cluster.member import Member
 from millrace_broker.embedded import EmbeddedBroker
 
-from .waiting import eventually
+from .waiting import STALL_S, eventually
 from .zookeeper_server import ZooKeeperServer, expire
 
 MILLRACE = Path(sys.executable).with_name("millrace")
@@ -154,10 +154,20 @@ class BrokerProcess:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None and self.is_running else None
 
+    def pause(self) -> None:
+        """Let it stand still (SIGSTOP) until ``go_on``, or its end."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it run again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def end(self, number: signal.Signals) -> None:
         if self._process is None or self._process.poll() is not None:
             return
         self._process.send_signal(number)
-        self._process.wait(60)
+        self._process.wait(STALL_S)
         assert self._process.stdout is not None
         self._process.stdout.close()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from millrace.clients import (
     Admin,
@@ -17,12 +15,13 @@ from millrace.clients import (
 )
 from millrace_broker.embedded import EmbeddedBroker
 
-WAIT_S = 30
+from .waiting import Stall
+
 QUICK_GROUPS = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "100"}
 """``BROKER_OPTIONS`` under which ``QUICK`` members need not wait."""
 QUICK = {
     "auto.offset.reset": "earliest",
-    "session.timeout.ms": "1000",
+    "session.timeout.ms": "60000",  # a starved member stays one; a test of sessions that end names a shorter one
     "heartbeat.interval.ms": "50",
     "metadata.max.age.ms": "200",
     "retry.backoff.ms": "20",
@@ -66,9 +65,9 @@ class Group:
 def poll_until(done: Callable[[], bool], *consumers: Consumer) -> list[ConsumerRecord]:
     """Poll all of them in turn until something is so; returns what they had."""
     records: list[ConsumerRecord] = []
-    deadline = time.monotonic() + WAIT_S
+    stall = Stall("the group")
     while not done():
-        assert time.monotonic() < deadline, [consumer.assignment() for consumer in consumers]
+        stall.check((len(records), [consumer.assignment() for consumer in consumers]))
         for consumer in consumers:
             records += consumer.poll(10)
     return records
@@ -76,9 +75,9 @@ def poll_until(done: Callable[[], bool], *consumers: Consumer) -> list[ConsumerR
 
 def read(count: int, *consumers: Consumer) -> list[ConsumerRecord]:
     records: list[ConsumerRecord] = []
-    deadline = time.monotonic() + WAIT_S
+    stall = Stall("records")
     while len(records) < count:
-        assert time.monotonic() < deadline, len(records)
+        stall.check(len(records))
         for consumer in consumers:
             records += consumer.poll(10)
     return records
@@ -104,15 +103,9 @@ class Told(RebalanceListener):
         self.events.append(("lost", [partition.partition for partition in partitions]))
 
 
-def wait_for(done: Callable[[], bool], seconds: float = WAIT_S) -> None:
-    deadline = time.monotonic() + seconds
-    pause = threading.Event()
-    while not done():
-        assert time.monotonic() < deadline
-        pause.wait(0.02)
-
-
-def poll_for(consumer: Consumer, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+def poll_on(consumer: Consumer) -> NoReturn:
+    """Poll until the consumer raises what a test expects of it."""
+    stall = Stall("an error")
+    while True:
+        stall.check()
         consumer.poll(50)

@@ -10,12 +10,13 @@ from millrace.errors import error_of
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.server import BrokerServer
 
 
 class Frames:
     """One connection; ``greet`` first."""
 
-    def __init__(self, broker: EmbeddedBroker, timeout_s: float = 20) -> None:
+    def __init__(self, broker: EmbeddedBroker | BrokerServer, timeout_s: float = 20) -> None:
         self.sock = socket.create_connection(("127.0.0.1", broker.frame_port), timeout_s)
 
     def greet(self) -> pb.HelloResponse:

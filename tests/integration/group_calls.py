@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from millrace.coordinator_records import ConsumerProtocolSubscription, write_versioned
 from millrace.errors import CoordinatorLoadInProgressError, MemberIdRequiredError, MillraceError
 from millrace.protocol import millrace_pb2 as pb
 
-DEADLINE_S = 30
+from .waiting import eventually
 
 
 def subscription(*topics: str) -> bytes:
@@ -26,16 +25,15 @@ class Groups:
     def ready(self) -> None:
         """Find the coordinator, and wait until it has read what there is."""
         self.calls.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.GROUP, keys=[self.group_id]))
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
+
+        def is_loaded() -> bool:
             try:
                 self.calls.call("ListGroups", pb.ListGroupsRequest())
-                if self.fetch_error() != CoordinatorLoadInProgressError.code:
-                    return
             except CoordinatorLoadInProgressError:
-                pass
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+                return False
+            return self.fetch_error() != CoordinatorLoadInProgressError.code
+
+        eventually(is_loaded, "the coordinator to load")
 
     def fetch_error(self) -> int:
         request = pb.OffsetFetchRequest(groups=[pb.OffsetFetchRequest.Group(group_id=self.group_id, all_topics=True)])
@@ -121,10 +119,7 @@ class Groups:
         return self.calls.call("DeleteGroups", pb.DeleteGroupsRequest(group_ids=[self.group_id])).results[0].error.code
 
     def wait_for(self, state: str) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while (present := self.describe().state) != state:
-            assert time.monotonic() < deadline, f"{present}, not {state}"
-            time.sleep(0.01)
+        eventually(lambda: self.describe().state == state, state, progress=lambda: self.describe().state)
 
 
 class Share:
@@ -137,10 +132,7 @@ class Share:
     def ready(self) -> None:
         """Find the coordinator, and wait until it has read what there is."""
         self.calls.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.SHARE, keys=[self.group_id]))
-        deadline = time.monotonic() + DEADLINE_S
-        while self.error_of_fetch() is CoordinatorLoadInProgressError:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        eventually(lambda: self.error_of_fetch() is not CoordinatorLoadInProgressError, "the coordinator to load")
 
     def error_of_fetch(self) -> type[MillraceError]:
         return type(

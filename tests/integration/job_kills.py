@@ -6,12 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 from millrace.clients import Admin, Consumer
 from pyspark_millrace import spark_submit_command
+
+from .waiting import STALL_S, eventually, exit_code, pause, work_of
 
 MILLRACE = Path(sys.executable).with_name("millrace")
 VICTIMS = ("driver", "executor", "worker", "broker")
@@ -22,15 +22,6 @@ CLUSTER = {
     "spark.sql.streaming.minBatchesToRetain": "10000",
 }
 """Executors in processes of their own, tasks that are tried again, and a checkpoint by which all can be audited."""
-DEADLINE_S = 180
-
-
-def wait_for(what, condition):
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}"
-        threading.Event().wait(0.05)
-    return found
 
 
 class Broker:
@@ -53,7 +44,7 @@ class Broker:
     def kill(self):
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(60)
+        self.process.wait(STALL_S)
         self.process.stdout.close()
 
 
@@ -90,6 +81,18 @@ class Job:
     def is_running(self):
         return self.process.poll() is None
 
+    def wait_until(self, what, condition):
+        """Wait for something that it does; in the end it may have died instead, of what was killed before."""
+        eventually(lambda: condition() or not self.is_running, what, progress=self.progress, pause_s=0.05)
+
+    def progress(self):
+        """A value that changes while it works."""
+        return self._log.stat().st_size, work_of(self.process.pid)
+
+    def finish(self):
+        """Wait for its good end."""
+        assert exit_code(self.process) == 0, self.output
+
     def workers(self):
         """The processes in which its tasks run Python: forked by Spark's daemon."""
         found = self._processes(b"worker_daemon\0pyspark.worker\0")
@@ -116,13 +119,13 @@ class Job:
         """End it as users do, in the middle of its work, which must be a clean end."""
         assert self.is_running, self.output
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(DEADLINE_S) == 0, self.output
+        self.finish()
         assert "stopping: " in self.output
 
     def kill(self):
         if self.is_running:
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(60)
+        self.process.wait(STALL_S)
 
 
 @contextlib.contextmanager
@@ -153,9 +156,9 @@ def committed_records(broker, topic, isolation="read_committed"):
     with Consumer(config) as consumer, Admin(broker.address) as admin:
         partitions = consumer.partitions_for(topic)
         latest = dict.fromkeys(partitions, "latest")
-        wait_for(
-            "open transactions to end",
+        eventually(
             lambda: admin.list_offsets(latest, isolation_level="read_committed") == admin.list_offsets(latest),
+            "open transactions to end",
         )
         consumer.assign(partitions)
         ends = consumer.end_offsets(partitions)
@@ -165,7 +168,7 @@ def committed_records(broker, topic, isolation="read_committed"):
             records.extend(consumer.poll(200))
             return all(consumer.position(partition) >= end for partition, end in ends.items())
 
-        wait_for("all records", has_all)
+        eventually(has_all, "all records")
         return records
 
 
@@ -183,7 +186,7 @@ def kill_one(victim, job, broker, chance):
         job.kill()
     elif victim == "broker":
         broker.kill()
-        threading.Event().wait(chance.uniform(0, 1.5))
+        pause(chance.uniform(0, 1.5))
         broker.start()
     elif victim == "executor":
         for executor in chance.sample(job.executors(), 1) if job.executors() else ():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
@@ -38,8 +37,9 @@ from millrace_broker.metadata import LiveBroker
 from millrace_broker.replication import Follower, Leader
 from millrace_broker.server import BrokerServer
 
+from .waiting import STALL_S, Stall, eventually
+
 T = TypeVar("T")
-WAIT_S = 30.0
 NOW_MS = 1_700_000_000_000
 OPTIONS = {
     "replica.lag.time.max.ms": "1000",
@@ -50,14 +50,6 @@ OPTIONS = {
     "frame.listener.port": "-1",
     "log.retention.ms": "-1",
 }
-
-
-def wait_until(condition: Callable[[], object], what: str = "it", timeout_s: float = WAIT_S) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} has not come about"
-        time.sleep(0.005)
 
 
 class ReplicaCluster:
@@ -98,7 +90,7 @@ class ReplicaCluster:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run something in the brokers' loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(STALL_S)
 
     def start(self, broker_id: int, **options: str) -> None:
         """Start a broker, on the data it had; the controller tells it of nothing yet."""
@@ -320,7 +312,7 @@ class ReplicaCluster:
 
     def wait_for_isr(self, topic: str, *brokers: int, partition: int = 0) -> None:
         """Wait until these are in sync and no others."""
-        wait_until(lambda: self.isr(topic, partition) == set(brokers), f"ISR {brokers}")
+        eventually(lambda: self.isr(topic, partition) == set(brokers), f"ISR {brokers}")
 
     def settle(self, topic: str, partition: int = 0) -> None:
         """Wait until all replicas that are up have the same, and know it."""
@@ -333,7 +325,7 @@ class ReplicaCluster:
             return all((log.log_end_offset, log.high_watermark) == (end, end) for log in logs)
 
         try:
-            wait_until(is_settled, f"{topic}-{partition} settled")
+            eventually(is_settled, f"{topic}-{partition} settled")
         except AssertionError:
             raise AssertionError([self.describe(each, topic, partition) for each in up]) from None
 
@@ -384,7 +376,7 @@ def append(
     )
     other = next((each for each in cluster.servers if each != broker_id), broker_id)
     response: pb.ProduceResponse = cluster.run(
-        cluster.broker(other).peers.call(broker_id, "Produce", request, timeout_s=WAIT_S)
+        cluster.broker(other).peers.call(broker_id, "Produce", request, timeout_s=STALL_S)
     )
     return response.topics[0].partitions[0] if acks else pb.ProduceResponse.PartitionResult()
 
@@ -399,8 +391,8 @@ def values_of(
         consumer.assign([place])
         end = consumer.end_offsets([place])[place]
         found: list[bytes] = []
-        deadline = time.monotonic() + WAIT_S
+        stall = Stall("all records")
         while consumer.position(place) < end:
-            assert time.monotonic() < deadline
+            stall.check(len(found))
             found += [record.value for record in consumer.poll(200) if isinstance(record.value, bytes)]
         return found

@@ -72,7 +72,11 @@ def outputs_on_spark(
     whole = spark.read.parquet(str(source))
     if runner == "stream":
         whole = spark.readStream.schema(whole.schema).option("maxFilesPerTrigger", 1).parquet(str(source))
-    job = Job.prepare(topology, Inputs(frames=frames_of(cases, whole)))
+    return run_job(spark, runner, Job.prepare(topology, Inputs(frames=frames_of(cases, whole))), directory)
+
+
+def run_job(spark: SparkSession, runner: str, job: Job, directory: Path) -> dict[str, Records]:
+    """What a job puts out, by topic, run as ``stream`` (its checkpoint in ``directory``) or ``batch``."""
     collected = Collected()
     if runner == "batch":
         collected.keep(bounded_results(job, spark))

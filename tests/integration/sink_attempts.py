@@ -35,7 +35,15 @@ def main(address, topic, directory):
     spark.sparkContext.setLogLevel("ERROR")
 
     def rows(batches):
-        return with_mishaps(batches, Path(directory))
+        return with_mishaps(batches, Path(directory), written)
+
+    def written():
+        """The number of records in the topic, committed or not."""
+        from millrace.clients import Admin, TopicPartition
+
+        with Admin(address) as admin:
+            partitions = [TopicPartition(topic, partition) for partition in range(2)]
+            return sum(end.offset for end in admin.list_offsets(dict.fromkeys(partitions, "latest")).values())
 
     numbers = spark.range(6, numPartitions=6)
     frame = numbers.mapInArrow(rows, "value STRING")
@@ -45,12 +53,12 @@ def main(address, topic, directory):
     spark.stop()
 
 
-def with_mishaps(batches, directory):
-    """Large rows, so that an attempt has sent some before its mishap, for which they get a moment."""
+def with_mishaps(batches, directory, written):
+    """Large rows, so that an attempt has sent some before its mishap, which waits for ``written`` to grow."""
     import pyarrow as pa
     from pyspark import TaskContext
 
-    task = TaskContext.get()
+    task, before = TaskContext.get(), written()
     first = 0
     for batch in batches:
         for identifier in batch.column(0).to_pylist():
@@ -58,14 +66,20 @@ def with_mishaps(batches, directory):
             for number in range(first, first + ROWS):
                 yield pa.RecordBatch.from_pydict({"value": [str(number).ljust(ROW_BYTES)]})
     if task.partitionId() == 1 and happens_once(directory / "attempt-failed"):
-        threading.Event().wait(2)
+        wait_for_more(written, before)
         raise ValueError("planted")
     if task.partitionId() == 3 and happens_once(directory / "attempt-killed"):
-        threading.Event().wait(2)
+        wait_for_more(written, before)
         kill_executor()
     if task.partitionId() == 5 and task.attemptNumber() == 0:
         (directory / "attempt-overtaken").touch()
-        threading.Event().wait(20)
+        threading.Event().wait()
+
+
+def wait_for_more(written, before):
+    """Wait until records of a running attempt have reached the broker."""
+    while written() < before + ROWS:
+        threading.Event().wait(0.05)
 
 
 def happens_once(path):
@@ -82,7 +96,7 @@ def kill_executor():
     executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
     assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_bytes()
     os.kill(executor, signal.SIGKILL)
-    threading.Event().wait(20)
+    threading.Event().wait()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyspark
 
-from .job_kills import wait_for
+from .waiting import STALL_S, eventually
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -46,7 +46,7 @@ class Daemon:
         self._ready = ready
 
     def address(self):
-        found = wait_for(self._log.name, lambda: re.search(self._ready, self.log) or self.process.poll() is not None)
+        found = eventually(lambda: re.search(self._ready, self.log) or self.process.poll() is not None, self._log.name)
         assert found is not True, self.log
         return found[1] if found.groups() else found[0]
 
@@ -57,7 +57,7 @@ class Daemon:
     def kill(self):
         if self.process.poll() is None:
             os.killpg(self.process.pid, 9)
-        self.process.wait(60)
+        self.process.wait(STALL_S)
 
 
 class Cluster:

@@ -1,8 +1,15 @@
 """A streaming query whose rows are kept by micro-batch, for tests of sources."""
 
-import threading
+from .waiting import eventually
 
-DEADLINE_S = 90
+
+def finish(query):
+    """Wait until a started query has ended by itself, and raise what it failed with; its batches are progress."""
+    eventually(
+        lambda: query.awaitTermination(0.05),
+        "the query to end",
+        progress=lambda: (query.lastProgress or {}).get("batchId"),
+    )
 
 
 class Query:
@@ -12,14 +19,11 @@ class Query:
         self._writer = records.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(self._keep)
         self.batches = {}
         self.before_batch = {}
-        self._arrived = threading.Condition()
 
     def _keep(self, frame, batch_id):
         if (action := self.before_batch.pop(batch_id, None)) is not None:
             action()
-        with self._arrived:
-            self.batches[batch_id] = [tuple(row) for row in frame.collect()]
-            self._arrived.notify_all()
+        self.batches[batch_id] = [tuple(row) for row in frame.collect()]
 
     @property
     def rows(self):
@@ -38,13 +42,15 @@ class Query:
         return self
 
     def await_rows(self, count):
-        with self._arrived:
-            reached = self._arrived.wait_for(
-                lambda: len(self.rows) >= count or not self.query.isActive, timeout=DEADLINE_S
-            )
+        eventually(
+            lambda: len(self.rows) >= count or not self.query.isActive,
+            f"{count} rows",
+            progress=lambda: len(self.rows),
+            pause_s=0.02,
+        )
         if not self.query.isActive:
             self.query.awaitTermination()
-        assert reached, f"{len(self.rows)} rows of {count} after {DEADLINE_S} s"
+        assert len(self.rows) >= count
         # The rows are here before their batch is committed; stopped in between, the query would run it again.
         self.query.processAllAvailable()
 

@@ -10,7 +10,8 @@ import pytest
 from millrace.clients import Admin, Producer
 from millrace_broker.embedded import EmbeddedBroker
 
-WAIT_S = 60
+from .waiting import STALL_S
+
 AHEAD = 20
 MORE = 60
 
@@ -28,16 +29,16 @@ def test_a_partition_with_a_long_queue_gets_less(broker: EmbeddedBroker, is_adap
     go_on = threading.Event()
     with Producer(config) as producer:
         for partition in (0, 1):
-            producer.send_table("orders", batch, partition=partition).result(WAIT_S)
-        broker._loop.call_soon_threadsafe(go_on.wait, WAIT_S)  # the broker answers nothing, so that queues stand
+            producer.send_table("orders", batch, partition=partition).result(STALL_S)
+        broker._loop.call_soon_threadsafe(go_on.wait, STALL_S)  # the broker answers nothing, so that queues stand
         try:
             ahead = [producer.send_table("orders", batch, partition=0) for _ in range(AHEAD)]
             spread = [producer.send_table("orders", batch) for _ in range(MORE)]
         finally:
             go_on.set()
         for sent in ahead:
-            sent.result(WAIT_S)
-        placed = Counter(each.partition for sent in spread for each in sent.result(WAIT_S))
+            sent.result(STALL_S)
+        placed = Counter(each.partition for sent in spread for each in sent.result(STALL_S))
     if is_adaptive:
         assert placed[1] - placed[0] > AHEAD // 2
     else:

@@ -14,9 +14,10 @@ from millrace.clients import Admin, Producer, TopicPartition
 from millrace.ids import id_text
 from pyspark_millrace.delta import ingest, upsert
 
+from .streaming_query import finish
+
 pytestmark = pytest.mark.spark
 
-DEADLINE_S = 120
 PROVED, UNVERIFIABLE, FAULTS = 0, 3, 4
 BATCHES = 6
 
@@ -112,14 +113,14 @@ def sound(module_broker, spark, tmp_path_factory):
             query = writer.trigger(availableNow=True).start(str(case.table))
         else:
             query = ingest(spark, options, str(case.table), checkpoint=str(case.checkpoint))
-        assert query.awaitTermination(DEADLINE_S)
+        finish(query)
     for name in ("merged", "merged-at-once"):
         case = cases[name] = Case(servers, topic, directory / name, directory / f"{name}-checkpoint")
         options = given | {"columns": "n,__offset", "maxOffsetsPerTrigger": 16 if name == "merged" else 1000}
         writer = spark.readStream.format("millrace").options(**options).load().writeStream
         writer = writer.foreachBatch(upsert(str(case.table), key=["n"]))
         query = writer.option("checkpointLocation", str(case.checkpoint)).trigger(availableNow=True).start()
-        assert query.awaitTermination(DEADLINE_S)
+        finish(query)
     return cases
 
 
@@ -410,7 +411,7 @@ def test_what_was_read_again_on_purpose_is_no_fault(spark, by_rows, capfd):
         "columns": "n,__partition,__offset",
     }
     query = ingest(spark, given, str(by_rows.table), checkpoint=str(by_rows.checkpoint))
-    assert query.awaitTermination(DEADLINE_S)
+    finish(query)
     code, verdicts, told = by_rows.audit(capfd)
     assert code == PROVED
     assert verdicts[BATCHES] == "nothing to land"

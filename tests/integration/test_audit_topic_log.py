@@ -1,6 +1,5 @@
 """What topics hold of ranges of offsets, as a reader of them finds it: gaps of every kind, lost ends, other topics."""
 
-import time
 import uuid
 
 import pytest
@@ -13,7 +12,7 @@ from pyspark_millrace.audit.topic_log import TopicLog
 from pyspark_millrace.options.positions import PartitionKey
 from pyspark_millrace.planning.offsets import OffsetRange
 
-DEADLINE_S = 120
+from .waiting import Stall, eventually
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +42,9 @@ def offsets_read(broker, topic):
         consumer.seek_to_beginning()
         end = consumer.end_offsets([TopicPartition(topic, 0)])[TopicPartition(topic, 0)]
         found = []
-        deadline = time.monotonic() + DEADLINE_S
+        stall = Stall("all records")
         while consumer.position(TopicPartition(topic, 0)) < end:
-            assert time.monotonic() < deadline
+            stall.check(len(found))
             found += [record.offset for record in consumer.poll(0.2)]
     return found, end
 
@@ -66,19 +65,19 @@ def test_gaps_of_compaction_and_transactions(broker, admin, log, topic):
                 producer.send(topic, value=b"x" * 100, key=b"%d" % (number * 7 % 60))
             producer.flush()
             producer.abort_transaction() if round_number % 3 == 1 else producer.commit_transaction()
-    deadline = time.monotonic() + DEADLINE_S
-    while len((read := offsets_read(broker, topic))[0]) >= 700:
-        assert time.monotonic() < deadline, "nothing was compacted"
-        time.sleep(0.05)
+    read = eventually(
+        lambda: len((found := offsets_read(broker, topic))[0]) < 700 and found, "compaction", pause_s=0.05
+    )
     assert log.is_compacted(topic)
     # The cleaner goes on meanwhile; both are asked until nothing changed between.
+    stall = Stall("the cleaner to rest")
     while True:
         found, end = read
         held = holding(log, admin, topic, 0, end)
         read = offsets_read(broker, topic)
         if read == (found, end):
             break
-        assert time.monotonic() < deadline
+        stall.check((len(found), end))
     assert list(held.readable) == normalized((offset, offset + 1) for offset in found)
     assert held.lost == ()
     middle = [offset for offset in found if 200 <= offset < 900]

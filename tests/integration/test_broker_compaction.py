@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace.errors import InvalidConfigError, InvalidRecordError
 from millrace_broker.embedded import EmbeddedBroker
 
-WAIT_S = 30
+from .waiting import STALL_S, eventually
+
 COMPACT = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
 
 
@@ -46,13 +46,6 @@ def read_all(broker: EmbeddedBroker, topic: str) -> list[dict[str, Any]]:
         return rows
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
-
-
 def test_the_last_value_of_each_key_is_left(
     compacting_broker: EmbeddedBroker, admin: Admin, producer: Producer
 ) -> None:
@@ -62,7 +55,7 @@ def test_the_last_value_of_each_key_is_left(
         if n % 50 == 0:
             producer.flush()
     producer.flush()
-    until(lambda: len(read_all(compacting_broker, "opaque")) < 600)
+    eventually(lambda: len(read_all(compacting_broker, "opaque")) < 600)
     rows = read_all(compacting_broker, "opaque")
     last = {row["key"]: int(row["value"].split(b".")[0]) for row in rows}
     assert last == {b"k%d" % (n % 10): n for n in range(1190, 1200)}
@@ -77,7 +70,7 @@ def test_typed_topics_by_their_key_columns(compacting_broker: EmbeddedBroker, ad
         names = pa.array([f"{n}-{m}" + "x" * 20 for m in range(40)])
         producer.send_table("typed", pa.table({"id": ids, "name": names}))
         producer.flush()
-    until(lambda: len(read_all(compacting_broker, "typed")) < 1200)
+    eventually(lambda: len(read_all(compacting_broker, "typed")) < 1200)
     rows = read_all(compacting_broker, "typed")
     last = {row["id"]: row["name"].rstrip("x") for row in rows}
     assert last == {(59 + m) % 7: f"59-{m}" for m in range(33, 40)}
@@ -86,11 +79,11 @@ def test_typed_topics_by_their_key_columns(compacting_broker: EmbeddedBroker, ad
 def test_records_without_key_are_refused_and_the_row_is_named(admin: Admin, producer: Producer) -> None:
     admin.create_topic("keyed", partitions=1, configs=COMPACT)
     with pytest.raises(InvalidRecordError, match="row 0 of a batch for keyed has no key"):
-        producer.send("keyed", b"value").result(WAIT_S)
+        producer.send("keyed", b"value").result(STALL_S)
     table = pa.table({"key": pa.array([b"a", None], pa.binary()), "value": pa.array([b"1", b"2"], pa.binary())})
     future = producer.send_table("keyed", table, partition=0)
     with pytest.raises(InvalidRecordError, match="row 1 of a batch for keyed has no key"):
-        future.result(WAIT_S)
+        future.result(STALL_S)
 
 
 def test_a_typed_topic_without_key_columns_cannot_be_compacted(admin: Admin) -> None:
@@ -112,4 +105,4 @@ def test_a_topic_can_become_compacted(
     producer.flush()
     assert len(read_all(compacting_broker, "later")) == 400
     admin.alter_configs("later", {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0"})
-    until(lambda: len(read_all(compacting_broker, "later")) < 250)
+    eventually(lambda: len(read_all(compacting_broker, "later")) < 250)

@@ -19,6 +19,8 @@ from millrace_broker.embedded import EmbeddedBroker
 from millrace_broker.log import OsFiles
 from millrace_broker.log.files import OsFile
 
+from .waiting import STALL_S, run_to_end
+
 PARTITIONS = 4
 
 
@@ -47,7 +49,7 @@ def start(tmp_path: Path, files: BreakingFiles) -> Callable[[], EmbeddedBroker]:
 
 
 def send(producer: Producer, partition: int) -> int:
-    return producer.send("orders", b"value", partition=partition).result(20).offset
+    return producer.send("orders", b"value", partition=partition).result(STALL_S).offset
 
 
 def read(broker: EmbeddedBroker, partition: int) -> list[int]:
@@ -106,7 +108,7 @@ def test_a_broker_stops_with_its_last_directory(
         with Producer(options(broker)) as producer, pytest.raises(MillraceError):
             send(producer, 0)
         assert broker._thread is not None
-        broker._thread.join(20)
+        broker._thread.join(STALL_S)
         assert not broker._thread.is_alive()
         failure = broker.server.broker.failure
         assert failure is not None
@@ -128,12 +130,10 @@ def test_the_process_says_why_it_does_not_start(tmp_path: Path) -> None:
     assert served.stdout is not None
     assert "listening" in served.stdout.readline()
     served.send_signal(signal.SIGTERM)
-    _, told = served.communicate(timeout=30)
+    _, told = served.communicate(timeout=STALL_S)
     assert served.returncode == 0
     assert f"log directory {tmp_path}/bad is offline: cannot make directory" in told
 
-    refused = subprocess.run(
-        [*command, f"{tmp_path}/bad,{tmp_path}/good"], capture_output=True, text=True, env=environment, timeout=30
-    )
+    refused = run_to_end([*command, f"{tmp_path}/bad,{tmp_path}/good"], env=environment)
     assert refused.returncode == 1
     assert f"{tmp_path}/bad" in refused.stderr

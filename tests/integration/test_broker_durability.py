@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,8 @@ import pytest
 from millrace import errors
 from millrace.clients import Admin, Producer
 from millrace_broker.embedded import EmbeddedBroker
+
+from .waiting import STALL_S, eventually
 
 SYNCED = {"flush.before.ack": "true"}
 TMPFS_BYTES = 4 * 2**20
@@ -67,7 +68,7 @@ def test_records_that_are_not_synced_yet_are_neither_fetched_nor_found(
     waiting = threading.Thread(target=lambda: fetching.append(calls.call("Fetch", request)))
     waiting.start()
     calls.produce(topic, calls.batch(b"and more"))
-    waiting.join(30)
+    waiting.join(STALL_S)
     assert calls.offsets_in(fetching[0].topics[0].partitions[0].records) == [range(1, 2), range(2, 3)]
 
 
@@ -76,10 +77,7 @@ def test_flush_ms_is_kept_to_the_millisecond(module_broker: EmbeddedBroker, call
     calls.produce(topic, calls.batch(b"a"))
     log = module_broker.server.broker.logs.get(topic, 0)
     assert log is not None
-    deadline = time.monotonic() + 30
-    while log.recovery_point < 1 and time.monotonic() < deadline:
-        time.sleep(0.002)
-    assert log.recovery_point == 1
+    eventually(lambda: log.recovery_point == 1, "the flush")
 
 
 @pytest.fixture
@@ -131,9 +129,7 @@ def test_a_producer_waits_for_space_and_then_goes_on(small_disk: Path, caplog: p
         ballast.write_bytes(bytes(TMPFS_BYTES - 512 * 2**10))
         with Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0}) as producer:
             sent = [producer.send("orders", b"v" * 60_000) for _ in range(20)]
-            deadline = time.monotonic() + 30
-            while "append failed" not in caplog.text and time.monotonic() < deadline:
-                time.sleep(0.01)
+            eventually(lambda: "append failed" in caplog.text, "the full disk")
             assert not all(future.done() for future in sent)
             ballast.unlink()
-            assert sorted(future.result(60).offset for future in sent) == list(range(20))
+            assert sorted(future.result(STALL_S).offset for future in sent) == list(range(20))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from millrace_broker.embedded import EmbeddedBroker
 from millrace_broker.listeners.shared import UNARY_METHODS
 
 from .frame_calls import Frames
-from .waiting import eventually
+from .waiting import STALL_S, eventually
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def connection(module_broker: EmbeddedBroker) -> Iterator[Frames]:
 
 
 def _limits(broker: EmbeddedBroker) -> Any:
-    return broker.server.broker.statistics().limits
+    return broker.server.broker.statistics().admission
 
 
 def test_a_greeting_says_who_answers(module_broker: EmbeddedBroker, calls: Any) -> None:
@@ -135,37 +134,33 @@ def test_a_client_knows_what_is_too_large_and_its_connection_goes_on(tmp_path: P
         with Admin(broker.bootstrap_servers) as admin:
             admin.create_topic("t", partitions=1)
         with Producer(broker.bootstrap_servers) as producer:
-            assert isinstance(producer.send("t", b"x" * 500_000).exception(20), errors.MessageTooLargeError)
-            assert producer.send("t", b"x" * 50_000).result(20).offset == 0
+            assert isinstance(producer.send("t", b"x" * 500_000).exception(STALL_S), errors.MessageTooLargeError)
+            assert producer.send("t", b"x" * 50_000).result(STALL_S).offset == 0
 
 
 def test_more_requests_than_allowed_are_refused_as_throttled(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data", queued_max_requests=2) as broker:
-        with Admin(broker.bootstrap_servers) as admin:
-            admin.create_topic("t", partitions=1)
-        waiting = pb.FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1)
-        partition = pb.FetchRequest.PartitionFetch(partition=0, fetch_offset=0, current_leader_epoch=-1)
-        waiting.topics.add(name="t", partitions=[partition])
         opened = [Frames(broker) for _ in range(3)]
         for each in opened:
             each.greet()
-        for each in opened[:2]:
-            each.send("Fetch", waiting)
+        for each in opened[:2]:  # requests that are being received are in progress
+            each.sock.sendall(each.written("Produce", b"x" * 1000)[:-1])
         eventually(lambda: _limits(broker).requests == 2)
         with pytest.raises(errors.ThrottledError, match=r"queued\.max\.requests"):
-            opened[2].call("ApiVersions", b"")
+            opened[2].call("Produce", b"")
         with pytest.raises(errors.ThrottledError):  # also where most of the message is still to come
-            opened[2].call("Metadata", pb.MetadataRequest(topics=["x" * 900_000]))
+            opened[2].call("Produce", b"x" * 900_000)
+        opened[2].call("ApiVersions", b"")
         opened[0].close()
         eventually(lambda: _limits(broker).requests == 1)
-        opened[2].call("ApiVersions", b"")
+        assert pb.ProduceResponse.FromString(opened[2].call("Produce", pb.ProduceRequest(acks=1))) is not None
         for each in opened:
             each.close()
         eventually(lambda: _limits(broker).requests == 0)
 
 
 def test_bodies_wait_for_memory_in_their_senders(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path / "data", queued_max_request_bytes=1_000_000) as broker:
+    with EmbeddedBroker(tmp_path / "data", control_queued_max_request_bytes=1_000_000) as broker:
         slow, quick = Frames(broker), Frames(broker)
         for each in (slow, quick):
             each.greet()
@@ -179,30 +174,50 @@ def test_bodies_wait_for_memory_in_their_senders(tmp_path: Path) -> None:
         slow.sock.sendall(request[500_000:])
         for each in (slow, quick):
             assert pb.MetadataResponse.FromString(each.receive()).topics[0].error.code
-        sender.join(20)
+        sender.join(STALL_S)
         for each in (slow, quick):
             each.close()
         eventually(lambda: _limits(broker).bytes_in_use == 0)
 
 
 def test_connections_are_limited_and_idle_ones_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace_broker.listeners.frames.ACTIVE_CONNECTION_S", 0.5)
-    with EmbeddedBroker(tmp_path / "data", max_connections=2) as broker:
-        first, second = Frames(broker), Frames(broker)
-        for each in (first, second):
+    monkeypatch.setattr("millrace_broker.listeners.frames.ACTIVE_CONNECTION_S", 3600.0)
+    monkeypatch.setattr("millrace_broker.listeners.frames._RESERVED_S", 3600.0)
+    with EmbeddedBroker(tmp_path / "data", max_connections=2, control_max_connections=1) as broker:
+        first, second, reserve = Frames(broker), Frames(broker), Frames(broker)
+        for each in (first, second, reserve):
             each.greet()
-        with Frames(broker) as third, pytest.raises(errors.ThrottledError, match=r"max\.connections"):
-            third.greet()
-        time.sleep(0.6)
-        second.call("ApiVersions", b"")
+        with Frames(broker) as refused, pytest.raises(errors.ThrottledError, match=r"max\.connections"):
+            refused.greet()
+        second.call("ApiVersions", b"")  # the first is idle for longer
+        monkeypatch.setattr("millrace_broker.listeners.frames.ACTIVE_CONNECTION_S", 0.0)
         with Frames(broker) as fourth:
             fourth.greet()
             assert first.head().kind is frames.Kind.GOODBYE
             second.call("ApiVersions", b"")
-            assert _limits(broker).connections == 2
-        for each in (first, second):
+            assert _limits(broker).connections == 3
+        for each in (first, second, reserve):
             each.close()
         eventually(lambda: _limits(broker).connections == 0)
+
+
+def test_a_connection_of_the_reserve_is_for_control_until_a_place_is_free(tmp_path: Path) -> None:
+    produce = pb.ProduceRequest(acks=1)
+    with EmbeddedBroker(tmp_path / "data", max_connections=1, control_max_connections=1) as broker:
+        client, operator = Frames(broker), Frames(broker)
+        client.greet()
+        operator.greet()
+        operator.call("ListGroups", pb.ListGroupsRequest())
+        operator.call("Metadata", pb.MetadataRequest())
+        client.close()
+        eventually(lambda: _limits(broker).connections == 1)
+        operator.call("Produce", produce)
+        with Frames(broker) as third:
+            third.greet()
+            with pytest.raises(errors.ThrottledError, match=r"max\.connections"):
+                third.call("Produce", produce)
+            assert third.head().kind is frames.Kind.GOODBYE, "it does not keep a place of the reserve"
+        operator.close()
 
 
 # --- bad manners ------------------------------------------------------------------------------------------------------
@@ -274,12 +289,12 @@ def test_idle_connections_are_closed_with_a_goodbye(tmp_path: Path) -> None:
 
 def test_a_call_whose_connection_is_lost_is_cancelled(module_broker: EmbeddedBroker, calls: Any, topic: str) -> None:
     calls.create(topic)
-    before = _limits(module_broker).requests
+    before = _limits(module_broker).parked
     with Frames(module_broker) as opened:
         opened.greet()
         opened.send("Fetch", calls.fetch_request({topic: {0: 0}}, max_wait_ms=60_000))
-        eventually(lambda: _limits(module_broker).requests == before + 1)
-    eventually(lambda: _limits(module_broker).requests == before)
+        eventually(lambda: _limits(module_broker).parked == before + 1)
+    eventually(lambda: _limits(module_broker).parked == before)
 
 
 def test_a_call_whose_deadline_has_passed_is_cancelled(connection: Frames, calls: Any, topic: str) -> None:
@@ -298,7 +313,7 @@ def test_stopping_lets_calls_end_and_says_goodbye(tmp_path: Path, calls_to: Any)
     for each in (idle, waiting):
         each.greet()
     waiting.send("Fetch", calls.fetch_request({"t": {0: 0}}, max_wait_ms=60_000))
-    eventually(lambda: _limits(broker).requests == 1)
+    eventually(lambda: _limits(broker).parked == 1)
     broker.stop()
     assert idle.head().kind is frames.Kind.GOODBYE
     assert next(read_fetch_response(waiting.receive())).records.size == 0  # arrivals end when the broker stops

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,7 +32,8 @@ from millrace.errors import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.embedded import EmbeddedBroker
 
-from .group_calls import DEADLINE_S, Groups, subscription
+from .group_calls import Groups, subscription
+from .waiting import STALL_S, eventually
 
 OPTIONS = {
     "group.initial.rebalance.delay.ms": "0",
@@ -63,13 +63,6 @@ def refusal(call: Callable[[], Any]) -> type[MillraceError]:
     with pytest.raises(MillraceError) as raised:
         call()
     return type(raised.value)
-
-
-def eventually(what: str, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"in vain: {what}"
-        time.sleep(0.01)
 
 
 def test_nobody_is_told_to_try_again_because_the_state_was_just_created(
@@ -183,7 +176,7 @@ def test_a_call_that_was_given_up_leaves_nothing_behind(
         waiting.result()
     again = groups.join(first.member_id)  # answered once the other member's session has ended
     assert len(again.members) == 1
-    assert module_broker.server.broker.statistics().limits.requests == 0
+    assert module_broker.server.broker.statistics().admission.requests == 0
 
 
 def test_what_a_join_is_refused_for(calls: Any, group: str, threads: ThreadPoolExecutor) -> None:
@@ -274,7 +267,7 @@ def test_a_deleted_topic_takes_its_offsets_with_it(calls: Any, group: str, topic
     groups = Groups(calls, group)
     groups.commit(topic, 7)
     calls.call("DeleteTopics", pb.DeleteTopicsRequest(names=[topic]))
-    eventually("offsets are forgotten", lambda: groups.committed(topic).committed.offset == -1)
+    eventually(lambda: groups.committed(topic).committed.offset == -1, "offsets are forgotten")
     calls.create(topic)
     assert groups.committed(topic).committed.offset == -1
 
@@ -321,7 +314,7 @@ def test_many_members_join_at_once(tmp_path: Path, calls_to: Callable[[str], Any
             groups[number % 4].calls.stub.JoinGroup.future(groups[0].join_request(member_id))
             for number, member_id in enumerate(ids)
         ]
-        answers = [each.result(timeout=DEADLINE_S) for each in parked]
+        answers = [each.result(STALL_S) for each in parked]
         assert {answer.generation_id for answer in answers} == {1}
         assert [len(answer.members) for answer in answers if answer.members] == [count]
         statistics = broker.server.broker.statistics().groups

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.status import ERROR_CODE_KEY, error_from_rpc
 from millrace_broker.embedded import EmbeddedBroker
 
+from .frame_calls import Frames
 from .waiting import eventually
 
 
@@ -37,27 +40,38 @@ def test_too_large_a_request_is_refused_and_the_connection_goes_on(tmp_path: Pat
 def test_more_requests_than_allowed_are_refused_as_throttled(tmp_path: Path, calls_to: Any) -> None:
     with EmbeddedBroker(tmp_path / "data", options={"queued.max.requests": 3}) as broker:
         first, second = calls_to(broker.bootstrap_servers), calls_to(f"localhost:{broker.port}")
-        first.create("t")
-        waiting = [first.stub.Fetch.future(first.fetch_request({"t": {0: 0}}, max_wait_ms=60_000)) for _ in range(3)]
         statistics = broker.server.broker.statistics
-        eventually(lambda: statistics().limits.requests == 3)
-        refused = second.error("ApiVersions", pb.ApiVersionsRequest())
+        ending = threading.Event()
+        produce = first.channel.stream_unary("/millrace.v1.Broker/Produce", lambda each: each, lambda each: each)
+        unsent = [produce.future(_nothing_until(ending)) for _ in range(3)]
+        eventually(lambda: statistics().admission.requests == 3)
+        refused = second.error("Produce", pb.ProduceRequest(acks=1))
         assert isinstance(refused, errors.ThrottledError)
         assert "queued.max.requests" in refused.message
-        for future in waiting:
-            future.cancel()
-        eventually(lambda: statistics().limits.requests == 0)
         second.call("ApiVersions", pb.ApiVersionsRequest())
+        for future in unsent:
+            future.cancel()
+        ending.set()
+        eventually(lambda: statistics().admission.requests == 0)
+        second.call("Produce", pb.ProduceRequest(acks=1))
+
+
+def _nothing_until(ending: threading.Event) -> Iterator[bytes]:
+    """A request whose body does not come."""
+    ending.wait()
+    yield from ()
 
 
 def test_more_connections_than_allowed_are_refused_as_throttled(tmp_path: Path, calls_to: Any) -> None:
     with EmbeddedBroker(tmp_path / "data", options={"max.connections": 1}) as broker:
         first = calls_to(broker.bootstrap_servers)
         first.call("ApiVersions", pb.ApiVersionsRequest())
-        refused = calls_to(f"localhost:{broker.port}").error("ApiVersions", pb.ApiVersionsRequest())
+        second = calls_to(f"localhost:{broker.port}")
+        refused = second.error("Produce", pb.ProduceRequest(acks=1))
         assert isinstance(refused, errors.ThrottledError)
         assert "max.connections" in refused.message
-        first.call("ApiVersions", pb.ApiVersionsRequest())
+        second.call("ApiVersions", pb.ApiVersionsRequest())
+        first.call("Produce", pb.ProduceRequest(acks=1))
 
 
 def test_a_flood_of_large_requests_waits_its_turn_and_all_are_answered(tmp_path: Path, calls_to: Any) -> None:
@@ -66,13 +80,18 @@ def test_a_flood_of_large_requests_waits_its_turn_and_all_are_answered(tmp_path:
         calls.create("t")
         data = pb.ProduceRequest.PartitionData(partition=0, records=calls.batch(b"x" * 900_000))
         request = pb.ProduceRequest(acks=-1, topics=[pb.ProduceRequest.TopicData(name="t", partitions=[data])])
-        futures = [calls.stub.Produce.future(request) for _ in range(40)]
+        with Frames(broker) as slow:  # its message takes most of the memory until the last byte is there
+            slow.greet()
+            message = slow.written("Produce", b"x" * 1_900_000)
+            slow.sock.sendall(message[:-1])
+            eventually(lambda: broker.server.broker.statistics().admission.bytes_in_use >= 1_900_000)
+            futures = [calls.stub.Produce.future(request) for _ in range(40)]
+            eventually(lambda: broker.server.broker.statistics().admission.delayed > 0)
+            slow.sock.sendall(message[-1:])
         offsets = [future.result().topics[0].partitions[0].base_offset for future in futures]
         assert sorted(offsets) == list(range(40))
-        limits = broker.server.broker.statistics().limits
-        assert limits.delayed > 0
         assert calls.fetch("t", 0, max_bytes=2**30, partition_max_bytes=2**30).records
-        eventually(lambda: broker.server.broker.statistics().limits.bytes_in_use == 0)
+        eventually(lambda: broker.server.broker.statistics().admission.bytes_in_use == 0)
 
 
 def test_a_fetch_response_is_no_larger_than_the_broker_allows(tmp_path: Path, calls_to: Any) -> None:

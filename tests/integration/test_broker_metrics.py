@@ -1,7 +1,6 @@
 """A broker's metrics as Prometheus gets them, while clients use it."""
 
 import socket
-import threading
 import urllib.request
 
 import pytest
@@ -11,11 +10,11 @@ from millrace.clients import Admin, Consumer, Producer
 from millrace.errors import EnvironmentProblemError
 from millrace_broker.embedded import EmbeddedBroker
 
-DEADLINE_S = 30
+from .waiting import STALL_S, eventually
 
 
 def samples(broker):
-    with urllib.request.urlopen(f"http://127.0.0.1:{broker.metrics_port}/metrics", timeout=DEADLINE_S) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.metrics_port}/metrics", timeout=STALL_S) as answer:
         families = text_string_to_metric_families(answer.read().decode())
         return {
             (sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples
@@ -23,13 +22,7 @@ def samples(broker):
 
 
 def wait_for(broker, is_there):
-    found, tries = samples(broker), 0
-    while not is_there(found):
-        tries += 1
-        assert tries < DEADLINE_S * 20, found
-        threading.Event().wait(0.05)
-        found = samples(broker)
-    return found
+    return eventually(lambda: is_there(found := samples(broker)) and found, pause_s=0.05)
 
 
 def test_metrics_say_what_waits_and_what_was_done(tmp_path):

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ import pytest
 from millrace import errors
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.embedded import EmbeddedBroker
+
+from .waiting import STALL_S, eventually
 
 MILLRACE = Path(sys.executable).with_name("millrace")
 
@@ -40,7 +41,7 @@ class Process:
         return self.wait()
 
     def wait(self) -> int:
-        status = self._process.wait(timeout=30)
+        status = self._process.wait(STALL_S)
         assert self._process.stdout is not None
         self._process.stdout.close()
         return status
@@ -49,6 +50,11 @@ class Process:
         """Memory of the process alone: what it maps of files can be dropped at any time and does not count."""
         rollup = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text()
         return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Private_Dirty:"))
+
+    def cpu_seconds(self) -> float:
+        """CPU time that it has used."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def is_running(self) -> bool:
@@ -83,12 +89,12 @@ def test_it_says_where_it_listens_answers_and_ends_cleanly(
 def test_from_the_command_to_the_first_acknowledgement_is_a_moment(
     start: Callable[..., Process], calls_to: Any
 ) -> None:
-    started = time.monotonic()
-    calls = calls_to(start().address)
+    process = start()
+    calls = calls_to(process.address)
     calls.create("t")
     assert calls.produce("t", calls.batch(b"x")).base_offset == 0
     # The goal is one second on a quiet machine, which the benchmark measures; here others may be at work.
-    assert time.monotonic() - started < 10
+    assert process.cpu_seconds() < 10
 
 
 def test_a_port_in_use_is_said_with_the_remedy(start: Callable[..., Process], tmp_path: Path) -> None:
@@ -238,9 +244,7 @@ def test_it_stops_while_calls_wait(tmp_path: Path, calls_to: Any) -> None:
         calls = calls_to(broker.bootstrap_servers)
         calls.create("t")
         future = calls.stub.Fetch.future(calls.fetch_request({"t": {0: 0}}, max_wait_ms=60_000))
-        deadline = time.monotonic() + 20
-        while broker.server.broker.statistics().delayed_fetches.delayed == 0:
-            assert time.monotonic() < deadline
+        eventually(lambda: broker.server.broker.statistics().delayed_fetches.delayed, "the delayed fetch")
     # It is answered, and not cut off after the grace that calls in progress have.
     assert future.result().topics[0].partitions[0].records == b""
 
@@ -267,15 +271,15 @@ def test_it_stops_cleanly_under_load_and_keeps_what_it_acknowledged(
                 return
             acknowledged[partition] = result.base_offset + 1000
             if number == 3:
-                in_progress.wait(30)
+                in_progress.wait(STALL_S)
 
     threads = [threading.Thread(target=produce, args=(partition,)) for partition in range(4)]
     for thread in threads:
         thread.start()
-    in_progress.wait(30)
+    in_progress.wait(STALL_S)
     assert process.end(signal.SIGTERM) == 0
     for thread in threads:
-        thread.join(30)
+        thread.join(STALL_S)
         assert not thread.is_alive()
     assert {type(error) for error in refused} <= {errors.BrokerUnavailableError, errors.RequestTimedOutError}, refused
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
@@ -317,10 +321,12 @@ def test_a_flood_of_requests_and_fetches_leaves_its_memory_small(start: Callable
     largest = 0
 
     def wait_for(futures: list[Any]) -> list[Any]:
-        nonlocal largest
-        while not all(future.done() for future in futures):
+        def are_done() -> bool:
+            nonlocal largest
             largest = max(largest, process.private_bytes())
-            threading.Event().wait(0.01)
+            return all(future.done() for future in futures)
+
+        eventually(are_done, "answers", progress=lambda: sum(future.done() for future in futures))
         return [future.result().topics[0].partitions[0] for future in futures]
 
     requests = [_produce_request(number % 4, records) for number in range(256)]

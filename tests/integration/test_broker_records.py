@@ -84,8 +84,8 @@ def test_what_does_not_fit_a_typed_topic_is_refused(calls: Any, topic: str) -> N
         (null, 1001, "row 1, column id"),
         (_typed(other, "id INT", {"id": [1]}), 1003, f"schema {other}"),
         (_typed(9999, "id INT", {"id": [1]}), 1003, "9999"),
-        (_typed(schema_id, "id INT NOT NULL", {"id": [1]}), 2, ""),
-        (_typed(schema_id, "name STRING, id INT NOT NULL", {"id": [1], "name": ["a"]}), 2, ""),
+        (_typed(schema_id, "id INT NOT NULL", {"id": [1]}), 87, ""),
+        (_typed(schema_id, "name STRING, id INT NOT NULL", {"id": [1], "name": ["a"]}), 87, ""),
     ):
         result = calls.produce(topic, bytes(records))
         assert (result.error.code, message in result.error.message) == (code, True), result.error.message
@@ -248,7 +248,7 @@ def test_a_cancelled_long_poll_leaves_no_waiter(calls: Any, module_broker: Any, 
     eventually(lambda: broker.statistics().delayed_fetches.delayed == 1)
     future.cancel()
     eventually(lambda: broker.statistics().delayed_fetches.delayed == 0)
-    eventually(lambda: broker.statistics().limits.bytes_in_use == 0)
+    eventually(lambda: broker.statistics().admission.bytes_in_use == 0)
 
 
 def test_offsets_are_found_by_time(calls: Any, topic: str) -> None:

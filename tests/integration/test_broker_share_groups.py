@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -32,7 +31,8 @@ from millrace.errors import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.embedded import EmbeddedBroker
 
-from .group_calls import DEADLINE_S, Share, acquired
+from .group_calls import Share, acquired
+from .waiting import Stall, eventually
 
 OPTIONS = {
     "share.auto.offset.reset": "earliest",
@@ -186,11 +186,8 @@ def test_what_is_refused(calls: Any, group: str, filled: str) -> None:
     assert type(calls.error("ShareGroupHeartbeat", nameless)) is InvalidGroupIdError
     calls.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.GROUP, keys=[group]))
     joining = pb.JoinGroupRequest(group_id=group, session_timeout_ms=10_000, protocol_type="consumer")
-    deadline = time.monotonic() + DEADLINE_S
-    while type(error := calls.error("JoinGroup", joining)) is CoordinatorLoadInProgressError:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert type(error) is InconsistentGroupProtocolError
+    eventually(lambda: type(calls.error("JoinGroup", joining)) is not CoordinatorLoadInProgressError, "the coordinator")
+    assert type(calls.error("JoinGroup", joining)) is InconsistentGroupProtocolError
 
 
 def test_locks_and_sessions_end(tmp_path: Path, calls_to: Callable[[str], Any], topic: str) -> None:
@@ -210,15 +207,15 @@ def test_locks_and_sessions_end(tmp_path: Path, calls_to: Callable[[str], Any], 
         result = share.fetch("b", topic, wait_ms=10_000)
         assert [(run.first_offset, run.last_offset, run.delivery_count) for run in result.acquired] == [(0, 1, 2)]
         assert share.acknowledge("silent", topic, 0, 1) == InvalidRecordStateError.code
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
+
+        def is_unknown() -> bool:
             try:
                 share.beat("silent", 1)
             except (UnknownMemberError, FencedMemberEpochError) as error:
-                if isinstance(error, UnknownMemberError):
-                    break
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+                return isinstance(error, UnknownMemberError)
+            return False
+
+        eventually(is_unknown, "the session to end", pause_s=0.05)
 
 
 def test_a_group_begins_at_the_end_unless_told_otherwise(
@@ -297,12 +294,13 @@ def test_many_members_process_every_record_once(calls: Any, group: str, topic: s
     share = Share(calls, group)
     processed: Counter[int] = Counter()
     lock = threading.Lock()
-    deadline = time.monotonic() + DEADLINE_S
 
     def work(member: str) -> None:
         share.join(member, topic)
         accept: list[tuple[int, int, int]] = []
-        while time.monotonic() < deadline:
+        stall = Stall("all records")
+        while True:
+            stall.check(sum(processed.values()))
             result = share.fetch(member, topic, most=7, wait_ms=50, acknowledge=accept)
             assert result.acknowledge_error.code == 0
             accept = [(run.first_offset, run.last_offset, pb.ACCEPT) for run in result.acquired]

@@ -22,9 +22,9 @@ from .transaction_calls import (
     fetch,
     together,
     values_of,
-    wait,
     wait_for_state,
 )
+from .waiting import STALL_S, eventually
 
 
 @pytest.fixture
@@ -109,11 +109,11 @@ def test_a_waiting_reader_of_committed_records_is_woken_by_the_commit(
     reader = threading.Thread(target=lambda: answers.append(fetch(own, topic, max_wait_ms=30_000)))
     before = time.monotonic()
     reader.start()
-    wait(lambda: module_broker.server.broker.stable_arrivals.statistics().delayed > 0)
+    eventually(lambda: module_broker.server.broker.stable_arrivals.statistics().delayed > 0)
     producer.send(topic, b"b")
     assert not answers, "records of open transactions wake nobody"
     producer.end()
-    reader.join(20)
+    reader.join(STALL_S)
     assert values_of(answers[0]) == [b"a", b"b"]
     assert time.monotonic() - before < 20
 
@@ -244,7 +244,7 @@ def test_offsets_count_with_the_transaction(calls: Any, topic: str, producer: Pr
 
     calls.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.GROUP, keys=[group]))
     request = pb.TxnOffsetCommitRequest(group_id=group, generation_id=-1, **producer.fields)
-    wait(lambda: not isinstance(calls.error("TxnOffsetCommit", request), errors.CoordinatorLoadInProgressError))
+    eventually(lambda: not isinstance(calls.error("TxnOffsetCommit", request), errors.CoordinatorLoadInProgressError))
     assert isinstance(calls.error("TxnOffsetCommit", request), errors.AbortableTransactionError), "it was not added"
     commit(5)
     assert offset() == -1

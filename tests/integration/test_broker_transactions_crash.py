@@ -18,6 +18,7 @@ from millrace.errors import MillraceError
 
 from .test_broker_process import Process
 from .transaction_calls import Producer, committed, together
+from .waiting import STALL_S
 
 TOPIC = "orders"
 PARTITIONS = 3
@@ -138,7 +139,7 @@ def _work_until_killed(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(STALL_S)
         assert not thread.is_alive()
     assert not failures, failures
 

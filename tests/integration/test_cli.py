@@ -15,6 +15,8 @@ import pytest
 
 from millrace_broker.embedded import EmbeddedBroker
 
+from .waiting import STALL_S, run_to_end
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 _MILLRACE = [sys.executable, "-m", "millrace.cli.main"]
 
@@ -25,15 +27,7 @@ def run(module_broker: EmbeddedBroker) -> Run:
     environment = {**os.environ, "MILLRACE_BOOTSTRAP_SERVERS": module_broker.bootstrap_servers, "NO_COLOR": "1"}
 
     def run_command(*arguments: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*_MILLRACE, *arguments],
-            input=stdin,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = run_to_end([*_MILLRACE, *arguments], input=stdin, env=environment)
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done
@@ -281,7 +275,7 @@ def test_following_prints_what_comes(run: Run, module_broker: EmbeddedBroker) ->
         assert follower.stdout.readline() == "before\n"
         run("produce", "followed", stdin="after\n")
         assert follower.stdout.readline() == "after\n"
-        assert follower.wait(30) == 0
+        assert follower.wait(STALL_S) == 0
     finally:
         follower.kill()
         follower.communicate()

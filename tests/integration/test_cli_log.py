@@ -14,12 +14,14 @@ import pytest
 from millrace.clients import Admin, Producer
 from millrace_broker.embedded import EmbeddedBroker
 
+from .waiting import run_to_end
+
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("city", pa.string())])
 
 
 def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "millrace.cli.main", "log", "dump", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_to_end(command)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done
@@ -63,7 +65,5 @@ def test_dumps_what_a_broker_has_open_and_finds_damage(data: Path) -> None:
 def test_usage(data: Path) -> None:
     assert "name a partition directory" in run("--files", "", code=2).stderr
     assert "no such file" in run(data, code=2).stderr
-    overview = subprocess.run(
-        [sys.executable, "-m", "millrace.cli.main", "--help"], capture_output=True, text=True, timeout=60, check=True
-    )
+    overview = run_to_end([sys.executable, "-m", "millrace.cli.main", "--help"])
     assert "Look into the files of a log" in overview.stdout

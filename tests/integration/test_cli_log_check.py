@@ -16,12 +16,14 @@ from millrace.ids import id_text
 from millrace.records import HEADER_BYTES, scan_headers
 from millrace_broker.embedded import EmbeddedBroker
 
+from .waiting import run_to_end
+
 CONFIG = {"retention.ms": "-1", "segment.bytes": "3000", "index.interval.bytes": "500"}
 
 
 def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "millrace.cli.main", "log", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_to_end(command)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done

@@ -11,6 +11,8 @@ import pytest
 from millrace.clients import Admin, TopicPartition
 from millrace_broker.embedded import EmbeddedBroker
 
+from .waiting import run_to_end
+
 _TOTAL = re.compile(
     r"^(\d+) records sent, [\d.]+ records/sec \([\d.]+ MB/sec\), [\d.]+ ms avg latency, [\d.]+ ms max latency, "
     r"\d+ ms 50th, \d+ ms 95th, \d+ ms 99th, \d+ ms 99\.9th\.$",
@@ -21,7 +23,7 @@ _TOTAL = re.compile(
 def _perf(broker: EmbeddedBroker, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "MILLRACE_BOOTSTRAP_SERVERS": broker.bootstrap_servers, "NO_COLOR": "1"}
     command = [sys.executable, "-m", "millrace.cli.main", "perf", *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = run_to_end(command, env=environment)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done

@@ -11,6 +11,8 @@ import pytest
 from millrace.clients import Admin, Consumer, ConsumerRecord
 from millrace_broker.embedded import EmbeddedBroker
 
+from .waiting import run_to_end
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -20,9 +22,7 @@ def run(module_broker: EmbeddedBroker) -> Run:
 
     def run_command(*arguments: str, stdin: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "millrace.cli.main", "produce", *arguments]
-        done = subprocess.run(
-            command, input=stdin, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
+        done = run_to_end(command, input=stdin, env=environment)
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done

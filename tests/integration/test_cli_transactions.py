@@ -17,6 +17,8 @@ from millrace.protocol.millrace_pb2_grpc import BrokerStub
 from millrace.records import build_columnar_batch
 from millrace_broker.embedded import EmbeddedBroker
 
+from .waiting import STALL_S, run_to_end
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 NOW_MS = 1_700_000_000_000
 
@@ -35,7 +37,7 @@ def run(module_broker: EmbeddedBroker) -> Run:
 
     def run_command(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "millrace.cli.main", "transactions", *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = run_to_end(command, env=environment)
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done
@@ -49,7 +51,7 @@ def test_open_transactions_are_listed_and_described(admin: Admin, module_broker:
     with Producer(config) as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send("shown", b"x", partition=1).result(10)
+        producer.send("shown", b"x", partition=1).result(STALL_S)
         listed = json.loads(run("list", "--state", "Ongoing", "--json").stdout)
         assert [row["TransactionalId"] for row in listed] == ["shown-1"]
         header = run("list").stdout.splitlines()[0].split()

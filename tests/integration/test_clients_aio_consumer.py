@@ -12,6 +12,8 @@ from millrace.clients.aio import AsyncConsumer
 from millrace.errors import ClientClosedError, UsageError, WakeupError
 from millrace_broker.embedded import EmbeddedBroker
 
+from .waiting import STALL_S
+
 QUICK = {"auto.offset.reset": "earliest", "heartbeat.interval.ms": "50", "metadata.max.age.ms": "200"}
 
 
@@ -28,7 +30,7 @@ def _filled(broker: EmbeddedBroker, topic: str, records: int) -> dict[str, str]:
 
 def _run(work: Awaitable[None]) -> None:
     async def limited() -> None:
-        await asyncio.wait_for(work, 60)
+        await asyncio.wait_for(work, STALL_S)
 
     asyncio.run(limited())
 

@@ -17,9 +17,11 @@ from millrace.errors import (
 )
 from millrace_broker.embedded import EmbeddedBroker
 
+from .waiting import STALL_S
+
 
 def _run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(work(), 60))
+    asyncio.run(asyncio.wait_for(work(), STALL_S))
 
 
 def _values(broker: EmbeddedBroker, topic: str) -> list[bytes]:

@@ -34,7 +34,8 @@ from millrace.errors import (
 )
 from millrace_broker.embedded import EmbeddedBroker
 
-from .consumer_groups import QUICK_GROUPS, Group, poll_until, read, wait_for
+from .consumer_groups import QUICK_GROUPS, Group, poll_until, read
+from .waiting import eventually
 
 BROKER_OPTIONS = QUICK_GROUPS
 
@@ -138,7 +139,7 @@ def test_a_consumer_is_for_one_thread_at_a_time(group: Group) -> None:
     consumer = group.member()
     thread = threading.Thread(target=_poll_until_woken, args=[consumer])
     thread.start()
-    wait_for(lambda: _is_refused(consumer))
+    eventually(lambda: _is_refused(consumer))
     consumer.wakeup()
     thread.join()
     consumer.poll(0)

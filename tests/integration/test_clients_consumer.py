@@ -18,6 +18,8 @@ from millrace.errors import (
 from millrace.records import Record, build_rows_batch
 from millrace_broker.embedded import EmbeddedBroker
 
+from .waiting import STALL_S, Stall
+
 
 @pytest.fixture
 def producer(module_broker: EmbeddedBroker) -> Iterator[Producer]:
@@ -34,8 +36,9 @@ def _consumer(broker: EmbeddedBroker, topic: str, **options: object) -> Consumer
 
 def _poll_until(consumer: Consumer, count: int) -> list[ConsumerRecord]:
     records: list[ConsumerRecord] = []
-    deadline = time.monotonic() + 30
-    while len(records) < count and time.monotonic() < deadline:
+    stall = Stall("records")
+    while len(records) < count:
+        stall.check(len(records))
         records += consumer.poll(1000)
     return records
 
@@ -104,7 +107,9 @@ def test_seeking(admin: Admin, producer: Producer, module_broker: EmbeddedBroker
 
 def test_tables_have_the_columns_asked_for(admin: Admin, producer: Producer, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("table", partitions=2, schema="id BIGINT, name STRING, price DOUBLE", key_columns=["id"])
-    producer.send_table("table", {"id": range(100), "name": ["n"] * 100, "price": [0.5] * 100}, timestamps=5).result(10)
+    producer.send_table("table", {"id": range(100), "name": ["n"] * 100, "price": [0.5] * 100}, timestamps=5).result(
+        STALL_S
+    )
     with _consumer(module_broker, "table") as consumer:
 
         def everything(**options: object) -> pa.Table:
@@ -136,8 +141,8 @@ def test_tables_have_the_columns_asked_for(admin: Admin, producer: Producer, mod
 
 def test_typed_records_are_dicts(admin: Admin, producer: Producer, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("dicts", partitions=1, schema="id BIGINT, name STRING", key_columns=["id"])
-    producer.send("dicts", {"id": 1, "name": "one"}, headers={"h": None}).result(10)
-    producer.send_table("dicts", {"id": [2], "__tombstone": [True]}).result(10)
+    producer.send("dicts", {"id": 1, "name": "one"}, headers={"h": None}).result(STALL_S)
+    producer.send_table("dicts", {"id": [2], "__tombstone": [True]}).result(STALL_S)
     with _consumer(module_broker, "dicts") as consumer:
         first, second = _poll_until(consumer, 2)
         assert (first.key, first.value, first.headers) == ({"id": 1}, {"id": 1, "name": "one"}, (("h", None),))
@@ -148,7 +153,7 @@ def test_a_poll_for_some_columns_does_not_narrow_the_next_poll(
     admin: Admin, producer: Producer, module_broker: EmbeddedBroker
 ) -> None:
     admin.create_topic("narrow", partitions=1, schema="id BIGINT, name STRING")
-    producer.send_table("narrow", {"id": [1, 2, 3], "name": ["a", "b", "c"]}).result(10)
+    producer.send_table("narrow", {"id": [1, 2, 3], "name": ["a", "b", "c"]}).result(STALL_S)
     with _consumer(module_broker, "narrow") as consumer:
         assert consumer.poll_table(5000, columns=["id"], max_records=1).to_pylist() == [{"id": 1}]
         (second,) = consumer.poll(5000, max_records=1)
@@ -198,7 +203,7 @@ def test_a_poll_waits_for_records_to_come(admin: Admin, producer: Producer, modu
 
 def test_reset_policies(admin: Admin, producer: Producer, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("reset", partitions=1)
-    producer.send_table("reset", {"value": [b"x"] * 5}).result(10)
+    producer.send_table("reset", {"value": [b"x"] * 5}).result(STALL_S)
     partition = TopicPartition("reset", 0)
     with _consumer(module_broker, "reset", auto_offset_reset="none") as consumer:
         with pytest.raises(OffsetOutOfRangeError, match="seek to one first"):
@@ -218,7 +223,7 @@ def test_assignment_keeps_positions_and_checks_names(
 ) -> None:
     admin.create_topic("assigned", partitions=2)
     admin.create_topic("other", partitions=1, schema="id INT")
-    producer.send_table("assigned", {"value": [b"x"] * 4}, partition=0).result(10)
+    producer.send_table("assigned", {"value": [b"x"] * 4}, partition=0).result(STALL_S)
     with _consumer(module_broker, "assigned") as consumer:
         assert len(_poll_until(consumer, 4)) == 4
         consumer.assign([("assigned", 0)])
@@ -260,6 +265,6 @@ def test_large_records_exceed_the_fetch_limits_one_by_one(
     admin.create_topic("wide", partitions=1)
     values = [bytes([n]) * 300_000 for n in range(6)]
     for value in values:
-        producer.send("wide", value).result(10)
+        producer.send("wide", value).result(STALL_S)
     with _consumer(module_broker, "wide", fetch_max_bytes=1000, max_partition_fetch_bytes=1000) as consumer:
         assert [record.value for record in _poll_until(consumer, 6)] == values

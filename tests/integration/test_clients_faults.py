@@ -20,7 +20,7 @@ from millrace.errors import (
 )
 from millrace_broker.embedded import EmbeddedBroker
 
-from .waiting import eventually
+from .waiting import STALL_S, eventually
 
 
 class Proxy:
@@ -139,7 +139,7 @@ def test_lost_answers_do_not_duplicate_records(proxied_broker: EmbeddedBroker, p
     with Admin(_config(proxy)) as admin:
         admin.create_topic("once", partitions=1)
     with Producer(_config(proxy, linger_ms=5)) as producer:
-        producer.send("once", b"0").result(10)
+        producer.send("once", b"0").result(STALL_S)
         for round_number in range(1, 4):
             proxy.swallow_answers = True
             future = producer.send("once", b"%d" % round_number)
@@ -148,8 +148,8 @@ def test_lost_answers_do_not_duplicate_records(proxied_broker: EmbeddedBroker, p
             eventually(lambda: _end_offset(proxied_broker, "once") > reached or future.done())  # noqa: B023
             proxy.cut_all()
             proxy.swallow_answers = False
-            assert future.result(30).offset == (round_number - 1) * 4 + 1
-            assert [late.result(30).offset for late in after] == [(round_number - 1) * 4 + 2 + n for n in range(3)]
+            assert future.result(STALL_S).offset == (round_number - 1) * 4 + 1
+            assert [late.result(STALL_S).offset for late in after] == [(round_number - 1) * 4 + 2 + n for n in range(3)]
     expected = [b"0"] + [value for n in (1, 2, 3) for value in (b"%d" % n, b"%d.0" % n, b"%d.1" % n, b"%d.2" % n)]
     assert _read_all(proxy, "once") == expected
 
@@ -169,7 +169,7 @@ def test_a_table_survives_broken_connections(proxied_broker: EmbeddedBroker, pro
         producer.partitions_for("many")
         cutter.start()
         try:
-            batches = producer.send_table("many", {"value": values}).result(120)
+            batches = producer.send_table("many", {"value": values}).result(STALL_S)
         finally:
             stop.set()
             cutter.join()
@@ -183,7 +183,7 @@ def test_producer_and_consumer_survive_a_restart(proxied_broker: EmbeddedBroker,
     consumer = Consumer(_config(proxy, auto_offset_reset="earliest"))
     consumer.assign(consumer.partitions_for("restarted"))
     with Producer(_config(proxy)) as producer, consumer:
-        producer.send("restarted", b"before").result(10)
+        producer.send("restarted", b"before").result(STALL_S)
         assert [record.value for record in consumer.poll(10_000)] == [b"before"]
         proxied_broker.stop()
         proxy.target = None
@@ -192,7 +192,7 @@ def test_producer_and_consumer_survive_a_restart(proxied_broker: EmbeddedBroker,
         assert not consumer.poll(200)
         proxied_broker.start()
         proxy.target = proxied_broker
-        assert future.result(30).offset == 1
+        assert future.result(STALL_S).offset == 1
         records: list[bytes] = []
         eventually(lambda: bool(records.extend(record.value for record in consumer.poll(500)) or records))  # type: ignore[func-returns-value, misc]
         assert records == [b"during"]
@@ -202,7 +202,7 @@ def test_reading_a_range_goes_on_after_a_cut(proxied_broker: EmbeddedBroker, pro
     with Admin(_config(proxy)) as admin:
         admin.create_topic("ranged", partitions=1)
         with Producer(_config(proxy, batch_size=100_000)) as producer:
-            producer.send_table("ranged", {"value": [b"x" * 1000] * 8000}).result(60)
+            producer.send_table("ranged", {"value": [b"x" * 1000] * 8000}).result(STALL_S)
         received = []
         for number, chunk in enumerate(admin.read_range("ranged", 0, 0, 8000)):
             received.append(chunk)
@@ -225,15 +225,15 @@ def test_records_that_cannot_be_delivered_fail_in_time(proxied_broker: EmbeddedB
         admin.create_topic("late", partitions=1)
     limits = {"delivery_timeout_ms": 600, "request_timeout_ms": 300, "socket_connection_setup_timeout_ms": 200}
     with Producer(_config(proxy, **limits)) as producer:
-        producer.send("late", b"fine").result(10)
+        producer.send("late", b"fine").result(STALL_S)
         proxy.swallow_answers = True
-        stuck = producer.send("late", b"no answer").exception(30)
+        stuck = producer.send("late", b"no answer").exception(STALL_S)
         assert isinstance(stuck, RequestTimedOutError)
         assert "delivery.timeout.ms=600; they may or may not be in the log" in str(stuck)
         proxy.target = None
         proxy.swallow_answers = False
         proxy.cut_all()
-        away = producer.send("late", b"no broker").exception(30)
+        away = producer.send("late", b"no broker").exception(STALL_S)
         assert isinstance(away, BrokerUnavailableError)
         proxy.target = proxied_broker
         # The producer goes on, under a new id, once its connection is tried again: that may take longer than a record.
@@ -242,7 +242,7 @@ def test_records_that_cannot_be_delivered_fail_in_time(proxied_broker: EmbeddedB
 
 def _is_delivered(producer: Producer) -> bool:
     try:
-        return producer.send("late", b"again").result(30).offset >= 1
+        return producer.send("late", b"again").result(STALL_S).offset >= 1
     except BrokerUnavailableError:
         return False
 
@@ -257,7 +257,7 @@ def test_a_full_buffer_blocks_and_then_fails(proxied_broker: EmbeddedBroker, pro
         admin.create_topic("full", partitions=1)
     limits = {"buffer_memory": 100_000, "batch_size": 10_000, "max_block_ms": 200}
     producer = Producer(_config(proxy, **limits))
-    producer.send("full", b"x").result(10)
+    producer.send("full", b"x").result(STALL_S)
     proxy.swallow_answers = True
     with pytest.raises(BufferExhaustedError, match=r"buffer\.memory=100000"):
         producer.send_table("full", {"value": [b"x" * 1000] * 1000})
@@ -270,11 +270,11 @@ def test_closing_without_waiting_fails_what_is_left(proxied_broker: EmbeddedBrok
     with Admin(_config(proxy)) as admin:
         admin.create_topic("abandoned", partitions=1)
     producer = Producer(_config(proxy))
-    producer.send("abandoned", b"x").result(10)
+    producer.send("abandoned", b"x").result(STALL_S)
     proxy.swallow_answers = True
     futures = [producer.send("abandoned", b"y") for _ in range(5)]
     producer.close(timeout=0)
-    assert {type(future.exception(10)) for future in futures} == {ClientClosedError}
+    assert {type(future.exception(STALL_S)) for future in futures} == {ClientClosedError}
 
 
 def test_transactions_are_whole_through_lost_answers(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:

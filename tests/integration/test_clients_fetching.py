@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -11,7 +10,7 @@ import pytest
 from millrace.clients import Admin, Consumer, Producer
 from millrace_broker.embedded import EmbeddedBroker
 
-WAIT_S = 60
+from .waiting import Stall
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +28,9 @@ def _consumer(broker: EmbeddedBroker, topic: str, **options: object) -> Consumer
 
 def _read(consumer: Consumer, count: int, **options: object) -> pa.Table:
     tables: list[pa.Table] = []
-    deadline = time.monotonic() + WAIT_S
-    while sum(table.num_rows for table in tables) < count:
-        assert time.monotonic() < deadline
+    stall = Stall("records")
+    while (rows := sum(table.num_rows for table in tables)) < count:
+        stall.check(rows)
         tables.append(consumer.poll_table(200, metadata=True, **options))  # type: ignore[arg-type]
     table = pa.concat_tables(tables)
     return table.sort_by([("__partition", "ascending"), ("__offset", "ascending")])
@@ -90,9 +89,9 @@ def test_what_waits_stays_within_its_bound(broker: EmbeddedBroker) -> None:
     limits = {"fetch_buffer_bytes": bound, "max_partition_fetch_bytes": 1_100_000, "max_poll_records": 100}
     with _consumer(broker, "bounded", direct_reads="never", **limits) as consumer:
         seen = 0
-        deadline = time.monotonic() + WAIT_S
+        stall = Stall("records")
         while seen < partitions * rows:
-            assert time.monotonic() < deadline
+            stall.check(seen)
             seen += len(consumer.poll(100))
             statistics = consumer.statistics()
             # The first batch is sent whatever its size: it may be larger than what was asked for.
@@ -109,9 +108,9 @@ def test_paused_partitions_do_not_keep_others_waiting(broker: EmbeddedBroker) ->
     with _consumer(broker, "crowded", direct_reads="never", **limits) as consumer:
         consumer.poll(5000, max_records=10)
         consumer.pause([("crowded", 0), ("crowded", 1)])
-        deadline = time.monotonic() + WAIT_S
-        while consumer.position(("crowded", 2)) < 4000:
-            assert time.monotonic() < deadline
+        stall = Stall("the third partition")
+        while (position := consumer.position(("crowded", 2))) < 4000:
+            stall.check(position)
             consumer.poll(100)
         consumer.resume(consumer.paused())
         assert _read(consumer, 8000 - consumer.position(("crowded", 0)) - consumer.position(("crowded", 1))).num_rows

@@ -21,6 +21,8 @@ from millrace.errors import (
 )
 from millrace_broker.embedded import EmbeddedBroker
 
+from .waiting import STALL_S
+
 
 @pytest.fixture
 def producer(module_broker: EmbeddedBroker) -> Iterator[Producer]:
@@ -45,7 +47,7 @@ def test_records_lie_where_their_futures_say(admin: Admin, producer: Producer, m
         producer.send("records", f"value {n}", key=f"key {n % 10}", timestamp_ms=n, headers={"n": str(n).encode()})
         for n in range(500)
     ]
-    places = [future.result(10) for future in futures]
+    places = [future.result(STALL_S) for future in futures]
     rows = {(row["__partition"], row["__offset"]): row for row in _read(module_broker, "records", 500).to_pylist()}
     for n, place in enumerate(places):
         assert place.partition == partition_for_key(f"key {n % 10}".encode(), 3)
@@ -64,7 +66,7 @@ def test_callbacks_and_tombstones(admin: Admin, producer: Producer, module_broke
     future = producer.send("tombs", None, key=b"k", partition=1)
     future.add_done_callback(lambda done: called.set())
     future.add_done_callback(lambda done: 1 / 0)  # logged; the sender goes on
-    assert called.wait(10)
+    assert called.wait(STALL_S)
     assert future.result().partition == 1
     later = threading.Event()
     future.add_done_callback(lambda done: later.set())
@@ -98,7 +100,7 @@ def test_large_tables_are_cut_into_batches(admin: Admin, module_broker: Embedded
     table = pa.table({"value": [values[at : at + 100] for at in range(0, len(values), 100)]})
     config = {"bootstrap.servers": module_broker.bootstrap_servers, "batch.size": 100_000, "buffer.memory": 500_000}
     with Producer(config) as producer:
-        batches = producer.send_table("cut", table).result(30)
+        batches = producer.send_table("cut", table).result(STALL_S)
     assert sum(batch.num_records for batch in batches) == 20_000
     assert 15 <= len(batches) <= 30
     assert {batch.partition for batch in batches} == {0, 1, 2, 3}
@@ -111,14 +113,14 @@ def test_partition_and_timestamps_by_argument_column_or_array(
 ) -> None:
     admin.create_topic("placed", partitions=3)
     value = [b"a", b"b", b"c"]
-    producer.send_table("placed", {"value": value, "partition": [2, 1, 0], "timestamp": [7, 8, 9]}).result(10)
+    producer.send_table("placed", {"value": value, "partition": [2, 1, 0], "timestamp": [7, 8, 9]}).result(STALL_S)
     producer.send_table(
         "placed", {"value": value, "p": [1, 1, 0], "t": [1, 2, 3]}, partition="p", timestamps="t"
-    ).result(10)
+    ).result(STALL_S)
     producer.send_table(
         "placed", {"value": value}, partition=np.array([0, 0, 2]), timestamps=pa.array([4, 5, 6])
-    ).result(10)
-    producer.send_table("placed", {"value": value}, partition=2, timestamps=10).result(10)
+    ).result(STALL_S)
+    producer.send_table("placed", {"value": value}, partition=2, timestamps=10).result(STALL_S)
     rows = sorted(
         (int(row["__timestamp"].timestamp() * 1000), row["__partition"])
         for row in _read(module_broker, "placed", 12).to_pylist()
@@ -145,8 +147,8 @@ def test_typed_records_are_checked_when_sent(admin: Admin, producer: Producer, m
     # What only the cast finds fails that record alone.
     bad = producer.send("strict", {"id": 2, "tags": [3]})
     last = producer.send("strict", {"id": 3})
-    assert isinstance(bad.exception(10), SchemaMismatchError)
-    assert (good.result(10).offset, last.result(10).offset) == (0, 1)
+    assert isinstance(bad.exception(STALL_S), SchemaMismatchError)
+    assert (good.result(STALL_S).offset, last.result(STALL_S).offset) == (0, 1)
     assert _read(module_broker, "strict", 2).column("id").to_pylist() == [1, 3]
 
 
@@ -164,9 +166,9 @@ def test_tables_that_do_not_fit_are_refused_whole(admin: Admin, producer: Produc
 
 def test_columns_added_meanwhile_are_noticed(admin: Admin, producer: Producer, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("growing", partitions=1, schema="id INT")
-    producer.send_table("growing", {"id": [1]}).result(10)
+    producer.send_table("growing", {"id": [1]}).result(STALL_S)
     admin.evolve_schema("growing", "id INT, name STRING")
-    producer.send_table("growing", {"id": [2], "name": ["two"]}).result(10)
+    producer.send_table("growing", {"id": [2], "name": ["two"]}).result(STALL_S)
     table = _read(module_broker, "growing", 2)
     assert table.select(["id", "name"]).to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": "two"}]
 
@@ -186,7 +188,7 @@ def test_too_large_records(admin: Admin, module_broker: EmbeddedBroker) -> None:
             type(None),
         ]
         # A refused batch does not break the sequence of those that follow.
-        assert producer.send("large", b"after").result(10).offset == 2
+        assert producer.send("large", b"after").result(STALL_S).offset == 2
 
 
 def test_unknown_topics_partitions_and_closed_producers(admin: Admin, module_broker: EmbeddedBroker) -> None:
@@ -225,7 +227,7 @@ def test_acknowledgements(admin: Admin, module_broker: EmbeddedBroker, acks: str
     admin.create_topic(topic, partitions=1)
     config = {"bootstrap.servers": module_broker.bootstrap_servers, "acks": acks, "enable.idempotence": acks == "all"}
     with Producer(config) as producer:
-        offset = producer.send(topic, b"x").result(10).offset
+        offset = producer.send(topic, b"x").result(STALL_S).offset
     assert offset == (-1 if acks == "0" else 0)
     assert _read(module_broker, topic, 1).num_rows == 1
 

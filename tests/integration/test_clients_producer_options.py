@@ -1,5 +1,6 @@
 """Ways of sending and options of a producer: lists, callbacks, partitioners, interceptors, limits, topics that grow."""
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,8 @@ from millrace.errors import (
 )
 from millrace_broker.embedded import EmbeddedBroker
 
+from .waiting import STALL_S, eventually
+
 
 @pytest.fixture
 def producer(module_broker: EmbeddedBroker) -> Iterator[Producer]:
@@ -61,19 +64,19 @@ def test_lists_of_values_pairs_and_dicts(admin: Admin, producer: Producer, modul
         ProducerRecord("lists", b"record", key=b"key"),
     ]
     future = producer.send_batch("lists", records)
-    places = future.result(10)
+    places = future.result(STALL_S)
     assert future.done()
     found = {(record.partition, record.offset): record for record in _read(module_broker, "lists")}
     values = [found[place.partition, place.offset].value for place in places]
     assert values == [b"value", b"text", None, b"pair", b"v", b"record"]
     whole = found[places[4].partition, places[4].offset]
     assert (whole.partition, whole.timestamp_ms, whole.key, whole.headers) == (2, 7, b"k", (("h", b"x"),))
-    assert producer.send_batch("lists", []).result(1) == []
+    assert producer.send_batch("lists", []).result(STALL_S) == []
     called = threading.Event()
     producer.send_batch("lists", [b"%d" % number for number in range(50_000)]).add_done_callback(
         lambda done: called.set()
     )
-    assert called.wait(30)
+    assert called.wait(STALL_S)
 
 
 def test_lists_are_checked_before_anything_is_sent(admin: Admin, producer: Producer) -> None:
@@ -91,7 +94,7 @@ def test_lists_are_checked_before_anything_is_sent(admin: Admin, producer: Produ
     with pytest.raises(UnknownTopicOrPartitionError, match="no partition 7"):
         producer.send_batch("raw", [b"x"], partition=7)
     producer.flush(10)
-    assert producer.send_batch("raw", [b"x"]).result(10)[0].offset == 0
+    assert producer.send_batch("raw", [b"x"]).result(STALL_S)[0].offset == 0
 
 
 def test_what_a_record_cannot_have_is_said(admin: Admin, producer: Producer) -> None:
@@ -110,8 +113,8 @@ def test_what_a_record_cannot_have_is_said(admin: Admin, producer: Producer) -> 
 
 def test_a_compacted_topic_takes_no_record_without_a_key(admin: Admin, producer: Producer) -> None:
     admin.create_topic("compacted", partitions=1, configs={"cleanup.policy": "compact"})
-    assert isinstance(producer.send("compacted", b"x").exception(10), InvalidRecordError)
-    assert producer.send("compacted", b"x", key=b"k").result(10).offset == 0
+    assert isinstance(producer.send("compacted", b"x").exception(STALL_S), InvalidRecordError)
+    assert producer.send("compacted", b"x", key=b"k").result(STALL_S).offset == 0
 
 
 def test_on_delivery_is_told_in_the_order_of_each_partition(admin: Admin, module_broker: EmbeddedBroker) -> None:
@@ -149,20 +152,20 @@ def test_a_callback_may_send_but_not_wait_for_its_own_producer(admin: Admin, mod
             called.set()
 
         producer.send("called-back", b"x", on_delivery=call_back)
-        assert called.wait(10)
+        assert called.wait(STALL_S)
         assert [type(outcome) for outcome in outcomes[:2]] == [UsageError, UsageError]
-        assert outcomes[2].result(10).offset == 1
+        assert outcomes[2].result(STALL_S).offset == 1
 
 
 def test_partitions_added_meanwhile_are_found(admin: Admin, producer: Producer) -> None:
     admin.create_topic("widened", partitions=1)
-    producer.send("widened", b"x").result(10)
+    producer.send("widened", b"x").result(STALL_S)
     admin.create_partitions("widened", 3)
-    assert producer.send("widened", b"x", partition=2).result(10).partition == 2
+    assert producer.send("widened", b"x", partition=2).result(STALL_S).partition == 2
     admin.create_partitions("widened", 4)
-    assert producer.send_table("widened", {"value": [b"x"]}, partition=3).result(10)[0].partition == 3
+    assert producer.send_table("widened", {"value": [b"x"]}, partition=3).result(STALL_S)[0].partition == 3
     admin.create_partitions("widened", 5)
-    assert producer.send_batch("widened", [b"x"], partition=4).result(10)[0].partition == 4
+    assert producer.send_batch("widened", [b"x"], partition=4).result(STALL_S)[0].partition == 4
     with pytest.raises(UnknownTopicOrPartitionError, match="no partition 5: its partitions are 0 to 4"):
         producer.send("widened", b"x", partition=5)
 
@@ -170,12 +173,12 @@ def test_partitions_added_meanwhile_are_found(admin: Admin, producer: Producer) 
 def test_columns_added_meanwhile_are_found_for_records_too(admin: Admin, producer: Producer) -> None:
     admin.create_topic("columned", partitions=1, schema="id INT")
     for _ in range(2):
-        producer.send("columned", {"id": 1}).result(10)
+        producer.send("columned", {"id": 1}).result(STALL_S)
     with pytest.raises(SchemaMismatchError, match="column name is not in the topic's schema"):
         producer.send("columned", {"id": 1, "name": "x"})
     admin.evolve_schema("columned", "id INT, name STRING")
     for _ in range(2):
-        producer.send("columned", {"id": 2, "name": "two"}).result(10)
+        producer.send("columned", {"id": 2, "name": "two"}).result(STALL_S)
 
 
 class _FirstLetter(Partitioner):
@@ -191,20 +194,20 @@ def test_a_partitioner_of_ones_own(admin: Admin, module_broker: EmbeddedBroker) 
     config = {"bootstrap.servers": module_broker.bootstrap_servers, "partitioner.class": _FirstLetter}
     with Producer(config) as producer:
         futures = [producer.send("chosen", letter, key=b"ignored") for letter in (b"a", b"b", b"c")]
-        assert [future.result(10).partition for future in futures] == [letter % 4 for letter in b"abc"]
-        assert producer.send("chosen", b"a", partition=3).result(10).partition == 3
-        assert producer.send("chosen", b"?").result(10).partition in range(4)
-        batches = producer.send_table("chosen", {"value": [b"a", b"b", b"a"]}).result(10)
+        assert [future.result(STALL_S).partition for future in futures] == [letter % 4 for letter in b"abc"]
+        assert producer.send("chosen", b"a", partition=3).result(STALL_S).partition == 3
+        assert producer.send("chosen", b"?").result(STALL_S).partition in range(4)
+        batches = producer.send_table("chosen", {"value": [b"a", b"b", b"a"]}).result(STALL_S)
         assert sorted((batch.partition, batch.num_records) for batch in batches) == [(97 % 4, 2), (98 % 4, 1)]
-        places = producer.send_batch("chosen", [b"c", b"b"]).result(10)
+        places = producer.send_batch("chosen", [b"c", b"b"]).result(STALL_S)
         assert [place.partition for place in places] == [99 % 4, 98 % 4]
     round_robin = "millrace.clients.producing.partitioning:RoundRobinPartitioner"
     with Producer({**config, "partitioner.class": round_robin}) as producer:
         futures = [producer.send("chosen", b"x", key=b"same") for _ in range(4)]
-        assert sorted(future.result(10).partition for future in futures) == [0, 1, 2, 3]
+        assert sorted(future.result(STALL_S).partition for future in futures) == [0, 1, 2, 3]
     with Producer({"bootstrap.servers": module_broker.bootstrap_servers, "partitioner.ignore.keys": True}) as producer:
         rows = {"key": [b"%d" % n for n in range(20)], "value": [b"x"] * 20}
-        assert len(producer.send_table("chosen", rows).result(10)) == 1
+        assert len(producer.send_table("chosen", rows).result(STALL_S)) == 1
 
 
 class _Stamping(ProducerInterceptor):
@@ -246,10 +249,10 @@ def test_interceptors_see_everything_and_stop_nothing(
     config = {"bootstrap.servers": module_broker.bootstrap_servers, "interceptor.classes": [_Broken, stamping]}
     told: list[Any] = []
     with Producer(config) as producer:
-        producer.send("seen", b"x", on_delivery=lambda metadata, error: told.append(metadata)).result(10)
-        producer.send_table("seen", {"value": [b"y"]}).result(10)
-        producer.send_batch("seen", [b"z"]).result(10)
-        assert producer.send("seen", b"x" * 5000).exception(10) is not None
+        producer.send("seen", b"x", on_delivery=lambda metadata, error: told.append(metadata)).result(STALL_S)
+        producer.send_table("seen", {"value": [b"y"]}).result(STALL_S)
+        producer.send_batch("seen", [b"z"]).result(STALL_S)
+        assert producer.send("seen", b"x" * 5000).exception(STALL_S) is not None
     records = _read(module_broker, "seen")
     assert [record.value for record in records] == [b"x", b"y", b"added", b"z"]
     assert records[0].headers == (("stamped", b"yes"),)
@@ -273,13 +276,14 @@ def test_without_waiting_what_is_not_there_at_once_fails(admin: Admin, module_br
     with Producer(config) as producer:
         with pytest.raises(RequestTimedOutError, match=r"topic impatient is not known yet.*try again"):
             producer.send("impatient", b"x")
-        for _ in range(500):
-            try:
+
+        def is_taken() -> bool:
+            with contextlib.suppress(RequestTimedOutError):
                 producer.send("impatient", b"x")
-            except RequestTimedOutError:
-                threading.Event().wait(0.02)
-            else:
-                break
+                return True
+            return False
+
+        eventually(is_taken, "the topic's metadata")
         with pytest.raises(BufferExhaustedError, match=r"max\.block\.ms=0"):
             _fill(producer, "impatient", 30_000)
         producer.flush(30)
@@ -294,10 +298,10 @@ def test_unknown_topics_are_created_where_that_is_enabled(tmp_path: Path) -> Non
     options = {"auto.create.topics.enable": "true", "num.partitions": "3"}
     with EmbeddedBroker(tmp_path, options=options) as broker:
         with Producer(broker.bootstrap_servers) as producer:
-            producer.send("sprung-up", b"x").result(10)
+            producer.send("sprung-up", b"x").result(STALL_S)
             assert producer.partitions_for("sprung-up") == 3
             with pytest.raises((InvalidTopicError, UnknownTopicOrPartitionError)):
-                producer.send("__consumer_offsets", b"x").result(10)
+                producer.send("__consumer_offsets", b"x").result(STALL_S)
         with Admin(broker.bootstrap_servers) as admin, pytest.raises(UnknownTopicOrPartitionError):
             admin.describe_topic("only-looked-at")
     with (
@@ -311,8 +315,8 @@ def test_unknown_topics_are_created_where_that_is_enabled(tmp_path: Path) -> Non
 def test_statistics_count_what_was_done(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("counted", partitions=1, configs={"max.message.bytes": 2000})
     with Producer(module_broker.bootstrap_servers) as producer:
-        producer.send("counted", b"x").result(10)
-        assert producer.send("counted", b"x" * 5000).exception(10) is not None
+        producer.send("counted", b"x").result(STALL_S)
+        assert producer.send("counted", b"x" * 5000).exception(STALL_S) is not None
         producer.flush()
         counts = producer.statistics()
     assert (counts.records_sent, counts.records_failed, counts.batches_sent, counts.batches_waiting) == (1, 1, 1, 0)

@@ -22,7 +22,7 @@ from millrace.errors import (
 )
 from millrace_broker.embedded import EmbeddedBroker
 
-WAIT_S = 30
+from .waiting import STALL_S, Stall
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +76,9 @@ class Queue:
 
 
 def _next(consumer: ShareConsumer) -> list[ConsumerRecord]:
-    deadline = time.monotonic() + WAIT_S
+    stall = Stall("records")
     while not (records := list(consumer.poll(200))):
-        assert time.monotonic() < deadline
+        stall.check()
     return records
 
 
@@ -87,9 +87,9 @@ def test_many_consumers_of_one_partition_get_each_record_once(queue: Queue) -> N
     consumers = [queue.consumer("implicit", max_poll_records=10) for _ in range(3)]
     seen: Counter[int] = Counter()
     by_consumer: Counter[int] = Counter()
-    deadline = time.monotonic() + WAIT_S
+    stall = Stall("records")
     while len(seen) < 500:
-        assert time.monotonic() < deadline
+        stall.check(len(seen))
         for number, consumer in enumerate(consumers):
             records = consumer.poll(20)
             by_consumer[number] += len(records)
@@ -139,7 +139,7 @@ def test_closing_gives_back_what_was_not_acknowledged(queue: Queue) -> None:
     first.close()
     (record,) = _next(queue.consumer())
     assert (record.offset, record.delivery_count) == (1, 2)
-    assert time.monotonic() - started < WAIT_S
+    assert time.monotonic() - started < STALL_S
 
 
 def test_explicit_means_every_record(queue: Queue) -> None:

@@ -1,7 +1,6 @@
 """Transactions of producers against a real broker: committed, aborted, fenced, with offsets, prepared, restarted."""
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from millrace.errors import (
 )
 from millrace_broker.embedded import EmbeddedBroker
 
-from .waiting import eventually
+from .waiting import STALL_S, Stall, eventually
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +49,9 @@ def _read(broker: EmbeddedBroker, topic: str, isolation: str = "read_committed")
         partitions = consumer.partitions_for(topic)
         consumer.assign(partitions)
         ends = consumer.end_offsets(partitions)
-        deadline = time.monotonic() + 30
+        stall = Stall("all records")
         while any(consumer.position(partition) < end for partition, end in ends.items()):
-            assert time.monotonic() < deadline
+            stall.check(len(values))
             values += [record.value for record in consumer.poll(100)]  # type: ignore[misc]
     return sorted(values)
 
@@ -76,7 +75,7 @@ def test_what_is_committed_is_read_and_what_is_aborted_is_not(admin: Admin, modu
 
 
 def _send_and_fail(producer: Producer, topic: str, value: bytes) -> None:
-    producer.send(topic, value).result(10)
+    producer.send(topic, value).result(STALL_S)
     raise ZeroDivisionError
 
 
@@ -101,12 +100,12 @@ def test_a_second_producer_fences_the_first(admin: Admin, module_broker: Embedde
     first, second = _producer(module_broker, "twins"), _producer(module_broker, "twins")
     first.init_transactions()
     first.begin_transaction()
-    first.send("fenced", b"lost").result(10)
+    first.send("fenced", b"lost").result(STALL_S)
     second.init_transactions()
     late = first.send("fenced", b"late")
     with pytest.raises((ProducerFencedError, AbortableTransactionError)):
         first.commit_transaction()
-    assert late.exception(10) is not None
+    assert late.exception(STALL_S) is not None
     with pytest.raises(ProducerFencedError):
         first.abort_transaction()
     for call in (first.begin_transaction, first.init_transactions, lambda: first.send("fenced", b"x")):
@@ -172,7 +171,7 @@ def test_a_part_that_fails_leaves_only_aborting(admin: Admin, module_broker: Emb
         producer.begin_transaction()
         good = producer.send("partial", b"good", partition=0)
         bad = producer.send("partial", b"x" * 5000, partition=1)
-        assert isinstance(bad.exception(10), MessageTooLargeError)
+        assert isinstance(bad.exception(STALL_S), MessageTooLargeError)
         eventually(good.done)
         with pytest.raises(AbortableTransactionError, match="abort the transaction, for a part failed"):
             producer.send("partial", b"more")
@@ -195,7 +194,7 @@ def test_aborting_drops_what_was_not_sent(admin: Admin, module_broker: EmbeddedB
         producer.begin_transaction()
         futures = [producer.send("dropped", b"x") for _ in range(10)]
         producer.abort_transaction()
-        assert {type(future.exception(10)) for future in futures} == {TransactionAbortedError}
+        assert {type(future.exception(STALL_S)) for future in futures} == {TransactionAbortedError}
     assert admin.list_offsets({TopicPartition("dropped", 0): "latest"})[TopicPartition("dropped", 0)].offset == 0
 
 
@@ -204,7 +203,7 @@ def test_offsets_are_committed_with_the_records(admin: Admin, module_broker: Emb
     admin.create_topic("output", partitions=1)
     source = TopicPartition("input", 0)
     with Producer(module_broker.bootstrap_servers) as filling:
-        filling.send_batch("input", [b"%d" % number for number in range(10)]).result(10)
+        filling.send_batch("input", [b"%d" % number for number in range(10)]).result(STALL_S)
     consumer = Consumer({"bootstrap.servers": module_broker.bootstrap_servers, "group.id": "copiers"})
     with _producer(module_broker, "copier") as producer, consumer:
         producer.init_transactions()
@@ -229,7 +228,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(admin: Admin, module_broke
     with _producer(module_broker, "tardy", transaction_timeout_ms=300) as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send("tardy", b"too late").result(10)
+        producer.send("tardy", b"too late").result(STALL_S)
         stable = TopicPartition("tardy", 0)
         eventually(lambda: admin.list_offsets({stable: "latest"}, isolation_level="read_committed")[stable].offset == 2)
         with pytest.raises((ProducerFencedError, AbortableTransactionError)):
@@ -274,7 +273,7 @@ def test_transactions_go_on_through_a_restart_of_the_broker(tmp_path: Path) -> N
             producer.init_transactions()
             for number in range(3):
                 producer.begin_transaction()
-                producer.send("durable", b"%d before" % number).result(10)
+                producer.send("durable", b"%d before" % number).result(STALL_S)
                 broker.stop()
                 restarted = EmbeddedBroker(tmp_path, port, options=options)
                 starting = threading.Thread(target=restarted.start)

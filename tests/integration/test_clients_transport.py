@@ -27,12 +27,13 @@ from millrace.errors import (
 )
 from millrace_broker.embedded import EmbeddedBroker
 
-from .waiting import eventually
+from .waiting import STALL_S, eventually
 
 
 def _frames(broker: EmbeddedBroker) -> int:
     """Connections for frames that are open at the broker."""
-    return len(broker.server.broker.limits._open)
+    assert broker.server._frames is not None
+    return len(broker.server._frames._connections)
 
 
 @pytest.fixture(params=["auto", "grpc"])
@@ -85,9 +86,9 @@ def test_errors_are_of_the_same_class(config: dict[str, Any], ready: str) -> Non
     with Admin(config) as admin, pytest.raises(UnknownTopicOrPartitionError, match="nowhere"):
         admin.describe_topic("nowhere")
     with Producer({**config, "max.request.size": 200_000_000}) as producer:
-        error = producer.send(ready, bytes(120_000_000)).exception(60)
+        error = producer.send(ready, bytes(120_000_000)).exception(STALL_S)
         assert isinstance(error, MessageTooLargeError)
-        assert producer.send(ready, b"x").result(20).offset >= 0
+        assert producer.send(ready, b"x").result(STALL_S).offset >= 0
 
 
 def test_a_wake_up_ends_a_poll_and_the_next_goes_on(config: dict[str, Any], ready: str) -> None:
@@ -99,7 +100,7 @@ def test_a_wake_up_ends_a_poll_and_the_next_goes_on(config: dict[str, Any], read
             with pytest.raises(WakeupError):
                 consumer.poll(30_000)
             waker.join()
-            producer.send(ready, str(number)).result(20)
+            producer.send(ready, str(number)).result(STALL_S)
             assert [record.value for record in consumer.poll(30_000)] == [str(number).encode()]
 
 
@@ -152,7 +153,7 @@ def test_threads_share_a_client(config: dict[str, Any], ready: str) -> None:
         def work(number: int) -> None:
             try:
                 for at in range(50):
-                    producer.send(ready, f"{number}-{at}").result(30)
+                    producer.send(ready, f"{number}-{at}").result(STALL_S)
                     admin.describe_topic(ready)
             except BaseException as error:  # noqa: BLE001 - raised below
                 failures.append(error)
@@ -161,7 +162,7 @@ def test_threads_share_a_client(config: dict[str, Any], ready: str) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(STALL_S)
         assert not failures
 
 
@@ -174,10 +175,10 @@ def test_callbacks_come_in_a_thread_of_the_producers(config: dict[str, Any], rea
             called.append(threading.current_thread())
 
     with Producer(config) as producer:
-        producer.send(ready, b"x").result(20)
+        producer.send(ready, b"x").result(STALL_S)
         for number in range(20):
             with held:
-                producer.send(ready, b"x", on_delivery=on_delivery).result(20)
+                producer.send(ready, b"x", on_delivery=on_delivery).result(STALL_S)
             eventually(lambda count=number + 1: len(called) == count)  # type: ignore[misc]
         assert threading.current_thread() not in called
 
@@ -202,7 +203,7 @@ def test_a_port_that_is_not_reached_is_said_once(tmp_path: Path, caplog: pytest.
             for _ in range(5):
                 admin.list_topics()
         with Producer(broker.bootstrap_servers) as producer, pytest.raises(UnknownTopicOrPartitionError):
-            producer.send("nowhere", b"x").result(20)
+            producer.send("nowhere", b"x").result(STALL_S)
     lines = [record.getMessage() for record in caplog.records if "go over gRPC" in record.getMessage()]
     assert len(lines) == 2  # one for each client
     assert str(unreachable) in lines[0]
@@ -247,12 +248,12 @@ def test_a_broker_that_comes_back_at_another_port_is_found(tmp_path: Path, caplo
         ports = set()
         for number in range(3):
             ports.add(broker.frame_port)
-            producer.send("t", str(number)).result(30)
+            producer.send("t", str(number)).result(STALL_S)
             assert [record.value for record in consumer.poll(30_000)] == [str(number).encode()]
             assert _frames(broker) >= 2
             broker.stop()
             broker.start()
-        producer.send("t", b"last").result(30)
+        producer.send("t", b"last").result(STALL_S)
         assert [topic.name for topic in admin.list_topics()] == ["t"]
     broker.stop()
     assert len(ports) > 1
@@ -316,7 +317,7 @@ def test_a_broker_that_is_killed_in_the_middle_of_calls(process: Any, transport:
     ):
         admin.create_topic("t", partitions=1)
         consumer.assign(consumer.partitions_for("t"))
-        producer.send("t", b"before").result(20)
+        producer.send("t", b"before").result(STALL_S)
         assert [record.value for record in consumer.poll(20_000)] == [b"before"]
         sent = [producer.send("t", str(number)) for number in range(1000)]
         broker.send_signal(signal.SIGKILL)  # a fetch is parked there, and records are under way
@@ -325,7 +326,7 @@ def test_a_broker_that_is_killed_in_the_middle_of_calls(process: Any, transport:
             admin.list_topics()
         process()
         for future in sent:
-            future.result(60)
+            future.result(STALL_S)
         received: list[Any] = []
         while len(received) < 1000:
             received += [record.value for record in consumer.poll(20_000)]

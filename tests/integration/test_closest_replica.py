@@ -6,7 +6,6 @@ of a consumer in its rack are sent there. The replica is another real broker, wh
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +19,8 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.embedded import EmbeddedBroker
 from millrace_broker.replication import ReplicaView, preferred_read_replica
 
-WAIT_S = 60
+from .waiting import STALL_S, Stall
+
 _ANSWERED_BY: Any = grpc.unary_unary_rpc_method_handler  # untyped in its stubs
 TOPIC = "orders"
 PARTITION = TopicPartition(TOPIC, 0)
@@ -54,7 +54,7 @@ class Leader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in it
         return _ANSWERED_BY(lambda request, context: answer(request, forward))
 
     def _metadata(self, request: bytes, call: Callable[..., bytes]) -> bytes:
-        response = pb.MetadataResponse.FromString(call(request, timeout=WAIT_S))
+        response = pb.MetadataResponse.FromString(call(request, timeout=STALL_S))
         del response.brokers[:]
         response.brokers.add(node_id=LEADER_ID, host="127.0.0.1", port=self.port, rack="far")
         response.brokers.add(node_id=REPLICA_ID, host="127.0.0.1", port=self._replica_port, rack="near")
@@ -68,7 +68,7 @@ class Leader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in it
             asked.rack_id, offset, _view(LEADER_ID, "far", RECORDS), [_view(REPLICA_ID, "near", self.replica_end)]
         )
         if named is None:
-            return call(request, timeout=WAIT_S)
+            return call(request, timeout=STALL_S)
         response = pb.FetchResponse()
         topic = response.topics.add(name=TOPIC)
         topic.partitions.add(partition=0, high_watermark=RECORDS, preferred_read_replica=named)
@@ -80,12 +80,12 @@ class Leader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in it
 
 
 def _pass_on(request: bytes, call: Callable[..., bytes]) -> bytes:
-    return call(request, timeout=WAIT_S)
+    return call(request, timeout=STALL_S)
 
 
 def _without_frames(request: bytes, call: Callable[..., bytes]) -> bytes:
     """Nobody is to go round this listener."""
-    response = pb.ApiVersionsResponse.FromString(call(request, timeout=WAIT_S))
+    response = pb.ApiVersionsResponse.FromString(call(request, timeout=STALL_S))
     response.frame_port = 0
     return response.SerializeToString()
 
@@ -141,9 +141,9 @@ def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 def _read(consumer: Consumer, count: int) -> list[str]:
     values: list[str] = []
-    deadline = time.monotonic() + WAIT_S
+    stall = Stall("records")
     while len(values) < count:
-        assert time.monotonic() < deadline
+        stall.check(len(values))
         values += [record.value.decode() for record in consumer.poll(100)]  # type: ignore[union-attr]
     return values
 
@@ -161,9 +161,9 @@ def test_the_leader_is_asked_again_after_the_metadatas_age(pair: Pair) -> None:
     with pair.consumer("near", **{"metadata.max.age.ms": 300}) as consumer:
         _read(consumer, RECORDS)
         pair.leader.replica_end = RECORDS - 1  # from now on it keeps the consumer
-        deadline = time.monotonic() + WAIT_S
+        stall = Stall("fetches from the leader")
         while pair.leader.fetches.count(RECORDS) < 2:
-            assert time.monotonic() < deadline
+            stall.check()
             consumer.poll(50)
         consumer.seek(PARTITION, 3)
         pair.leader.replica_end = 0

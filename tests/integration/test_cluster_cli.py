@@ -17,7 +17,7 @@ from millrace.cli.main import main
 from millrace.clients import Admin, Consumer, Producer, TopicPartition
 
 from .broker_cluster import MILLRACE, Cluster
-from .waiting import eventually
+from .waiting import STALL_S, eventually
 from .zookeeper_server import ZooKeeperServer
 
 Run = Callable[..., str]
@@ -103,7 +103,7 @@ def _throttled(run: Run, name: str, kind: str = "topics") -> list[str]:
 def _fill(cluster: Cluster, partition: TopicPartition, *, records: int, size_bytes: int) -> None:
     with Producer(cluster.bootstrap_servers) as producer:
         for _ in range(records):
-            producer.send(partition.topic, os.urandom(size_bytes), partition=partition.partition).result(30)
+            producer.send(partition.topic, os.urandom(size_bytes), partition=partition.partition).result(STALL_S)
 
 
 def _plan(directory: Path, topic: str, number: int, *replicas: int) -> Path:
@@ -233,7 +233,7 @@ def _up(data: Path, brokers: int) -> Iterator[tuple[subprocess.Popen[str], list[
             yield process, [line.split()[-1] for line in lines]
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            process.wait(STALL_S)
 
 
 def _answers(address: str) -> bool:
@@ -257,9 +257,9 @@ def test_a_whole_cluster_is_up_by_one_command_and_ends_with_its_terminal(tmp_pat
             assert all(len(each.replicas) == 3 for each in created.partitions)
         with Producer(brokers) as producer:
             for value in values:
-                producer.send("t", value, partition=0).result(30)
+                producer.send("t", value, partition=0).result(STALL_S)
         process.send_signal(signal.SIGHUP)
-        process.wait(60)
+        process.wait(STALL_S)
         assert process.returncode == 0
         assert not any(map(_answers, addresses))
     assert "has stopped" in (data / "broker-3.log").read_text()

@@ -12,7 +12,7 @@ from millrace import errors
 from millrace.clients import Admin, Producer
 
 from .broker_cluster import SESSION_MS, Cluster
-from .waiting import eventually
+from .waiting import STALL_S, eventually, pause
 from .zookeeper_server import PASSWORD, USER, ZooKeeperServer, proxy_to, zookeeper_client
 
 ROUNDS = 12
@@ -38,7 +38,7 @@ def test_sessions_that_end_at_any_moment_leave_a_whole_cluster(
         cluster.start(1, 2, 3)
         created: set[str] = set()
         for number in range(ROUNDS):
-            time.sleep(chance.choice([0, 0.005, 0.02, 0.1]))  # when it happens is what is being varied
+            pause(chance.choice([0, 0.005, 0.02, 0.1]))  # when it happens is what is being varied
             cluster.expire(chance.choice([1, 2, 3]))
             try:
                 cluster.admin.create_topic(f"t{number}", partitions=3)
@@ -46,7 +46,7 @@ def test_sessions_that_end_at_any_moment_leave_a_whole_cluster(
                 continue  # nobody is registered just now, or it cannot be known whether it was done
             created.add(f"t{number}")
         assert len(created) > ROUNDS / 3
-        eventually(lambda: is_whole(cluster.admin, created), timeout_s=40)
+        eventually(lambda: is_whole(cluster.admin, created))
         epochs = [cluster.member(each).controlling.epoch for each in (1, 2, 3) if cluster.controller == each]
         assert len(epochs) == 1
 
@@ -61,19 +61,19 @@ def test_brokers_go_on_without_zookeeper_and_register_again_when_it_is_back(
         cluster.admin.create_topic("t", partitions=3, replication_factor=3)
         epochs = {each: cluster.member(each).broker_epoch for each in (1, 2, 3)}
         with Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"}) as producer:
-            producer.send("t", b"value").result(20)  # it has its producer id, which is taken from ZooKeeper
+            producer.send("t", b"value").result(STALL_S)  # it has its producer id, which is taken from ZooKeeper
             proxy.cut()
             ended = time.monotonic() + 2 * SESSION_MS / 1000
             while time.monotonic() < ended:
                 for partition in range(3):
-                    producer.send("t", b"value", partition=partition).result(20)
+                    producer.send("t", b"value", partition=partition).result(STALL_S)
         with zookeeper_client(zookeeper_server.address + "/" + cluster.connect.partition("/")[2]) as client:
             # Its notice is there no more when the brokers come back.
             client.set("/config/topics/t", b'{"version":1,"config":{"retention.ms":"777"}}')
             client.create("/config/brokers/2", b'{"version":1,"config":{"leader.replication.throttled.rate":"77"}}')
         proxy.heal()
-        eventually(lambda: all(cluster.member(each).broker_epoch > epochs[each] for each in epochs), timeout_s=40)
-        eventually(lambda: is_whole(cluster.admin, {"t"}), timeout_s=40)
+        eventually(lambda: all(cluster.member(each).broker_epoch > epochs[each] for each in epochs))
+        eventually(lambda: is_whole(cluster.admin, {"t"}))
         brokers = {each: cluster.brokers[each].server.broker for each in epochs}
         eventually(lambda: {log.config.retention_ms for each in brokers.values() for log in each.logs.logs()} == {777})
         eventually(lambda: brokers[2].broker_configs.rate("leader.replication.throttled.rate") == 77)

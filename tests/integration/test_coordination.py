@@ -38,7 +38,7 @@ from millrace.coordination.zookeeper import ZooKeeperCoordination, ZooKeeperStor
 from millrace.coordination.zookeeper_config import ZooKeeperConfig
 from millrace.errors import InvalidRequestError
 
-from .waiting import eventually
+from .waiting import STALL_S, eventually
 from .zookeeper_server import CONNECTION_MS, SESSION_MS, ZooKeeperServer, expire
 
 
@@ -484,7 +484,7 @@ def test_watches_can_be_called_on_an_event_loop_in_order(store: Store) -> None:
             session.multi([Write(f"/{name}", b"1") for name in "bac"])
 
         await loop.run_in_executor(None, work)
-        return [await asyncio.wait_for(seen.get(), 30) for _ in range(3)]
+        return [await asyncio.wait_for(seen.get(), STALL_S) for _ in range(3)]
 
     assert asyncio.run(watch()) == ["/b", "/a", "/c"]
 

@@ -27,7 +27,7 @@ from millrace.coordination.zookeeper_config import ZooKeeperConfig
 from millrace.errors import EnvironmentProblemError
 
 from ..ports import free_port
-from .waiting import eventually
+from .waiting import STALL_S, eventually
 from .zookeeper_server import CONNECTION_MS, PASSWORD, USER, Proxy, ZooKeeperServer, expiry_of, proxy_to
 
 LONG_SESSION_MS = 30_000
@@ -91,7 +91,7 @@ def test_a_session_outlives_its_connection_and_reads_wait_for_it(
         background.submit(session.exists, "/none"),
     ]
     proxy.heal()
-    results = [read.result(30) for read in reads]
+    results = [read.result(STALL_S) for read in reads]
     assert (results[0][0], results[1], results[2]) == (b"1", ["mine"], None)
     eventually(lambda: len(states) == 2)
     assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
@@ -107,7 +107,7 @@ def test_what_was_not_sent_is_known_not_to_be_done(
     calls: list[Future[Any]] = [background.submit(session.set, "/a", b"after"), background.submit(session.get, "/a")]
     for call in calls:
         with pytest.raises(ConnectionLossError, match="/a was not asked for") as raised:
-            call.result(30)
+            call.result(STALL_S)
         assert not raised.value.maybe_applied
     proxy.heal()
     eventually(lambda: session.state is SessionState.CONNECTED)
@@ -144,9 +144,9 @@ def test_settled_writes_are_applied_once_whatever_becomes_of_the_answer(
         proxy.swallow_answers = True
         write = Write("/counted", b"%d" % (round_number + 1), round_number)
         done = background.submit(settle, session, [write, Create(f"/n-{round_number}")])
-        assert proxy.swallowed.wait(30)
+        assert proxy.swallowed.wait(STALL_S)
         proxy.heal()
-        done.result(30)
+        done.result(STALL_S)
         assert other.get("/counted")[1].version == round_number + 1
     assert other.children("/") == ["counted", "n-0", "n-1", "n-2"]
     with pytest.raises(NodeExistsError, match="/n-0"):
@@ -239,8 +239,8 @@ def test_what_waits_for_a_session_that_turns_out_to_be_over_is_never_done(
     proxy.heal()
     for call in waiting:
         with pytest.raises(SessionExpiredError, match="open a new one"):
-            call.result(30)
-    assert ended.wait(30)
+            call.result(STALL_S)
+    assert ended.wait(STALL_S)
     successor = connect(proxy.address)
     assert successor.session_id != session.session_id
     assert successor.children("/") == []
@@ -266,10 +266,10 @@ def test_expiry_is_survived_by_registering_again(connect: Connect, zookeeper_ser
 
     register()
     for _ in range(3):
-        assert registered.acquire(timeout=30)
+        assert registered.acquire(timeout=STALL_S)
         assert observer.get("/1")[1].ephemeral_owner == sessions[-1].session_id
         expiry_of(sessions[-1])()
-    assert registered.acquire(timeout=30)
+    assert registered.acquire(timeout=STALL_S)
     assert len({session.session_id for session in sessions}) == 4
 
 
@@ -290,7 +290,7 @@ def test_closing_releases_what_waits(connect: Connect, proxy: Proxy, background:
     waiting = background.submit(session.get, "/")
     session.close()
     with pytest.raises(SessionExpiredError):
-        waiting.result(30)
+        waiting.result(STALL_S)
     assert session.state is SessionState.CLOSED
 
 
@@ -305,7 +305,7 @@ def test_many_threads_share_a_session(connect: Connect, background: ThreadPoolEx
     session = connect()
     session.create("/queue")
     work = [background.submit(session.create, "/queue/", b"", sequential=True) for _ in range(200)]
-    assert sorted(each.result(30) for each in work) == [f"/queue/{number:010d}" for number in range(200)]
+    assert sorted(each.result(STALL_S) for each in work) == [f"/queue/{number:010d}" for number in range(200)]
 
 
 def test_the_chroot_is_where_the_nodes_are(connect: Connect, chroot: str, zookeeper_server: ZooKeeperServer) -> None:

@@ -10,7 +10,8 @@ import pytest
 from millrace.errors import NotLeaderError
 from millrace_broker.purgatory import PurgatoryStatistics
 
-from .replica_cluster import ReplicaCluster, append, wait_until
+from .replica_cluster import ReplicaCluster, append
+from .waiting import eventually
 
 TIMEOUT_MS = 600_000
 """Much longer than a test may take."""
@@ -36,7 +37,7 @@ def test_appends_that_wait_are_answered_once_when_leaders_change(tmp_path: Path,
                 pool.submit(append, cluster, 1, "t", b"parked %d" % number, timeout_ms=TIMEOUT_MS)
                 for number in range(PARKED)
             ]
-            wait_until(lambda: waiting().delayed == PARKED, "all appends wait")
+            eventually(lambda: waiting().delayed == PARKED, "all appends wait")
             if happens == "another broker leads":
                 cluster.elect("t", 2, isr=[1, 2])
             elif happens == "the replica is deleted":

@@ -19,9 +19,10 @@ from millrace.errors import SchemaMismatchError, UsageError
 from pyspark_millrace.delta import ingest
 from pyspark_millrace.spark_errors import explain
 
+from .streaming_query import finish
+
 pytestmark = pytest.mark.spark
 
-DEADLINE_S = 120
 EVERY_TYPE = (
     "tiny TINYINT, small SMALLINT, n INT NOT NULL, big BIGINT, x FLOAT, y DOUBLE, price DECIMAL(20, 4), flag BOOLEAN, "
     "word STRING, raw BINARY, day DATE, at TIMESTAMP, wall TIMESTAMP_NTZ, tags ARRAY<STRING>, "
@@ -95,7 +96,7 @@ def run(spark, topic, table, *, checkpoint=None, **arguments):
     batches = []
     place = checkpoint or table / "_checkpoint"
     query = ingest(spark, topic.options, str(table), checkpoint=str(place), on_batch=batches.append, **arguments)
-    assert query.awaitTermination(DEADLINE_S)
+    finish(query)
     return batches
 
 
@@ -103,7 +104,7 @@ def run_sparks_sink(spark, topic, table, *, checkpoint=None, **options):
     records = spark.readStream.format("millrace").options(**topic.options).load()
     writer = records.writeStream.format("delta").options(**options).trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(checkpoint or table / "_checkpoint")).start(str(table))
-    assert query.awaitTermination(DEADLINE_S)
+    finish(query)
 
 
 def numbers_in(table):
@@ -201,7 +202,7 @@ def test_a_query_that_fails_leaves_nothing_and_goes_on_later(spark, words, table
         query = ingest(
             spark, columns, str(table), checkpoint=str(table / "_c"), transform=fragile, transform_schema=schema
         )
-        assert query.awaitTermination(DEADLINE_S)
+        finish(query)
 
     with pytest.raises(StreamingQueryException) as failure:
         attempt()
@@ -266,7 +267,7 @@ def test_metadata_columns_and_headers_come_along(spark, module_broker, words, tm
     ):
         table = tmp_path / option
         query = ingest(spark, topic.options | {option: True}, str(table), checkpoint=str(table / "_c"))
-        assert query.awaitTermination(DEADLINE_S)
+        finish(query)
         found = DeltaTable(str(table)).to_pyarrow_table()
         assert found.schema.names[:6] == names
     assert found["headers"].to_pylist() == [[{"key": "h", "value": b"1"}]]

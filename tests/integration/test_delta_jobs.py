@@ -4,8 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
-import time
 import uuid
 from functools import partial
 from pathlib import Path
@@ -16,16 +14,17 @@ from deltalake import DeltaTable, write_deltalake
 
 from millrace.clients import Admin, TopicPartition
 
+from .waiting import STALL_S, eventually, run_to_end, work_of
+
 pytestmark = pytest.mark.spark
 
 JOBS = Path(__file__).parents[2] / "jobs"
-DEADLINE_S = 200
 KEPT = {"delta.enableChangeDataFeed": "true"}
 
 
 def run(job, *arguments):
     command = [sys.executable, JOBS / job, *arguments]
-    ended = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=DEADLINE_S)
+    ended = run_to_end(command)
     return ended.returncode, ended.stdout + ended.stderr
 
 
@@ -36,13 +35,15 @@ def run_until(job, *arguments, is_done):
         [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
-        deadline = time.monotonic() + DEADLINE_S
-        while not is_done():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            threading.Event().wait(0.1)
+        eventually(
+            lambda: is_done() or process.poll() is not None,
+            "the job's work",
+            progress=lambda: work_of(process.pid),
+            pause_s=0.1,
+        )
+        assert process.poll() is None, process.communicate()
         process.send_signal(signal.SIGTERM)
-        printed, _ = process.communicate(timeout=DEADLINE_S)
+        printed, _ = process.communicate(timeout=STALL_S)
     finally:
         process.kill()
         process.wait()
@@ -62,7 +63,6 @@ def people(*rows):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_table_goes_to_a_topic_and_its_changes_to_another_table(module_broker, tmp_path):
     topic, table, copy = f"people-{uuid.uuid4().hex[:8]}", tmp_path / "people", tmp_path / "copy"
     servers = ("--bootstrap-servers", module_broker.bootstrap_servers)

@@ -5,8 +5,6 @@ The jobs are those that users run, and the tables are read by delta-rs; the audi
 
 import os
 import random
-import subprocess
-import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,8 @@ from deltalake import DeltaTable
 
 from millrace.clients import Admin, Producer
 
-from .job_kills import DEADLINE_S, MILLRACE, drawn_victims, end, kill_one, running_broker, started_jobs, wait_for
+from .job_kills import MILLRACE, drawn_victims, end, kill_one, running_broker, started_jobs
+from .waiting import pause, run_to_end
 
 pytestmark = pytest.mark.spark
 
@@ -80,7 +79,7 @@ def rows_in(table, *names):
 def audited(broker, table, checkpoint):
     """What the auditor says, who has the checkpoint, the table and the topic and knows nothing of what was sent."""
     command = [MILLRACE, "audit", "-c", table / checkpoint, "-t", table, "-b", broker.address]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    ended = run_to_end(command)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
@@ -108,15 +107,15 @@ def test_killed_at_random_moments_the_table_has_every_row_once(broker, jobs, tmp
         if not job.is_running:
             job = start()
         before = job.batches
-        wait_for("a batch", lambda job=job, before=before: job.batches > before or not job.is_running)
-        threading.Event().wait(chance.uniform(0, 2))
+        job.wait_until("a batch", lambda job=job, before=before: job.batches > before)
+        pause(chance.uniform(0, 2))
         hits += job.is_running
         kill_one(victim, job, broker, chance)
     end(job, victims[-1])
     # A broker's death may end the job, and be seen in the next round.
     assert hits >= rounds // 2, job.output
     last = jobs(script, *ways[0], "--max-offsets-per-trigger", 1_000_000)
-    assert last.process.wait(DEADLINE_S) == 0, last.output
+    last.finish()
     if pipeline == "merged":
         assert rows_in(tmp_path / "table", "id", "n") == sorted(history.rows.items()), f"DELTA_KILL_SEED={seed}"
     else:

@@ -15,9 +15,10 @@ from millrace.errors import SchemaMismatchError, UsageError
 from pyspark_millrace.delta import Compaction, append, changes_to_topic, in_turn, ingest, upsert
 from pyspark_millrace.spark_errors import explain
 
+from .streaming_query import finish
+
 pytestmark = pytest.mark.spark
 
-DEADLINE_S = 120
 ROOT = Path(__file__).parents[2]
 SCHEMA = "id INT NOT NULL, word STRING, op STRING"
 
@@ -58,7 +59,7 @@ def table(tmp_path):
 def run(frame, write, checkpoint):
     writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(DEADLINE_S)
+    finish(query)
 
 
 def rows_in(table, *names):
@@ -158,7 +159,7 @@ def test_appended_rows_are_those_of_sparks_sink_and_of_direct_ingest(spark, chan
     options = {"kafka.bootstrap.servers": changes.servers, "subscribe": changes.name, "startingOffsets": "earliest"}
     changes.send(*((number, "a") for number in range(10)))
     query = ingest(spark, options, str(table), checkpoint=str(checkpoint))
-    assert query.awaitTermination(DEADLINE_S)
+    finish(query)
     forget_last_batch(checkpoint)
     changes.send(*((number, "b") for number in range(10, 20)))
     frame = changes.read(spark, includeMetadata="false")
@@ -167,7 +168,7 @@ def test_appended_rows_are_those_of_sparks_sink_and_of_direct_ingest(spark, chan
     forget_last_batch(checkpoint)
     changes.send(*((number, "c") for number in range(20, 30)))
     writer = frame.writeStream.format("delta").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-    assert writer.start(str(table)).awaitTermination(DEADLINE_S)
+    finish(writer.start(str(table)))
     assert [row[0] for row in rows_in(table)] == list(range(30))
 
 
@@ -215,7 +216,7 @@ def test_small_files_are_put_together_after_so_many_batches(spark, changes, tmp_
     one, other = tmp_path / "ingested", tmp_path / "appended"
     limited = options | {"maxOffsetsPerTrigger": 10}
     query = ingest(spark, limited, str(one), checkpoint=str(tmp_path / "c1"), compaction=compaction)
-    assert query.awaitTermination(DEADLINE_S)
+    finish(query)
     frame = changes.read(spark, maxOffsetsPerTrigger="10", includeMetadata="false")
     run(frame, append(str(other), compaction=compaction), tmp_path / "c2")
     for table in (one, other):
@@ -225,7 +226,7 @@ def test_small_files_are_put_together_after_so_many_batches(spark, changes, tmp_
         assert operations.count("OPTIMIZE") == 1
     forget_last_batch(tmp_path / "c1")
     query = ingest(spark, limited, str(one), checkpoint=str(tmp_path / "c1"))
-    assert query.awaitTermination(DEADLINE_S)
+    finish(query)
     assert [row[0] for row in rows_in(one)] == list(range(40)), "the batch is known after its files were put together"
 
 
@@ -235,13 +236,13 @@ def test_small_files_are_put_together_after_so_many_seconds_or_bytes(spark, chan
     options["maxOffsetsPerTrigger"] = 10
     first = tmp_path / "measured"
     query = ingest(spark, options, str(first), checkpoint=str(tmp_path / "c0"))
-    assert query.awaitTermination(DEADLINE_S)
+    finish(query)
     sizes = DeltaTable(str(first)).get_add_actions(flatten=True).column("size_bytes").to_pylist()
     by_bytes = Compaction(after_batches=None, after_bytes=sum(sizes) // 2)
     frame = changes.read(spark, maxOffsetsPerTrigger="10")
     keyed = upsert(str(tmp_path / "merged"), key=["id"], compaction=by_bytes)
     ingested = ingest(spark, options, str(tmp_path / "added"), checkpoint=str(tmp_path / "c1"), compaction=by_bytes)
-    assert ingested.awaitTermination(DEADLINE_S)
+    finish(ingested)
     run(frame, keyed, tmp_path / "c2")
     by_seconds = Compaction(after_batches=None, after_seconds=0.01)
     run(frame, append(str(tmp_path / "timed"), compaction=by_seconds), tmp_path / "c3")
@@ -287,7 +288,7 @@ def test_changes_of_a_table_come_to_topics_in_their_order(spark, module_broker, 
         options = {"kafka.bootstrap.servers": servers, "topic": topic}
         place = str(tmp_path / checkpoint)
         query = changes_to_topic(spark, str(table), options, checkpoint=place, key=["id"], **more)
-        assert query.awaitTermination(DEADLINE_S)
+        finish(query)
 
     follow(opaque, "c1", starting_version=0)
     follow(typed.name, "c2")

@@ -13,7 +13,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,9 @@ import pytest
 from millrace.cli.paths import conf_dir
 from millrace_streams.demo.datasets import Dataset, read_datasets
 from millrace_streams.demo.report import read_delta, sorted_rows
-from millrace_streams.demo.tour import STARTED
+from millrace_streams.demo.view import STARTED
+
+from .waiting import eventually, exit_code, pause, work_of
 
 ROWS = 30_000
 RUN_SECONDS_MAX = 600.0
@@ -59,9 +60,9 @@ class Step:
 WITH_SPARK = ("broker", "driver", "group")
 STEPS = (
     Step("load", 0.3, ("broker", "group")),
-    Step("ingest flights", 12.0, WITH_SPARK, "flights"),
-    Step("hourly departures, stream", 16.0, WITH_SPARK, "hourly_departures"),
-    Step("hourly departures, backfill", 12.0, WITH_SPARK, "hourly_departures_backfill"),
+    Step("ingest flights", 4.0, WITH_SPARK, "flights"),
+    Step("hourly departures, stream", 8.0, WITH_SPARK, "hourly_departures"),
+    Step("hourly departures, backfill", 6.0, WITH_SPARK, "hourly_departures_backfill"),
     # The broker and Spark have gone by then.
     Step("report", 1.0, ("group",)),
 )
@@ -87,17 +88,17 @@ class Demo:
     def printed(self) -> str:
         return self._out.read_bytes()[self._printed_before :].decode()
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Whether ``condition`` came true before the time was over and the demo ended."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline or self.process.poll() is not None:
-                return False
-            time.sleep(POLL_SECONDS)
-        return True
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until ``condition`` comes true or the demo has ended."""
+        eventually(
+            lambda: condition() or self.process.poll() is not None,
+            what,
+            progress=lambda: (len(self.printed()), work_of(self.process.pid)),
+            pause_s=POLL_SECONDS,
+        )
 
     def kill(self, victim: str) -> None:
-        """Kill the broker, the driver of the Spark job (if they are there), or all at once."""
+        """Kill the broker, the driver of Spark (if they are there), or all at once."""
         if victim == "group":
             for process in (self.process.pid, *descendants(self.process.pid)):
                 kill_one(process)
@@ -110,7 +111,7 @@ class Demo:
     def finish(self) -> str:
         """Wait for the good end of the demo; gives what it printed."""
         try:
-            status = self.process.wait(RUN_SECONDS_MAX)
+            status = exit_code(self.process)
         finally:
             self.kill("group")
         assert status == 0, self.printed()[-4000:]
@@ -152,19 +153,19 @@ def run_and_kill(work_dir: Path, rows: int, step: Step, victim: str, chance: ran
     """Run the demo into ``step``, kill ``victim`` somewhere in it, and see it end."""
     demo = Demo(work_dir, rows)
     try:
-        begun = demo.wait_for(lambda: f"{STARTED} {step.starts_with}" in demo.printed(), RUN_SECONDS_MAX)
-        assert begun, demo.printed()[-4000:]
+        demo.wait_for(lambda: f"{STARTED} {step.starts_with}" in demo.printed(), f"step {step.starts_with}")
+        assert demo.process.poll() is None, demo.printed()[-4000:]
         if step.writes is not None and chance.random() < 0.5:
             # At the commit of the table or right after it, before Spark has noted that the batch is done.
             versions = work_dir / "tables" / step.writes / "_delta_log"
             before = len(list(versions.glob("*.json")))
-            demo.wait_for(lambda: len(list(versions.glob("*.json"))) > before, 3 * step.seconds)
+            demo.wait_for(lambda: len(list(versions.glob("*.json"))) > before, "a commit of the table")
             delay = chance.uniform(0, 0.5)
         else:
             delay = chance.uniform(0, step.seconds)
-        demo.wait_for(lambda: False, delay)
+        pause(delay)
         demo.kill(victim)
-        if victim != "group" and demo.wait_for(lambda: False, END_SECONDS_MAX) is False and demo.process.poll():
+        if victim != "group" and exit_code(demo.process) != 0:
             # Bereft of its broker or its driver it says so, and that it can be run again.
             assert demo.process.returncode == 1, demo.printed()[-4000:]
             assert "died" in demo.printed() or "failed" in demo.printed(), demo.printed()[-4000:]
@@ -230,7 +231,7 @@ def test_killed_in_any_step_and_run_again_the_tables_are_the_same(tmp_path: Path
     for number, (step, victim) in enumerate(kills(rounds, chance), 1):
         print(f"round {number}: kill the {victim} in {step.starts_with}", flush=True)
         run_and_kill(tmp_path, ROWS * number // rounds, step, victim, chance)
-    logged_before = {log.name: log.stat().st_size for log in (tmp_path / "logs").glob("*-*.log")}
+    logged_before = {log.name: log.stat().st_size for log in (tmp_path / "logs").glob("spark.log")}
     printed = Demo(tmp_path, ROWS).finish()
     assert "continuing where the last run ended" in printed
     assert_tables_are_right(tmp_path, read_datasets(conf_dir(), ROWS))

@@ -11,7 +11,7 @@ from millrace.errors import StorageError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import Call, locate_range
 from millrace_broker.embedded import EmbeddedBroker
-from millrace_broker.limits import Lease
+from millrace_broker.quotas import CallClass, Lease
 from pyspark_millrace import DefaultSource
 
 TOPIC = "orders"
@@ -46,7 +46,8 @@ def read_directly(servers):
 def paths_told(broker, *, is_local):
     """The paths that a caller on this host or on another one is told."""
     inner = broker.server.broker
-    call = Call(peer="ipv4:203.0.113.7:5000", is_local=is_local, response_lease=Lease(inner.response_bytes))
+    budget = inner.admission.rooms[CallClass.CLIENT].response_bytes
+    call = Call(peer="ipv4:203.0.113.7:5000", is_local=is_local, response_lease=Lease(budget))
     request = pb.LocateRangeRequest(topic=TOPIC, start_offset=0, end_offset=-1)
     answer = asyncio.run_coroutine_threadsafe(locate_range.handle(inner, request, call), broker._loop).result()
     return {extent.path for extent in answer.extents}

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from millrace_broker.embedded import EmbeddedBroker
+
+from .waiting import run_to_end
 
 ROOT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -28,9 +29,7 @@ def _snippets(document: str, language: str) -> list[str]:
 def _run(command: list[str], broker: EmbeddedBroker, directory: Path, *, stdin: str | None = None) -> str:
     commands = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": commands, "MILLRACE_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
-    done = subprocess.run(
-        command, cwd=directory, env=environment, input=stdin, capture_output=True, text=True, timeout=240, check=False
-    )
+    done = run_to_end(command, cwd=directory, env=environment, input=stdin)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

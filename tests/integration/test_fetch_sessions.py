@@ -9,7 +9,8 @@ from millrace.clients import Producer
 from millrace.errors import UnknownLeaderEpochError
 from millrace.protocol import millrace_pb2 as pb
 
-from .replica_cluster import WAIT_S, ReplicaCluster
+from .replica_cluster import ReplicaCluster
+from .waiting import STALL_S
 
 
 def test_what_came_with_an_error_is_told_again(tmp_path: Path) -> None:
@@ -22,7 +23,7 @@ def test_what_came_with_an_error_is_told_again(tmp_path: Path) -> None:
 
         def fetch(**session: int) -> pb.FetchResponse:
             request = pb.FetchRequest(replica_id=2, topics=[] if session else [topic], **session)
-            asking: Any = cluster.broker(2).peers.call(1, "Fetch", request, timeout_s=WAIT_S)
+            asking: Any = cluster.broker(2).peers.call(1, "Fetch", request, timeout_s=STALL_S)
             response: pb.FetchResponse = cluster.run(asking)
             return response
 

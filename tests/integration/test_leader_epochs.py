@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.embedded import EmbeddedBroker
 
 from .cut_logs import raise_epoch, truncated
+from .waiting import STALL_S, Stall
 
-WAIT_S = 60
 TOPIC = "orders"
 PARTITION = TopicPartition(TOPIC, 0)
 
@@ -39,7 +38,7 @@ def produce(broker: EmbeddedBroker, *values: bytes) -> None:
     """A batch for each."""
     with Producer(broker.bootstrap_servers) as producer:
         for value in values:
-            producer.send(TOPIC, value).result(WAIT_S)
+            producer.send(TOPIC, value).result(STALL_S)
 
 
 def consumer_of(broker: EmbeddedBroker, reset: str = "earliest", **options: Any) -> Consumer:
@@ -58,9 +57,9 @@ def consumer_of(broker: EmbeddedBroker, reset: str = "earliest", **options: Any)
 
 def read(consumer: Consumer, count: int) -> list[tuple[int, Any]]:
     records: list[tuple[int, Any]] = []
-    deadline = time.monotonic() + WAIT_S
+    stall = Stall("records")
     while len(records) < count:
-        assert time.monotonic() < deadline
+        stall.check(len(records))
         records += [(record.offset, record.value) for record in consumer.poll(200)]
     return records
 
@@ -181,10 +180,10 @@ def test_a_topic_made_anew_begins_its_epochs_anew(broker: EmbeddedBroker) -> Non
         admin.delete_topic(TOPIC)
         admin.create_topic(TOPIC)
         produce(broker, b"b", b"c")
-        deadline = time.monotonic() + WAIT_S
+        stall = Stall("the new topic's records")
         records: list[Any] = []
         while b"c" not in records:
-            assert time.monotonic() < deadline
+            stall.check(len(records))
             try:
                 records += [record.value for record in consumer.poll(200)]
             except UnknownTopicOrPartitionError:

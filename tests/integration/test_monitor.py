@@ -2,10 +2,8 @@
 
 import json
 import os
-import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -18,9 +16,11 @@ from millrace.clients import Admin, Producer, TopicPartition
 from pyspark_millrace.delta import ingest
 from pyspark_millrace.monitor import monitor
 
+from .streaming_query import finish
+from .waiting import STALL_S, eventually, run_to_end
+
 pytestmark = pytest.mark.spark
 
-DEADLINE_S = 120
 CONNECT = """
 import sys
 from pyspark.sql import SparkSession
@@ -32,14 +32,12 @@ watching = monitor(spark)
 records = spark.readStream.format("millrace").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
 records = records.option("startingOffsets", "earliest").option("groupIdPrefix", "connect").load()
 query = records.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-assert query.awaitTermination(100)
+query.awaitTermination()
 from millrace.clients import Admin
 import time
-deadline = time.monotonic() + 30
 with Admin(servers) as admin:
     group_id = f"connect-{query.id}"
     while not any(each.group_id == group_id for each in admin.list_groups()) or not admin.list_group_offsets(group_id):
-        assert time.monotonic() < deadline, "nothing was committed"
         time.sleep(0.05)
     print(admin.group_lag(group_id)[0].lag, flush=True)
 spark.stop()
@@ -77,8 +75,8 @@ def run(spark, broker, topic, directory, name="query", **options):
     query = ingest(
         spark, given | options, str(directory / "table"), checkpoint=str(directory / "checkpoint"), query_name=name
     )
-    assert query.awaitTermination(DEADLINE_S)
-    assert monitor(spark).drain(DEADLINE_S)
+    finish(query)
+    assert monitor(spark).drain(STALL_S)
     return query.id
 
 
@@ -98,11 +96,8 @@ def sample(text, name, **labels):
     return found[0] if found else None
 
 
-def eventually(check, expected):
-    deadline = time.monotonic() + DEADLINE_S
-    while (found := check()) != expected:
-        assert time.monotonic() < deadline, f"{found}, not {expected}"
-        time.sleep(0.05)
+def await_value(check, expected):
+    eventually(lambda: check() == expected, f"{expected}", progress=check)
 
 
 def test_the_last_batch_of_available_now_is_in_the_group(spark, module_broker, filled, tmp_path, capfd):
@@ -130,18 +125,18 @@ def test_metrics_can_be_scraped(spark, module_broker, filled, tmp_path):
     assert scrape(port, "query_running", **query) == 0
     assert scrape(port, "batch_id", **query) == 2
     assert scrape(port, "batch_seconds_total", **query, phase="commitOffsets") > 0
-    eventually(lambda: scrape(port, "read_rows_total", **topic), 20)
+    await_value(lambda: scrape(port, "read_rows_total", **topic), 20)
     assert scrape(port, "read_tasks_total", **topic) == 3
     assert scrape(port, "read_bytes_total", **topic) > 0
     assert scrape(port, "decode_seconds_total", **topic) > 0
     assert scrape(port, "lag_records", **topic, partition="0") == 0
     # Nobody runs the query, and it falls behind.
     send(module_broker, filled, 5)
-    eventually(lambda: scrape(port, "lag_records", **topic, partition="0"), 5)
+    await_value(lambda: scrape(port, "lag_records", **topic, partition="0"), 5)
     assert scrape(port, "lag_bytes", **topic, partition="0") > 0
     assert scrape(port, "lag_seconds", **topic, partition="0") > 0
     run(spark, module_broker, filled, tmp_path, name="copy")
-    eventually(lambda: scrape(port, "lag_records", **topic, partition="0"), 0)
+    await_value(lambda: scrape(port, "lag_records", **topic, partition="0"), 0)
     assert scrape(port, "offset", **topic, partition="0") == 25
 
 
@@ -187,7 +182,7 @@ def test_a_query_that_runs_keeps_its_checkpoint_from_being_reset(spark, module_b
         assert "runs (query locked, process" in capfd.readouterr().err
     finally:
         query.stop()
-    assert monitor(spark).drain(DEADLINE_S)
+    assert monitor(spark).drain(STALL_S)
     assert main(reset) == 0
 
 
@@ -197,7 +192,7 @@ def test_in_spark_connect(module_broker, filled, tmp_path):
     script.write_text(CONNECT)
     command = [sys.executable, str(script), module_broker.bootstrap_servers, filled, str(tmp_path / "checkpoint")]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment)
+    done = run_to_end(command, env=environment)
     assert done.returncode == 0, done.stderr[:3000]
     assert done.stdout.split()[-1] == "0"
 
@@ -206,8 +201,6 @@ def test_in_spark_connect(module_broker, filled, tmp_path):
 def test_a_program_that_fails_in_spark_connect_ends(tmp_path):
     script = tmp_path / "fails.py"
     script.write_text(FAILS)
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=DEADLINE_S, check=False
-    )
+    done = run_to_end([sys.executable, str(script)])
     assert done.returncode == 1
     assert "the program is wrong" in done.stderr

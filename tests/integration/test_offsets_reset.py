@@ -12,9 +12,10 @@ from millrace.clients import Admin, Producer
 from pyspark_millrace.delta import ingest
 from pyspark_millrace.monitor import monitor
 
-pytestmark = pytest.mark.spark
+from .streaming_query import finish
+from .waiting import STALL_S
 
-DEADLINE_S = 120
+pytestmark = pytest.mark.spark
 
 
 class Numbers:
@@ -45,7 +46,7 @@ class Numbers:
 
     def ingest(self):
         assert ingest(self.spark, self.options, str(self.table), checkpoint=str(self.checkpoint)).awaitTermination(
-            DEADLINE_S
+            STALL_S
         )
 
     def writer(self):
@@ -53,14 +54,14 @@ class Numbers:
         return records.writeStream.format("delta").option("checkpointLocation", str(self.checkpoint))
 
     def sink(self):
-        assert self.writer().trigger(availableNow=True).start(str(self.table)).awaitTermination(DEADLINE_S)
+        finish(self.writer().trigger(availableNow=True).start(str(self.table)))
 
     def rows(self):
         return sorted(DeltaTable(str(self.table)).to_pyarrow_table()["n"].to_pylist())
 
     def command(self, name, *arguments, code=0):
         # This very process ran the query: it holds the lock until Spark has told it that the run is over.
-        assert monitor(self.spark).drain(DEADLINE_S)
+        assert monitor(self.spark).drain(STALL_S)
         servers = ["--bootstrap-server", self.servers] if name == "reset" else []
         assert main(["offsets", name, "--checkpoint", str(self.checkpoint), *servers, *arguments]) == code
 
@@ -135,7 +136,7 @@ def test_a_running_query_ends_rather_than_going_on_beside_a_reset(numbers, spark
         numbers.command("reset", "--to-earliest", "--execute")
         numbers.send(1)
         with pytest.raises(StreamingQueryException, match="CONCURRENT_STREAM_LOG_UPDATE"):
-            query.awaitTermination(DEADLINE_S)
+            finish(query)
     finally:
         query.stop()
     numbers.sink()

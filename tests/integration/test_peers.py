@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import read_fetch_response
 from millrace_broker.embedded import EmbeddedBroker
 from millrace_broker.peers import Peers
+
+from .waiting import eventually_async
 
 VERSIONS = pb.ApiVersionsRequest()
 RECORD_BYTES = 700_000
@@ -98,8 +101,7 @@ def test_after_a_call_that_was_given_up_the_next_has_its_own_answer(tmp_path: Pa
     async def work(peers: Peers) -> None:
         parked = asyncio.create_task(peers.call(1, "Fetch", fetch(20_000), timeout_s=30 if is_cancelled else 0.2))
         if is_cancelled:
-            while not connections(broker):
-                await asyncio.sleep(0.005)
+            await eventually_async(lambda: connections(broker))
             parked.cancel()
         with pytest.raises(asyncio.CancelledError if is_cancelled else RequestTimedOutError):
             await parked
@@ -125,7 +127,7 @@ def test_a_broker_that_comes_back_is_reached_at_its_new_port_for_frames(tmp_path
         await asyncio.to_thread(second.start)
         try:
             assert second.frame_port != frame_port
-            await _until_reached(peers.call(1, "ApiVersions", VERSIONS, timeout_s=10) for _ in range(1000))
+            await _until_reached(lambda: peers.call(1, "ApiVersions", VERSIONS, timeout_s=10))
             assert connections(second) == 1
         finally:
             await asyncio.to_thread(second.stop)
@@ -133,13 +135,14 @@ def test_a_broker_that_comes_back_is_reached_at_its_new_port_for_frames(tmp_path
     with_peers(first, work)
 
 
-async def _until_reached(calls: Any) -> None:
-    for call in calls:
+async def _until_reached(call: Callable[[], Awaitable[Any]]) -> None:
+    async def is_reached() -> bool:
         with contextlib.suppress(BrokerUnavailableError):
-            await call
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it was not reached again")
+            await call()
+            return True
+        return False
+
+    await eventually_async(is_reached, "the broker to be reached again")
 
 
 def test_where_no_frames_are_answered_calls_go_over_grpc(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from .replica_cluster import WAIT_S, ReplicaCluster, append, values_of, wait_until
+from .replica_cluster import ReplicaCluster, append, values_of
+from .waiting import STALL_S, eventually
 
 
 @pytest.fixture
@@ -41,11 +42,11 @@ def test_partitions_pass_from_fetcher_to_fetcher_while_they_are_written_to(pair:
             for count in (2, 4, 2, 1) * 3:
                 pair._loop.call_soon_threadsafe(pair.broker(2).replicas.resize_fetchers, count)
                 wanted = {f"millrace-fetch-from-1-{number}" for number in range(count)}
-                wait_until(partial(lambda wanted: fetchers() == wanted, wanted))
-                wait_until(partial(lambda before: acknowledged[0] > before + 2 or writing.done(), acknowledged[0]))
+                eventually(partial(lambda wanted: fetchers() == wanted, wanted))
+                eventually(partial(lambda before: acknowledged[0] > before + 2 or writing.done(), acknowledged[0]))
         finally:
             is_over.set()
-        writing.result(WAIT_S)
+        writing.result(STALL_S)
     for partition in partitions:
         pair.settle("t", partition)
         pair.assert_identical("t", partition)

@@ -27,7 +27,8 @@ from millrace_broker.controller.requests import LeaderAndIsrState
 from millrace_broker.replicas import manager, wire
 from millrace_broker.replication import Follower, ReplicationSettings
 
-from .replica_cluster import WAIT_S, ReplicaCluster, append, values_of, wait_until
+from .replica_cluster import ReplicaCluster, append, values_of
+from .waiting import STALL_S, Stall, eventually
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_what_is_not_on_all_in_sync_is_not_read(pair: ReplicaCluster) -> None:
     assert (pair.log(1, "t").log_end_offset, pair.log(1, "t").high_watermark) == (2, 1)
     assert values_of(pair, "t") == [b"a"]
     pair.wait_for_isr("t", 1)  # the leader is the only one in sync, after a while
-    wait_until(lambda: pair.log(1, "t").high_watermark == 2)
+    eventually(lambda: pair.log(1, "t").high_watermark == 2)
     assert values_of(pair, "t") == [b"a", b"b"]
 
 
@@ -155,17 +156,7 @@ def test_logs_that_have_parted_become_one(
 
 def test_an_idempotent_producer_through_changes_of_leaders(cluster: ReplicaCluster) -> None:
     cluster.create("t", (1, 2, 3), (2, 3, 1))
-    count, sent = 600, threading.Event()
-
-    def change_leaders() -> None:
-        for leader in (2, 3, 1, 2, 1):
-            if sent.wait(0.3):
-                return
-            cluster.elect("t", leader, partition=0)
-            cluster.elect("t", 1 + leader % 3, partition=1)
-
-    changing = threading.Thread(target=change_leaders)
-    changing.start()
+    count, leaders = 600, {100: 2, 200: 3, 300: 1, 400: 2, 500: 1}
     options = {
         "bootstrap.servers": cluster.bootstrap_servers,
         "enable.idempotence": True,
@@ -176,12 +167,11 @@ def test_an_idempotent_producer_through_changes_of_leaders(cluster: ReplicaClust
         futures = []
         for number in range(count):
             futures.append(producer.send("t", b"%d" % number, partition=number % 2))
-            if number % 10 == 0:
-                time.sleep(0.02)  # so that the changes fall among them
+            if (leader := leaders.get(number)) is not None:  # while records are in flight
+                cluster.elect("t", leader, partition=0)
+                cluster.elect("t", 1 + leader % 3, partition=1)
         for future in futures:
-            future.result(WAIT_S)
-    sent.set()
-    changing.join()
+            future.result(STALL_S)
     for partition in (0, 1):
         cluster.settle("t", partition)
         cluster.assert_identical("t", partition)
@@ -238,7 +228,7 @@ def test_a_follower_begins_where_the_leaders_log_does(pair: ReplicaCluster) -> N
     pair.wait_for_isr("t", 1, 2)
     append(pair, 1, "t", b"last")
     pair.settle("t")
-    wait_until(lambda: pair.log(2, "t").log_start_offset == 8)
+    eventually(lambda: pair.log(2, "t").log_start_offset == 8)
     assert values_of(pair, "t")[-1] == b"last"
     pair.elect("t", 2)
     pair.settle("t")
@@ -284,7 +274,7 @@ def test_deleted_records_go_on_all_replicas(pair: ReplicaCluster) -> None:
         topic = pb.DeleteRecordsRequest.TopicOffsets(name="t", partitions=[wanted])
         request = pb.DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
         response: pb.DeleteRecordsResponse = pair.run(
-            pair.broker(1).peers.call(1, "DeleteRecords", request, timeout_s=WAIT_S)
+            pair.broker(1).peers.call(1, "DeleteRecords", request, timeout_s=STALL_S)
         )
         return response.topics[0].partitions[0]
 
@@ -313,7 +303,7 @@ def test_a_new_leader_does_not_say_less_than_the_one_before(cluster: ReplicaClus
         latest = pb.ListOffsetsRequest.PartitionTime(partition=0, timestamp=-1)
         request = pb.ListOffsetsRequest(topics=[pb.ListOffsetsRequest.TopicTimes(name="t", partitions=[latest])])
         response: pb.ListOffsetsResponse = cluster.run(
-            cluster.broker(2).peers.call(2, "ListOffsets", request, timeout_s=WAIT_S)
+            cluster.broker(2).peers.call(2, "ListOffsets", request, timeout_s=STALL_S)
         )
         return response.topics[0].partitions[0]
 
@@ -397,9 +387,9 @@ def test_committed_offsets_survive_their_coordinator(cluster: ReplicaCluster) ->
     with Consumer(options) as consumer:
         consumer.subscribe(["t"])
         read = 0
-        deadline = time.monotonic() + WAIT_S
+        stall = Stall("records")
         while read < 10:
-            assert time.monotonic() < deadline
+            stall.check(read)
             read += len(consumer.poll(200))
         consumer.commit()
         cluster.kill(1)
@@ -407,7 +397,7 @@ def test_committed_offsets_survive_their_coordinator(cluster: ReplicaCluster) ->
         cluster.elect("t", 2, isr=[2, 3])
         append(cluster, 2, "t", b"10")
         while read < 11:
-            assert time.monotonic() < deadline
+            stall.check()
             read += len(consumer.poll(200))
         consumer.commit()
     cluster.elect("__consumer_offsets", 3)
@@ -443,7 +433,7 @@ def test_transactions_over_brokers(cluster: ReplicaCluster) -> None:
         cluster.assert_identical("t", partition)
         assert values_of(cluster, "t", partition, {"isolation.level": "read_committed"}) == [b"0", b"2"]
         follower = cluster.log(3 if partition == 0 else 1, "t", partition)
-        wait_until(lambda log=follower: log.last_stable_offset == log.log_end_offset)  # type: ignore[misc]
+        eventually(lambda log=follower: log.last_stable_offset == log.log_end_offset)  # type: ignore[misc]
         assert len(follower.aborted_transactions(0, follower.log_end_offset)) == 2
 
 
@@ -460,9 +450,9 @@ def test_a_leader_whose_replica_was_moved_away_unheard_stops_when_it_hears_of_ot
     late: list[Any] = []
     waiting = threading.Thread(target=lambda: late.append(append(cluster, 1, "t", b"lost", timeout_ms=60_000)))
     waiting.start()
-    wait_until(lambda: cluster.log(1, "t").log_end_offset == 2)
+    eventually(lambda: cluster.log(1, "t").log_end_offset == 2)
     cluster.tell_all("t", 1)
-    waiting.join(WAIT_S)
+    waiting.join(STALL_S)
     assert [each.error.code for each in late] == [NotLeaderError.code]
     assert append(cluster, 1, "t", b"no", acks=1).error.code == NotLeaderError.code
     append(cluster, 2, "t", b"b")

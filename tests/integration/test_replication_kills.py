@@ -18,7 +18,8 @@ import pytest
 from millrace.clients import Producer
 from millrace.errors import MillraceError
 
-from .replica_cluster import WAIT_S, ReplicaCluster, values_of, wait_until
+from .replica_cluster import ReplicaCluster, values_of
+from .waiting import STALL_S, eventually, pause
 
 PARTITIONS = 3
 STEPS = 8
@@ -91,7 +92,7 @@ class Sender:
         while not self.is_over:
             future = self._producer.send("t", b"%d" % number, partition=self._partition)
             try:
-                future.result(3 * WAIT_S)
+                future.result(3 * STALL_S)
                 self.acknowledged.append(number)
             except MillraceError as error:
                 self.failed.append(error)
@@ -124,13 +125,13 @@ def run(directory: Path, seed: int) -> None:
             senders = [Sender(producer, partition) for partition in range(PARTITIONS)]
             for _ in range(STEPS):
                 chaos.step()
-                time.sleep(chaos.choose.random() * 0.4)
+                pause(chaos.choose.random() * 0.4)
             for broker_id in sorted(set(cluster.ids) - set(cluster.servers)):
                 chaos.start(broker_id)
             for partition in range(PARTITIONS):
                 cluster.wait_for_isr("t", 1, 2, 3, partition=partition)
             counts = [len(sender.acknowledged) for sender in senders]
-            wait_until(lambda: all(len(s.acknowledged) > n for s, n in zip(senders, counts, strict=True)), "progress")
+            eventually(lambda: all(len(s.acknowledged) > n for s, n in zip(senders, counts, strict=True)), "progress")
             for sender in senders:
                 sender.is_over = True
             for sender in senders:

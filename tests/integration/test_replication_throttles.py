@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .replica_cluster import ReplicaCluster, append, wait_until
+from .replica_cluster import ReplicaCluster, append
+from .waiting import eventually
 
 LIMIT_BYTES_PER_S = 50_000
 LARGE = b"x" * 100_000
@@ -30,10 +30,9 @@ def test_replicas_that_are_catching_up_are_throttled(pair: ReplicaCluster) -> No
             leader_bytes_per_s=LIMIT_BYTES_PER_S, follower_bytes_per_s=math.inf
         )
     pair.assign("t", 1, 2)
-    wait_until(lambda: pair.log(2, "t").log_end_offset > 0)
-    time.sleep(0.5)
-    caught_up = pair.log(2, "t").log_end_offset
-    assert caught_up < 30  # the limit's ten seconds at once, and not much more
+    eventually(lambda: pair.log(2, "t").log_end_offset > 0)
+    eventually(lambda: pair.broker(1).replicas.throttles.to_followers.is_exceeded)
+    assert pair.log(2, "t").log_end_offset < 30  # the limit's ten seconds at once, and not much more
     assert pair.isr("t") == {1}
     assert append(pair, 1, "t", b"acknowledged without it").base_offset == 30
     pair.broker(1).replicas.set_throttle_rates(leader_bytes_per_s=math.inf, follower_bytes_per_s=math.inf)
@@ -51,7 +50,7 @@ def test_a_follower_that_takes_little_keeps_none_in_sync_waiting(pair: ReplicaCl
     follower.set_throttle_rates(leader_bytes_per_s=math.inf, follower_bytes_per_s=LIMIT_BYTES_PER_S)
     pair.assign("t", 1, 2, partition=1)
     limit = follower.throttles.from_leaders
-    wait_until(lambda: limit.is_exceeded)
+    eventually(lambda: limit.is_exceeded)
     for number in range(5):
         assert append(pair, 1, "t", b"acknowledged").base_offset == number + 1
     assert pair.isr("t") == {1, 2}  # else who waited would have been acknowledged without it

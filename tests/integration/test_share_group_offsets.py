@@ -21,7 +21,8 @@ from millrace.errors import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.embedded import EmbeddedBroker
 
-WAIT_S = 30
+from .waiting import Stall
+
 OPTIONS = {"share.auto.offset.reset": "earliest"}
 FIRST, SECOND = TopicPartition("jobs", 0), TopicPartition("jobs", 1)
 
@@ -45,9 +46,9 @@ def _consumer(bootstrap_servers: str, group: str = "workers") -> ShareConsumer:
 
 def _take(consumer: ShareConsumer, count: int) -> list[ConsumerRecord]:
     records: list[ConsumerRecord] = []
-    deadline = time.monotonic() + WAIT_S
+    stall = Stall("records")
     while len(records) < count:
-        assert time.monotonic() < deadline
+        stall.check(len(records))
         records += consumer.poll(200)
     return records
 
@@ -114,9 +115,9 @@ def test_a_negative_start_is_refused_by_the_broker(broker: EmbeddedBroker, calls
     with Admin(broker.bootstrap_servers) as admin, _consumer(broker.bootstrap_servers) as consumer:
         admin.create_topic("jobs")
         consumer.poll(0)
-        deadline = time.monotonic() + WAIT_S
+        stall = Stall("the group")
         while not [group for group in admin.list_groups() if group.group_id == "workers"]:
-            assert time.monotonic() < deadline
+            stall.check()
             consumer.poll(50)
     request = pb.AlterShareGroupOffsetsRequest(
         group_id="workers",

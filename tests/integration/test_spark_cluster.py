@@ -15,14 +15,13 @@ from millrace.clients import Admin, Consumer, Producer
 from pyspark_millrace import spark_submit_command
 from pyspark_millrace.environment.package import build_package
 
-from .job_kills import wait_for
 from .spark_cluster import Cluster, clean_environment
+from .waiting import STALL_S, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 JOB = Path(__file__).with_name("cluster_job.py")
 PROJECT = Path(__file__).parents[2]
-DEADLINE_S = 200
 NUMBERS = 1000
 WORDS = 300
 
@@ -76,7 +75,7 @@ def submit(cluster, module_broker):
     for process in started:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(60)
+        process.wait(STALL_S)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +105,7 @@ def done(submit, topics, cluster):
 
 def found_by(process):
     """What each step of a driver that ends well has printed."""
-    assert process.wait(DEADLINE_S) == 0, errors_in(process.log.read_text())
+    assert process.wait(STALL_S) == 0, errors_in(process.log.read_text())
     found = {}
     for line in process.log.read_text().splitlines():
         if line.startswith('{"'):
@@ -164,21 +163,21 @@ def test_executors_and_workers_killed_in_mid_job_lose_and_double_nothing(cluster
     with Producer(module_broker.bootstrap_servers) as producer:
         send_words(producer, WORDS)
     process = submit(cluster.directory, "until_stopped")
-    wait_for("the first batches", lambda: len(kept(cluster)) >= 200 and len(copies(module_broker)) > WORDS)
+    eventually(lambda: len(kept(cluster)) >= 200 and len(copies(module_broker)) > WORDS, "the first batches")
     executor = next(iter(executors_of(cluster.workers[0])))
     os.kill(executor, signal.SIGKILL)
-    wait_for("another executor", lambda: executors_of(cluster.workers[0]) - {executor})
+    eventually(lambda: executors_of(cluster.workers[0]) - {executor}, "another executor")
     cluster.workers[1].kill()
     with Producer(module_broker.bootstrap_servers) as producer:
         send_words(producer, 2 * WORDS)
     cluster.add_worker("third")
     expected = list(range(3 * WORDS))
-    wait_for(
-        "all words",
+    eventually(
         lambda: process.poll() is not None or kept(cluster) == copies(module_broker) == expected,
+        "all words",
     )
     (cluster.directory / "stop").touch()
-    code = process.wait(DEADLINE_S)
+    code = process.wait(STALL_S)
     log = process.log.read_text()
     assert code == 0, errors_in(log)
     assert len(re.findall("ERROR TaskSchedulerImpl: Lost executor", log)) >= 2

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,10 +10,11 @@ from deltalake import DeltaTable
 
 from millrace.clients import Admin, Consumer, Producer
 
+from .waiting import run_to_end
+
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 NUMBERS = 1000
-DEADLINE_S = 200
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def done(module_broker, directory):
             producer.send("numbers", {"n": n, "word": f"w{n % 3}"})
     command = [sys.executable, Path(__file__).with_name("connect_job.py"), module_broker.bootstrap_servers, directory]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    ended = run_to_end(command, env=environment)
     assert ended.returncode == 0, ended.stderr[:5000]
     return json.loads(ended.stdout.splitlines()[-1])
 

@@ -17,11 +17,12 @@ from deltalake import DeltaTable
 from millrace.clients import Admin, Producer
 from pyspark_millrace import spark_submit_command
 
+from .waiting import STALL_S
+
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "jobs" / "ingest_to_delta.py"
-DEADLINE_S = 200
 
 
 class Run:
@@ -64,7 +65,7 @@ class Run:
 
     def await_rows(self, count):
         with self._changed:
-            self._changed.wait_for(lambda: self.rows() >= count or self._ended, timeout=DEADLINE_S)
+            self._changed.wait_for(lambda: self.rows() >= count or self._ended, timeout=STALL_S)
         assert self.rows() >= count, self.output
 
     def send(self, number):
@@ -72,11 +73,11 @@ class Run:
 
     def end(self):
         try:
-            return self.process.wait(DEADLINE_S)
+            return self.process.wait(STALL_S)
         finally:
             if self.process.poll() is None:
                 self.send(signal.SIGKILL)
-            self._reader.join(DEADLINE_S)
+            self._reader.join(STALL_S)
 
 
 @pytest.fixture
@@ -98,7 +99,6 @@ def ingest(broker, topic, table, *more):
     return [JOB, "--topic", topic, "--table", table, "--bootstrap-servers", broker.bootstrap_servers, *more]
 
 
-@pytest.mark.timeout(900)
 def test_killed_and_stopped_a_job_still_ingests_every_row_once(module_broker, run, tmp_path):
     topic, table, count = f"ingest-{uuid.uuid4().hex[:8]}", tmp_path / "table", 12_000
     with Admin(module_broker.bootstrap_servers) as admin:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from millrace.clients import Producer, TopicPartition
 from pyspark_millrace.spark_errors import explain
 
-from .streaming_query import Query
+from .streaming_query import Query, finish
 
 pytestmark = pytest.mark.spark
 
@@ -257,7 +257,7 @@ def test_a_topic_that_is_deleted_ends_the_query_and_says_so(topics, query):
         running.await_rows(20)
         topics.admin.delete_topic(topic)
         with pytest.raises(StreamingQueryException) as caught:
-            running.query.awaitTermination(60)
+            finish(running.query)
     assert f"{topic}-0, {topic}-1, {topic}-2 no longer exists" in explain(caught.value)
     assert f"records of {topic}-0 from offset 10" in explain(caught.value)
 

@@ -41,8 +41,9 @@ def test_what_delete_records_took_is_told_from_retention(new_model, admin, caplo
     sentence = f"offsets 4..10 of {model.name}-0 are gone (by DeleteRecords, for the topic has no retention"
     assert sentence in losing(reader, start)
     assert sentence in batch_loss(model, **options)
-    admin.alter_configs(model.name, {"retention.ms": "86400000"})
-    assert "by retention, retention.ms=86400000, retention.bytes=-1, or DeleteRecords" in losing(
+    # A retention that reaches behind the records: a retention check that runs meanwhile deletes none of them.
+    admin.alter_configs(model.name, {"retention.ms": str(START_MS)})
+    assert f"by retention, retention.ms={START_MS}, retention.bytes=-1, or DeleteRecords" in losing(
         stream(model, options), start
     )
     # Told all the same, and with the same words, where the query is to go on.

@@ -18,6 +18,7 @@ from millrace.errors import BrokerUnavailableError, OffsetsLostError, UsageError
 from millrace_broker.embedded import EmbeddedBroker
 
 from .reader_model import batches, checkpointed, rows_of, source, stream
+from .waiting import eventually
 
 PARTITIONS = 3
 TIERED = {
@@ -52,6 +53,7 @@ def module_broker(tmp_path_factory):
         "remote.log.storage.uri": tmp_path_factory.mktemp("remote").as_uri(),
         "remote.log.manager.task.interval.ms": "100",
         "log.retention.check.interval.ms": "100",
+        "log.initial.task.delay.ms": "0",
         "log.segment.delete.delay.ms": "0",
     }
     with EmbeddedBroker(tmp_path_factory.mktemp("broker"), options=options) as running:
@@ -147,9 +149,7 @@ def test_a_stream_of_limited_batches_reads_what_only_the_store_has(new_model, ad
     model = new_model(1, **TIERED)
     for _ in range(8):
         model.append(0, 50)
-    deadline = time.monotonic() + 60
-    while not admin.locate_range(model.name, 0, 0).extents[0].uri:
-        assert time.monotonic() < deadline, "no segment went to the store"
+    eventually(lambda: admin.locate_range(model.name, 0, 0).extents[0].uri, "a segment in the store")
     reader = stream(model, {"startingOffsets": "earliest", **limit})
     found = batches(reader, checkpointed(reader.initialOffset()))
     reader.stop()

@@ -12,10 +12,12 @@ from millrace.clients import Admin, Consumer, Producer
 from millrace.errors import InvalidTxnStateError, SchemaMismatchError, UnknownTopicOrPartitionError, UsageError
 from pyspark_millrace.spark_errors import millrace_error_in
 
+from .streaming_query import finish
+from .waiting import Stall, eventually
+
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 90
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 NOON_MS = int(NOON.timestamp() * 1000)
 
@@ -47,13 +49,15 @@ def records(admin, module_broker):
         with Consumer({**config, "isolation.level": isolation}) as consumer:
             partitions = consumer.partitions_for(topic)
             latest = dict.fromkeys(partitions, "latest")
-            deadline = time.monotonic() + DEADLINE_S
-            while admin.list_offsets(latest, isolation_level="read_committed") != (ends := admin.list_offsets(latest)):
-                assert time.monotonic() < deadline, "something stays open"
+            eventually(
+                lambda: admin.list_offsets(latest, isolation_level="read_committed") == admin.list_offsets(latest)
+            )
+            ends = admin.list_offsets(latest)
+            stall = Stall("all records")
             consumer.assign(partitions)
             found = []
             while any(consumer.position(partition) < end.offset for partition, end in ends.items()):
-                assert time.monotonic() < deadline
+                stall.check(len(found))
                 found += consumer.poll(100)
             return found
 
@@ -331,7 +335,7 @@ def stream(spark, module_broker, tmp_path):
         writer = transform(reader.load().select("key", "value")).writeStream.format("millrace")
         writer = writer.options(**servers, topic=target, checkpointLocation=str(tmp_path / checkpoint), **options)
         query = writer.trigger(availableNow=True).start()
-        assert query.awaitTermination(DEADLINE_S)
+        finish(query)
         return query
 
     return stream
@@ -411,7 +415,7 @@ def test_complete_mode_appends_all_rows_anew_as_kafkas_sink_does(spark, make, re
         counted = reader.load().groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value")
         writer = counted.writeStream.format("millrace").outputMode(mode).trigger(availableNow=True)
         writer = writer.options(**servers, topic=target, checkpointLocation=str(tmp_path / mode))
-        assert writer.start().awaitTermination(DEADLINE_S)
+        finish(writer.start())
 
     _send(module_broker, source, [1])
     run("complete")
@@ -451,6 +455,6 @@ def test_foreach_batch_with_a_name_for_each_topic(spark, make, records, module_b
 
     reader = spark.readStream.format("millrace").options(**servers, subscribe=source, startingOffsets="earliest")
     query = reader.load().writeStream.foreachBatch(save).option("checkpointLocation", str(tmp_path / "each"))
-    assert query.trigger(availableNow=True).start().awaitTermination(DEADLINE_S)
+    finish(query.trigger(availableNow=True).start())
     for topic in (one, two):
         assert _numbers(records(topic)) == list(range(30))

@@ -6,9 +6,7 @@ the format's description.
 
 import os
 import random
-import subprocess
 import sys
-import threading
 from functools import partial
 from pathlib import Path
 
@@ -16,17 +14,9 @@ import pytest
 
 from millrace.clients import Admin, Producer
 
-from .job_kills import (
-    DEADLINE_S,
-    committed_records,
-    drawn_victims,
-    end,
-    kill_one,
-    running_broker,
-    started_jobs,
-    wait_for,
-)
+from .job_kills import committed_records, drawn_victims, end, kill_one, running_broker, started_jobs
 from .log_by_the_book import committed_values
+from .waiting import eventually, pause, run_to_end
 
 pytestmark = pytest.mark.spark
 
@@ -76,15 +66,15 @@ def test_killed_at_random_moments_every_record_is_written_once(broker, jobs, rou
         if not job.is_running:
             job = jobs("--continuous", "--trigger-interval", "0 seconds")
         before = job.batches
-        wait_for("two batches", lambda job=job, before=before: job.batches >= before + 2 or not job.is_running)
-        threading.Event().wait(chance.uniform(0, 0.6))
+        job.wait_until("two batches", lambda job=job, before=before: job.batches >= before + 2)
+        pause(chance.uniform(0, 0.6))
         hits += job.is_running
         kill_one(victim, job, broker, chance)
     end(job, victims[-1])
     # A broker's death may end the job, and be seen in the next round.
     assert hits >= rounds // 2, job.output
     last = jobs("--max-offsets-per-trigger", 1_000_000)
-    assert last.process.wait(DEADLINE_S) == 0, last.output
+    last.finish()
     assert sorted(copies(broker)) == list(range(rounds * RECORDS_PER_ROUND)), f"SINK_KILL_SEED={seed}"
     broker.kill()
     assert sorted(map(int, committed_values(broker.data, "copies"))) == list(range(rounds * RECORDS_PER_ROUND))
@@ -96,13 +86,17 @@ def test_of_two_drivers_at_one_query_one_ends_and_nothing_is_written_twice(broke
             admin.create_topic(topic, partitions=partitions, configs={"retention.ms": "-1"})
     produce(broker, range(RECORDS_PER_ROUND))
     both = [jobs("--continuous", "--trigger-interval", "0 seconds") for _ in range(2)]
-    wait_for("one of them to give up", lambda: not all(job.is_running for job in both))
+    eventually(
+        lambda: not all(job.is_running for job in both),
+        "one of them to give up",
+        progress=lambda: [job.progress() for job in both],
+    )
     [loser] = [job for job in both if not job.is_running]
     [winner] = [job for job in both if job.is_running]
     assert loser.process.returncode == 1
     assert "\nerror: " in loser.output
     produce(broker, range(RECORDS_PER_ROUND, 2 * RECORDS_PER_ROUND))
-    wait_for("the other to go on", lambda: len(copies(broker)) >= 2 * RECORDS_PER_ROUND)
+    eventually(lambda: len(copies(broker)) >= 2 * RECORDS_PER_ROUND, "the other to go on", progress=winner.progress)
     winner.stop()
     assert sorted(copies(broker)) == list(range(2 * RECORDS_PER_ROUND))
 
@@ -110,13 +104,12 @@ def test_of_two_drivers_at_one_query_one_ends_and_nothing_is_written_twice(broke
 ATTEMPTS = Path(__file__).with_name("sink_attempts.py")
 
 
-@pytest.mark.timeout(400)
 def test_failed_killed_and_speculative_attempts_write_nothing_twice(broker, tmp_path):
     """On executors: one attempt fails, one kills its executor, one is overtaken by its speculative copy."""
     with Admin(broker.address) as admin:
         admin.create_topic("copies", partitions=2, configs={"retention.ms": "-1"})
     script = [sys.executable, ATTEMPTS, broker.address, "copies", tmp_path]
-    ended = subprocess.run(script, capture_output=True, text=True, timeout=300, check=False)
+    ended = run_to_end(script)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert {path.name for path in tmp_path.glob("attempt-*")} >= {
         "attempt-failed",

@@ -9,9 +9,9 @@ from millrace.errors import UsageError
 from pyspark_millrace.delta import ingest
 from pyspark_millrace.spark_errors import millrace_error_in
 
-pytestmark = pytest.mark.spark
+from .streaming_query import finish
 
-DEADLINE_S = 90
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
@@ -184,5 +184,5 @@ def test_direct_ingest_writes_committed_records_only(spark, module_broker, admin
     }
     table = str(tmp_path / "table")
     query = ingest(spark, options, table, checkpoint=str(tmp_path / "checkpoint"))
-    assert query.awaitTermination(DEADLINE_S)
+    finish(query)
     assert sorted(numbers(spark.read.format("delta").load(table))) == sorted(written.committed)

@@ -12,6 +12,7 @@ from millrace_broker.embedded import EmbeddedBroker
 
 from .cut_logs import raise_epoch, truncated
 from .reader_model import Model, checkpointed, rows_of, stream
+from .waiting import STALL_S
 
 TOPIC = "orders"
 EVERYTHING = ReadAllAvailable()
@@ -29,7 +30,7 @@ def produce(broker, *values):
     """A batch for each."""
     with Producer(broker.bootstrap_servers) as producer:
         for value in values:
-            producer.send(TOPIC, value.encode()).result(60)
+            producer.send(TOPIC, value.encode()).result(STALL_S)
 
 
 class Query:

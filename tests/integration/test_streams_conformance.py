@@ -66,10 +66,10 @@ def runners_of(number: int) -> tuple[str, ...]:
     return SPARK_RUNNERS if ON_BOTH else (turn_of(number),)
 
 
-def bundles(runner: str) -> Iterator[list[dict[str, Any]]]:
+def bundles(runner: str, chosen: set[str]) -> Iterator[list[dict[str, Any]]]:
     """Cases that may run together: none of their processors' stores has the name of another's."""
     cases = [case for number, case in enumerate(load_cases()) if runner in runners_of(number)]
-    left = [case for case in cases if case["name"] not in DRIVER_ALONE]
+    left = [case for case in cases if case["name"] not in DRIVER_ALONE and case["name"] in chosen]
     while left:
         names: set[str] = set()
         bundle = []
@@ -83,9 +83,10 @@ def bundles(runner: str) -> Iterator[list[dict[str, Any]]]:
 
 
 class Outcomes:
-    """What the cases give on Spark, found when it is first asked for."""
+    """What the cases that were chosen (``-k``) give on Spark, found when it is first asked for."""
 
-    def __init__(self, spark: SparkSession, directory: Path) -> None:
+    def __init__(self, spark: SparkSession, directory: Path, chosen: set[str]) -> None:
+        self._chosen = chosen
         self._spark = spark
         self._directory = directory
 
@@ -99,20 +100,24 @@ class Outcomes:
 
     def _all(self, runner: str) -> dict[str, list[tuple[Any, Any, int]]]:
         found = {}
-        for number, cases in enumerate(bundles(runner)):
+        for number, cases in enumerate(bundles(runner, self._chosen)):
             directory = self._directory / runner / str(number)
             found |= outputs_on_spark(self._spark, runner, topology_of(cases), cases, directory, random.Random(SEED))
         return found
 
 
 @pytest.fixture(scope="module")
-def outcomes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcomes]:
+def outcomes(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Outcomes]:
     from pyspark import cloudpickle
 
     # Workers cannot import it: what it defines travels by value.
     cloudpickle.register_pickle_by_value(stream_cases)
+    tests = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
+    chosen = {item.callspec.params["case"]["name"] for item in tests}
     with many_sources(spark):
-        yield Outcomes(spark, tmp_path_factory.mktemp("conformance"))
+        yield Outcomes(spark, tmp_path_factory.mktemp("conformance"), chosen)
 
 
 def marked_cases() -> Iterator[Any]:
@@ -127,7 +132,6 @@ def marked_cases() -> Iterator[Any]:
 
 
 # The first case of a runner waits for all of them.
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("case", "runner"), list(marked_cases()))
 def test_gives_what_kafka_streams_gives(case: dict[str, Any], runner: str, outcomes: Outcomes) -> None:
     found = getattr(outcomes, runner)

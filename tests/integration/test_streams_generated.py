@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-SEED = int(os.environ.get("GENERATED_SEED", "1"))
+SEED = int(os.environ.get("GENERATED_SEED") or random.SystemRandom().getrandbits(32))
 AT_ONCE = 16
 RECORDS_MAX = 40
 

@@ -6,7 +6,6 @@ The job is the one that users run; tables are read by delta-rs, the topic by a p
 import json
 import os
 import random
-import threading
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -16,16 +15,8 @@ from deltalake import DeltaTable
 
 from millrace.clients import Admin, Producer
 
-from .job_kills import (
-    DEADLINE_S,
-    committed_records,
-    drawn_victims,
-    end,
-    kill_one,
-    running_broker,
-    started_jobs,
-    wait_for,
-)
+from .job_kills import committed_records, drawn_victims, end, kill_one, running_broker, started_jobs
+from .waiting import pause
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -78,16 +69,16 @@ def test_killed_at_random_moments_it_comes_to_the_same(broker, jobs, tmp_path, r
     for victim in victims:
         if not job.is_running:
             job = jobs("--continuous", "--trigger-interval", "0 seconds")
-        wait_for("the job to begin", lambda job=job: "(checkpoint " in job.output or not job.is_running)
-        wait_for("a query", lambda job=job: (tmp_path / "checkpoint" / "offsets" / "0").exists() or not job.is_running)
+        job.wait_until("the job to begin", lambda job=job: "(checkpoint " in job.output)
+        job.wait_until("a query", lambda job=job: (tmp_path / "checkpoint" / "offsets" / "0").exists())
         before = job.batches
         with Producer(broker.address) as producer:
             for number in range(len(orders), len(orders) + ORDERS_PER_ROUND):
                 orders[f"o{number}"] = {"customer": chance.choice(list(REGIONS)), "amount": chance.randint(1, 100)}
                 value = json.dumps(orders[f"o{number}"]).encode()
                 producer.send("orders", value, key=f"o{number}".encode(), timestamp_ms=1000 + number)
-        wait_for("a batch", lambda job=job, before=before: job.batches > before or not job.is_running)
-        threading.Event().wait(chance.uniform(0, 2))
+        job.wait_until("a batch", lambda job=job, before=before: job.batches > before)
+        pause(chance.uniform(0, 2))
         hits += job.is_running
         kill_one(victim, job, broker, chance)
     end(job, victims[-1])
@@ -95,7 +86,7 @@ def test_killed_at_random_moments_it_comes_to_the_same(broker, jobs, tmp_path, r
     assert hits >= rounds // 2, job.output
     last = jobs("--max-offsets-per-trigger", 1_000_000)
     # It runs the batch that was cut off again, and then all that is left.
-    assert last.process.wait(2 * DEADLINE_S) == 0, last.output
+    last.finish()
     check(broker, tmp_path, orders, f"STREAMS_KILL_SEED={seed}")
 
 

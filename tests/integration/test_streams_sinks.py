@@ -363,3 +363,53 @@ def test_what_a_topic_cannot_take_is_refused_before_anything_starts(
         run(lambda s: s.to("columns", value="long"))
     with pytest.raises(UnknownTopicOrPartitionError, match="no-letters"):
         run(lambda s: s.to("others"), dead_letters="no-letters")
+
+
+class ToldByTask:
+    """Forwards to one child or the other, by the key, what its context tells of the task."""
+
+    def init(self, context: Any) -> None:
+        self.context = context
+
+    def process(self, record: Any) -> None:
+        context = self.context
+        told = f"{record.value} {context.current_stream_time_ms} {context.task_id} {context.application_id}"
+        context.forward(record.with_value(told), child_name=f"child-{record.key}")
+
+
+def by_key(prefix: str) -> Topology:
+    """Records through a processor to the topics that a function names."""
+    builder = StreamsBuilder()
+    told = builder.stream("named-source", **TYPES).process(ToldByTask, value="string")
+    for key in "ab":
+        chosen = told.map_values(lambda value: value, name=f"child-{key}")
+        chosen.to(lambda key, value, context: f"{prefix}-{key}-{context.topic}", name=f"sink-{key}")
+    return builder.build()
+
+
+def test_records_go_once_to_the_topics_that_a_function_names(
+    spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    servers = module_broker.bootstrap_servers
+    with Admin({"bootstrap.servers": servers}) as admin:
+        for name in ("named-source", "s-a-named-source", "s-b-named-source", "l-a-named-source"):
+            admin.create_topic(name, partitions=1, configs=FOREVER)
+    produce(servers, "named-source", [("ab"[number % 2], long(number)) for number in range(6)])
+    checkpoint = tmp_path / "checkpoint"
+    run_on(by_key("s"), spark, checkpoint, bootstrap_servers=servers)
+    query_id = json.loads((checkpoint / "metadata").read_text())["id"]
+    (checkpoint / "commits" / "0").unlink()
+    (checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)
+    run_on(by_key("s"), spark, checkpoint, bootstrap_servers=servers)
+    for place, key in enumerate("ab"):
+        found = [(record.key, record.value.decode()) for record in consumed(servers, f"s-{key}-named-source")]
+        expected = [f"{number} {number} 0_0 {query_id}" for number in range(place, 6, 2)]
+        assert found == [(key.encode(), told) for told in expected]
+    run_batch(by_key("s"), spark, bootstrap_servers=servers)
+    added = [record.value.decode() for record in consumed(servers, "s-b-named-source")][3:]
+    assert added == [f"{number} {number} 0_0 {spark.sparkContext.applicationId}" for number in (1, 3, 5)]
+    builder = StreamsBuilder()
+    builder.stream("named-source", **TYPES).to(lambda key, value: f"l-{key}-named-source")
+    with pytest.raises(Exception, match="topic l-b-named-source does not exist"):
+        run_on(builder.build(), spark, tmp_path / "missing", bootstrap_servers=servers)
+    assert consumed(servers, "l-a-named-source") == []

@@ -20,7 +20,8 @@ from millrace_streams.application import load_topology
 from millrace_streams.cli.streams import app
 from millrace_streams.queries import open_state
 
-from .job_kills import MILLRACE, wait_for
+from .job_kills import MILLRACE
+from .waiting import STALL_S, eventually, work_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,15 +172,16 @@ def test_a_rebuild_that_is_killed_goes_on_and_spoils_nothing(application: Applic
         log = application.directory / f"rebuild-{number}.log"
         with log.open("w") as output:
             rebuild = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-        wait_for(
-            "some batches",
+        eventually(
             lambda rebuild=rebuild, wanted=wanted: (
                 rebuild.poll() is not None or len(list(first_batch.parent.glob("[0-9]*"))) >= wanted
             ),
+            "some batches",
+            progress=lambda rebuild=rebuild: work_of(rebuild.pid),
         )
         assert rebuild.poll() is None, log.read_text()
         os.killpg(rebuild.pid, signal.SIGKILL)
-        rebuild.wait(60)
+        rebuild.wait(STALL_S)
         done = [int(path.name) for path in first_batch.parent.glob("[0-9]*")]
         assert application.counts() == before, f"REBUILD_KILL_SEED={seed}"
     begun = first_batch.stat().st_mtime_ns

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,13 @@ from millrace import errors
 from millrace.records import decode_range
 from millrace_broker.log.tiered.names import parse_manifest_name, parse_object_name
 
+from .waiting import STALL_S, Stall, eventually
+
 OPTIONS = {
     "remote.log.storage.system.enable": "true",
     "remote.log.manager.task.interval.ms": "20",
     "log.retention.check.interval.ms": "20",
+    "log.initial.task.delay.ms": "0",
     "log.segment.delete.delay.ms": "0",
 }
 CONFIGS = {
@@ -32,7 +34,6 @@ CONFIGS = {
     "local.retention.bytes": "1",
     "flush.ms": "10",
 }
-DEADLINE_S = 60
 
 
 def start_broker(data: Path, remote: Path) -> tuple[subprocess.Popen[str], str]:
@@ -48,7 +49,7 @@ def start_broker(data: Path, remote: Path) -> tuple[subprocess.Popen[str], str]:
 
 def end(process: subprocess.Popen[str], number: signal.Signals) -> None:
     process.send_signal(number)
-    process.wait(timeout=30)
+    process.wait(STALL_S)
     assert process.stdout is not None
     process.stdout.close()
 
@@ -90,15 +91,17 @@ def test_acknowledged_records_survive_kill_9_while_segments_move_to_the_store(
 
 
 def check(calls: Any, acknowledged: dict[int, bytes], remote: Path) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while calls.offset("t", -4).offset < calls.offset("t", -1).offset - 200:  # all but a segment is in the store only
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    def local_start() -> int:
+        return calls.offset("t", -4).offset
+
+    # All but a segment is in the store only.
+    eventually(lambda: local_start() >= calls.offset("t", -1).offset - 200, "local deletion", progress=local_start)
     assert calls.offset("t", -2).offset == 0
     found: dict[int, bytes] = {}
     end_offset = calls.offset("t", -1).offset
+    stall = Stall("all records")
     while len(found) < end_offset:
-        assert time.monotonic() < deadline
+        stall.check(len(found))
         result = calls.fetch("t", len(found))
         assert result.error.code in (0, errors.RemoteStorageError.code), result.error
         for batch in decode_range(pa.py_buffer(result.records), len(found), end_offset, no_schema):

@@ -20,6 +20,7 @@ QUICK = {
     "remote.log.storage.system.enable": "true",
     "remote.log.manager.task.interval.ms": "50",
     "log.retention.check.interval.ms": "50",
+    "log.initial.task.delay.ms": "0",
     "log.segment.delete.delay.ms": "0",
 }
 TIERED = {

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,17 +28,18 @@ from millrace_broker.log.tiered.store import ArrowStore
 from pyspark_millrace import DefaultSource
 
 from ..ports import free_port
+from .waiting import Stall, eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DEADLINE_S = 60
 BUCKET = "bucket"
 QUICK = {
     "remote.log.storage.system.enable": "true",
     "remote.log.manager.task.interval.ms": "50",
     "remote.log.manager.task.retry.backoff.max.ms": "100",
     "log.retention.check.interval.ms": "50",
+    "log.initial.task.delay.ms": "0",
     "log.segment.delete.delay.ms": "0",
 }
 TIERED = {
@@ -92,13 +92,6 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return request.getfixturevalue("s3").uri(f"{uuid.uuid4().hex}/logs")
 
 
-def wait_until(what: str, is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline, f"not so after {DEADLINE_S} s: {what}"
-        time.sleep(0.02)
-
-
 @contextmanager
 def tiered_broker(directory: Path, uri: str, **options: str) -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(directory, options=QUICK | {"remote.log.storage.uri": uri} | options) as running:
@@ -124,8 +117,9 @@ def consume(broker: EmbeddedBroker, topic: str, count: int, start: int = 0) -> l
     with Consumer({"bootstrap.servers": broker.bootstrap_servers, "max.partition.fetch.bytes": 3000}) as consumer:
         consumer.assign([partition])
         consumer.seek(partition, start)
-        deadline = time.monotonic() + DEADLINE_S
-        while len(found) < count and time.monotonic() < deadline:
+        stall = Stall("records")
+        while len(found) < count:
+            stall.check(len(found))
             found += [record.value for record in consumer.poll(1.0)]
     return found
 
@@ -137,7 +131,7 @@ def log_of(broker: EmbeddedBroker, topic: str):
 def wait_until_tiered(broker: EmbeddedBroker, topic: str) -> None:
     """Wait until everything but the last segment is in the store only."""
     log = log_of(broker, topic)
-    wait_until("one segment is on the disk", lambda: log.segment_count == 1 and log.first_base_offset > 0)
+    eventually(lambda: log.segment_count == 1 and log.first_base_offset > 0, "one segment is on the disk")
 
 
 @pytest.fixture
@@ -284,12 +278,12 @@ def test_deletions_reach_the_store(uri: str, tmp_path: Path, topic: str) -> None
         folder = log_of(broker, topic).remote.folder
         count = len(store.list(folder))
         broker.server.broker.logs.delete_records(topic, 0, 200)
-        wait_until("copies before the start are gone", lambda: len(store.list(folder)) < count)
+        eventually(lambda: len(store.list(folder)) < count, "copies before the start are gone")
         with pytest.raises(OffsetOutOfRangeError):
             list(admin.read_range(topic, 0, 199, 300))
         assert consume(broker, topic, 200, start=200) == values_of(400)[200:]
         admin.delete_topic(topic)
-        wait_until("nothing is left of the topic", lambda: store.list(folder) == [])
+        eventually(lambda: store.list(folder) == [], "nothing is left of the topic")
 
 
 def test_what_is_refused(tmp_path: Path, topic: str) -> None:
@@ -324,7 +318,7 @@ def test_disabling_with_deletion_keeps_what_is_on_the_disk(tmp_path: Path, topic
         admin.alter_configs(topic, {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"})
         assert log_of(broker, topic).log_start_offset == local
         assert consume(broker, topic, 400 - local, start=local) == values_of(400)[local:]
-        wait_until("the store is empty", lambda: list((tmp_path / "remote").iterdir()) == [])
+        eventually(lambda: list((tmp_path / "remote").iterdir()) == [], "the store is empty")
         admin.alter_configs(topic, {"remote.storage.enable": "true"})
         produce(broker, topic, values_of(400, first=400))
         wait_until_tiered(broker, topic)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +11,9 @@ import pyarrow as pa
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import AbortedTransaction, decode_range
 
+from .waiting import eventually
+
 COMMITTED, UNCOMMITTED = pb.READ_COMMITTED, pb.READ_UNCOMMITTED
-DEADLINE_S = 60
 
 
 class Producer:
@@ -129,7 +129,7 @@ def committed(calls: Any, topic: str, partition: int = 0) -> list[bytes]:
         end[:] = [fetch(calls, topic, partition=partition, max_wait_ms=100)]
         return bool(end[0].last_stable_offset == end[0].high_watermark)
 
-    wait(is_all_decided)
+    eventually(is_all_decided)
     values, offset = [], 0
     while offset < end[0].high_watermark:  # a fetch ends with its segment
         fetched = fetch(calls, topic, partition=partition, offset=offset)
@@ -144,19 +144,10 @@ def describe(calls: Any, name: str) -> Any:
 
 
 def wait_for_state(calls: Any, name: str, *states: str) -> Any:
-    deadline = time.monotonic() + DEADLINE_S
-    while (described := describe(calls, name)).state not in states:
-        assert time.monotonic() < deadline, described
-        time.sleep(0.01)
-    return described
-
-
-def wait(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    eventually(
+        lambda: describe(calls, name).state in states, " or ".join(states), progress=lambda: describe(calls, name).state
+    )
+    return describe(calls, name)
 
 
 def together(query: str, epoch: int, committed: Sequence[Producer], aborted: Sequence[Producer] = ()) -> Any:

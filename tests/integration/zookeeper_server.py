@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import ipaddress
+import re
 import select
 import socket
 import subprocess
@@ -24,7 +25,7 @@ from kazoo.client import KazooClient
 from millrace.coordination.zookeeper import ZooKeeperCoordination
 
 from ..ports import free_port
-from .waiting import eventually
+from .waiting import STALL_S, eventually
 
 TICK_MS = 100
 SESSION_MS = 2_000
@@ -79,7 +80,7 @@ class ZooKeeperServer:
             "maxSessionTimeout": "60000",
             "maxClientCnxns": "0",
             "admin.enableServer": "false",
-            "4lw.commands.whitelist": "ruok",
+            "4lw.commands.whitelist": "ruok,dump",
             "dataDir": str(self._folder / "data"),
             "clientPort": str(self.port),
             "clientPortAddress": "127.0.0.1",
@@ -120,16 +121,24 @@ class ZooKeeperServer:
         """Kill it; what was answered is in its folder."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(_STOP_S)
+            self._process.wait(STALL_S)
             self._process = None
+
+    def sessions(self) -> set[int]:
+        """The sessions that have not ended, by their ids."""
+        listed = self._say(b"dump").partition("ephemeral nodes dump")[0]
+        return {int(each, 16) for each in re.findall(r"0x([0-9a-f]+)", listed)}
 
     def _is_well(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self.port), 5) as connection:
-                connection.sendall(b"ruok")
-                return connection.recv(4) == b"imok"
+            return self._say(b"ruok") == "imok"
         except OSError:
             return False
+
+    def _say(self, word: bytes) -> str:
+        with socket.create_connection(("127.0.0.1", self.port), 5) as connection, connection.makefile("rb") as answer:
+            connection.sendall(word)
+            return answer.read().decode()
 
 
 @contextlib.contextmanager

@@ -28,9 +28,9 @@ from millrace.records import ControlType, Record, build_rows_batch, read_end_mar
 from millrace_broker.broker import Broker, ServedPartition
 from millrace_broker.coordinators import InternalTopics
 from millrace_broker.groups import Committed, Identity, JoinRequest, MemberIdGiven, SyncRequest
-from millrace_broker.limits import Lease
 from millrace_broker.log import PartitionLog
 from millrace_broker.metadata import TopicSpec
+from millrace_broker.quotas import CallClass, Lease
 from millrace_broker.share_groups import Acknowledgement, Beat, FetchLimits, Wanted
 from millrace_broker.transactions import Producer
 
@@ -327,7 +327,7 @@ async def acquire(broker: Broker, count: int) -> list[tuple[int, int, int]]:
     shard = await ready(lambda: broker.share_groups.shard_of(SHARERS))
     limits = FetchLimits(records_max=count, bytes_max=10_000, wait_ms=0)
     wanted = Wanted("queue", b"", 0)
-    lease = Lease(broker.response_bytes)
+    lease = Lease(broker.admission.rooms[CallClass.CLIENT].response_bytes)
     try:
         shard.beat(SHARERS, Beat(member_id="m", member_epoch=0, topics=frozenset(["queue"])))
         (fetched,) = await broker.share_groups.fetch(SHARERS, "m", [wanted], limits, lease)

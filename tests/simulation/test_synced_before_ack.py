@@ -49,8 +49,8 @@ def numbers(log: PartitionLog) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("options", [{"flush.before.ack": True}, {"flush.messages": 1}])
-@pytest.mark.parametrize("seed", range(8))
-def test_nothing_acknowledged_is_lost_wherever_the_power_fails(seed: int, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("run", range(8))
+def test_nothing_acknowledged_is_lost_wherever_the_power_fails(run: int, seed: int, options: dict[str, Any]) -> None:
     choose = random.Random(seed)
     disk = SimulatedDisk(seed=seed)
     promised = {"acknowledged": 0, "start": 0, "seen": 0}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.broker import Broker
+from millrace_broker.coordinators import written
 
 
 async def handle(
@@ -35,4 +34,4 @@ async def _alter(broker: Broker, group_id: str, topic: str, partition: int, offs
     if offset < 0:
         raise InvalidRequestError(f"offset {offset} of {topic}-{partition}: offsets start at 0")
     shard = broker.share_groups.shard_of(group_id)
-    await asyncio.shield(shard.begin_at(group_id, info, partition, offset))
+    await written(shard.begin_at(group_id, info, partition, offset))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from millrace.coordination import ConnectionLossError, SessionExpiredError
 from millrace.errors import MillraceError, RequestTimedOutError, UnknownServerError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.limits import Lease
+from millrace_broker.quotas import Lease
 
 _logger = logging.getLogger(__name__)
 

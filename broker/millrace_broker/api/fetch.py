@@ -19,8 +19,8 @@ from millrace_broker.api.call import Call, error_message
 from millrace_broker.api.leader_epochs import check_epoch, divergence
 from millrace_broker.api.ranges import aborted_within, end_of
 from millrace_broker.broker import Broker, ServedPartition
-from millrace_broker.limits import Lease
 from millrace_broker.log import PartitionLog
+from millrace_broker.quotas import Lease
 
 
 class _Reading(NamedTuple):
@@ -33,6 +33,8 @@ class _Reading(NamedTuple):
 
 async def handle(broker: Broker, request: pb.FetchRequest, call: Call) -> FetchAnswer:
     """Read what is there; with fewer than ``min_bytes``, wait up to ``max_wait_ms`` for more and read again.
+
+    A call that waits may have to make room for others. Then it is answered with what takes no further wait.
 
     Replicas (``replica_id`` not negative) get what is not on all of them yet, and say by it how far they are. A broker
     by itself has none: there a request that does not say who asks is a consumer's.
@@ -50,14 +52,14 @@ async def handle(broker: Broker, request: pb.FetchRequest, call: Call) -> FetchA
     missing_bytes = min_bytes - reading.size_bytes
     del reading
     call.response_lease.release()
-    await watch.wait(wanted_bytes=missing_bytes, timeout_s=request.max_wait_ms / 1000)
+    await watch.wait(wanted_bytes=missing_bytes, timeout_s=request.max_wait_ms / 1000, is_poll=True)
     return (await _read_leased(broker, request, max_bytes, call.response_lease)).response
 
 
 async def _read_leased(broker: Broker, request: pb.FetchRequest, max_bytes: int, lease: Lease) -> _Reading:
-    """Read once the response's bytes are granted."""
-    await lease.take(min(max_bytes, _readable_bytes_max(broker, request)))
-    reading = await _read(broker, request, max_bytes)
+    """Read once the response's bytes are granted; nothing, if the call has to end before they are."""
+    has_room = await lease.take(min(max_bytes, _readable_bytes_max(broker, request)), is_poll=True)
+    reading = await _read(broker, request, max_bytes, has_room=has_room)
     lease.settle(reading.size_bytes)
     return reading
 
@@ -76,7 +78,7 @@ def _readable_bytes_max(broker: Broker, request: pb.FetchRequest) -> int:
     return total
 
 
-async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int) -> _Reading:
+async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int, *, has_room: bool) -> _Reading:
     response = FetchAnswer()
     size_bytes = 0
     has_error = False
@@ -97,6 +99,8 @@ async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int) -> _Re
                 _describe(result, partition.log)
                 if wanted.HasField("last_fetched_epoch") and _diverges(result, partition.log, wanted):
                     has_error = True
+                    continue
+                if not has_room:
                     continue
                 answered.records, aborted = await _read_partition(
                     broker, request, partition.log, wanted.fetch_offset, left_bytes, is_first=size_bytes == 0

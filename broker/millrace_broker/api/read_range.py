@@ -30,11 +30,14 @@ async def handle(broker: Broker, request: pb.ReadRangeRequest, call: Call) -> As
         log = partition.log
         aborted = await broker.run_search(log, offset, aborted_transactions, log, offset, request.end_offset)
     while offset < request.end_offset:
+        await call.response_lease.take(CHUNK_BYTES)
         records, offset = await broker.run_read(
             partition.log, offset, _read_chunk, partition, offset, request.end_offset
         )
         yield pb.ReadRangeResponse(records=records, aborted_transactions=aborted)
         aborted = []
+        del records
+        call.response_lease.release()
 
 
 def _read_chunk(partition: ServedPartition, offset: int, end_offset: int) -> tuple[bytes, int]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from millrace import records as codec
 from millrace.config.topic import CompressionType
-from millrace.errors import InvalidRecordError, SchemaMismatchError, UnknownSchemaError
+from millrace.errors import CorruptBatchError, InvalidRecordError, SchemaMismatchError, UnknownSchemaError
 from millrace.records import BatchHeader, Compression
+from millrace_broker.log.validation import check_size
 from millrace_broker.metadata import TopicInfo
 from millrace_broker.small_work import SMALL_BYTES
 
@@ -50,8 +51,9 @@ def work_bytes_of(topic: TopicInfo, data: bytes) -> int:
 def prepare_records(topic: TopicInfo, data: bytes) -> bytes:
     """Check every batch in ``data`` against its topic; returns what to append: ``data``, or it compressed anew.
 
-    Raises ``CorruptBatchError``, ``InvalidRecordError``, ``SchemaMismatchError`` (naming row and column),
-    ``InvalidTimestampError``, ``UnsupportedCompressionError``. In a compacted topic every record must have a key. What
+    Raises ``MessageTooLargeError``, ``CorruptBatchError``, ``InvalidRecordError`` (also for a body that its checksum
+    covers and that cannot be read), ``SchemaMismatchError`` (naming row and column), ``InvalidTimestampError``,
+    ``UnsupportedCompressionError``. In a compacted topic every record must have a key. What
     is left of an incomplete batch at the end is kept, for the log to refuse.
     """
     target = _TARGET.get(topic.config.compression_type)
@@ -62,9 +64,14 @@ def prepare_records(topic: TopicInfo, data: bytes) -> bytes:
         return _schema(topic, schema_id)
 
     for position, header in codec.scan_headers(data):
+        check_size(position, header, topic.config)  # first, as in Kafka: a size that no retry mends
         codec.verify_crc(data, position, header)
         _check_kind(topic, data, position, header)
-        batch = codec.validate_batch(data, position, header, schema_of)
+        try:
+            batch = codec.validate_batch(data, position, header, schema_of)
+        except CorruptBatchError as error:
+            # The checksum is right: the producer built it so, and would send the same again.
+            raise InvalidRecordError(error.message) from error
         if topic.config.is_compacted:
             _check_keys(topic, batch)
         if target is not None and header.compression != target:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.broker import Broker
+from millrace_broker.coordinators import written
 from millrace_broker.share_groups import Acknowledgement
 
 Acknowledgements = tuple[str, int, Iterable[pb.AcknowledgementBatch]]
@@ -56,7 +57,7 @@ async def _error_of(outcome: asyncio.Future[int] | Exception | None) -> Exceptio
     if not isinstance(outcome, asyncio.Future):
         return outcome
     try:
-        await asyncio.shield(outcome)
+        await written(outcome)
     except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged there
         return error
     return None

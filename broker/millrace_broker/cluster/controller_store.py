@@ -76,6 +76,13 @@ class StoreCall(NamedTuple):
     call: Callable[[ControllerStore], Any]
 
 
+class Chair(NamedTuple):
+    """The node of one controller: its version, and the version of ``/controller_epoch`` since that was elected."""
+
+    version: int
+    epoch_version: int
+
+
 class ControllerStore:
     """The controller's side of one session. ``on_change`` is told of what is watched, by the names below."""
 
@@ -198,6 +205,48 @@ class ControllerStore:
                 self.session.delete(paths.CONTROLLER, stat.version)
         except NoNodeError:
             return
+
+    # --- dead processes --------------------------------------------------------------------------------------
+
+    def chair_of(self, broker_id: int, host: str, port: int) -> Chair | None:
+        """The chair of the controller that is registered there; None if the controller is another one."""
+        # The epoch first: of a controller elected later than this read, ``remove_chair`` finds another version.
+        try:
+            _, epoch = self.session.get(paths.CONTROLLER_EPOCH)
+            data, stat = self.session.get(paths.CONTROLLER)
+            registered, owner = self.session.get(paths.broker_path(broker_id))
+        except NoNodeError:
+            return None
+        is_there = (host, port) in {(each.host, each.port) for each in BrokerNode.decode(registered).endpoints}
+        is_same_process = stat.ephemeral_owner == owner.ephemeral_owner
+        if ControllerNode.decode(data).broker_id != broker_id or not is_there or not is_same_process:
+            return None
+        return Chair(stat.version, epoch.version)
+
+    def remove_chair(self, chair: Chair) -> bool:
+        """Remove the node of a controller whose process has ended; false if that is no longer the controller."""
+        check = Check(paths.CONTROLLER_EPOCH, chair.epoch_version)
+        try:
+            settle(self.session, [check, Delete(paths.CONTROLLER, chair.version)])
+        except (BadVersionError, NoNodeError):
+            return False
+        return True
+
+    def remove_broker(self, broker_id: int, epoch: int) -> bool:
+        """Remove the registration of a broker whose process has ended; false if that registration is gone.
+
+        Only the version of the node can be part of the transaction. A broker that has registered again between the
+        look and the write loses that registration, and registers once more (``Member``).
+        """
+        path = paths.broker_path(broker_id)
+        try:
+            _, stat = self.session.get(path)
+            if stat.created_id != epoch:
+                return False
+            self._write([Delete(path, stat.version)])
+        except (BadVersionError, NoNodeError):
+            return False
+        return True
 
     # --- reading ---------------------------------------------------------------------------------------------
 

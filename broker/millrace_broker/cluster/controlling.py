@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from millrace.config.broker import BrokerConfig
+from millrace.config.broker import BrokerConfig, Listener
 from millrace.coordination import (
     ConnectionLossError,
     Coordination,
@@ -47,6 +47,9 @@ _logger = logging.getLogger(__name__)
 _PAUSE_S: Final = 0.5
 """How long a controller that was cut short waits before it tries again."""
 _FIRST_BALANCE_S: Final = 5.0
+
+IsRefused = Callable[[int], Awaitable[bool]]
+"""Whether connections to a broker are refused, now and after a pause."""
 
 T = TypeVar("T")
 _Steps = Generator[Any, Any, T]
@@ -228,6 +231,38 @@ class Controlling:
         """A topic's configuration allows unclean elections now."""
         self._put("unclean", lambda controller: controller.unclean_allowed())
 
+    # --- dead processes --------------------------------------------------------------------------------------
+
+    async def process_lost(self, broker_id: int, controller_id: int, address: Listener, is_refused: IsRefused) -> None:
+        """A broker's connection broke. If new ones are refused, its process is dead: act without its session's end.
+
+        The controller removes the registration of a dead broker, and elects other leaders. Any broker removes the node
+        of the dead controller, so that another one is elected. Both look first at what ZooKeeper has, then whether
+        connections are refused: what was registered there before is dead then, and nothing that is registered later
+        is removed.
+        """
+        store = self._store
+        if store is None:
+            return
+        if self.is_active:
+            broker = self._controller.context.brokers.get(broker_id)
+            if broker is not None and await is_refused(broker_id):
+                await self.ask("remove a broker", partial(self._remove_broker, broker_id, broker.epoch))
+        elif broker_id == controller_id:
+            chair = await self._administer(store.chair_of, broker_id, address.host, address.port)
+            if chair is None or not await is_refused(broker_id):
+                return
+            if await self._administer(store.remove_chair, chair):
+                _logger.warning("the process of controller %d has ended: another one is to be elected", broker_id)
+
+    def _remove_broker(self, broker_id: int, epoch: int, controller: Controller) -> _Steps[None]:
+        controller.check_active()
+        if (yield StoreCall(lambda store: store.remove_broker(broker_id, epoch))):
+            _logger.warning(
+                "the process of broker %d has ended: its registration of broker epoch %d is removed", broker_id, epoch
+            )
+        yield from controller.brokers_changed()
+
     def _answered(self, broker_id: int, request: BrokerRequest, answers: Answers) -> None:
         if isinstance(request, StopReplicaRequest):
             refused = [each for each, error in answers.items() if error is not None]
@@ -316,6 +351,11 @@ class Controlling:
                 return False
             # It was cut short, and sits there idly: whoever is elected anew gets an epoch of his own.
             yield StoreCall(ControllerStore.resign)
+        elif controller.is_active:
+            # Others have removed its node, perhaps because they do not reach it: they go first.
+            self._resign()
+            asyncio.get_running_loop().call_later(self._pause_s, self._put, "chair", self._look_at_chair)
+            return False
         self._resign()
         return (yield from controller.elect())
 

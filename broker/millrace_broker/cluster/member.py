@@ -6,6 +6,8 @@ again under the next one, for as long as it takes.
 
 Invariants
 * What a controller of an older epoch says is refused, and what was meant for an earlier life of this broker.
+* A broker whose registration goes while its session lives was taken for dead. It registers again under that session, in
+  a new broker epoch, and the controller tells it what it is to follow.
 * Calls that block run in the administration thread; but opening, registering and closing sessions has threads of its
   own, for in the administration thread somebody may be waiting for a session.
 """
@@ -20,10 +22,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.config.broker import Listener
-from millrace.coordination import Coordination, CoordinationError, OnLoop, Operation, SessionStore, WatchEvent, paths
+from millrace.coordination import (
+    Coordination,
+    CoordinationError,
+    OnLoop,
+    Operation,
+    SessionStore,
+    WatchEvent,
+    paths,
+)
 from millrace.coordination.nodes import BrokerNode
 from millrace.coordination.notices import LogDirEventNode
-from millrace.errors import BrokerUnavailableError, EnvironmentProblemError, MillraceError, StaleBrokerEpochError
+from millrace.errors import (
+    BrokerUnavailableError,
+    EnvironmentProblemError,
+    MillraceError,
+    StaleBrokerEpochError,
+)
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.cluster import administration
 from millrace_broker.cluster.catalog import ClusterCatalog
@@ -32,7 +47,10 @@ from millrace_broker.cluster.controlling import Controlling
 from millrace_broker.cluster.deliveries import Deliveries
 from millrace_broker.cluster.deployment import Told
 from millrace_broker.cluster.isr_requests import IsrRequests
+from millrace_broker.cluster.missing_topics import MissingTopics
 from millrace_broker.cluster.notifications import Notifications, notice
+from millrace_broker.cluster.own_registration import OwnRegistration
+from millrace_broker.cluster.process_watch import ProcessWatch
 from millrace_broker.cluster.session import RenewedCoordination
 from millrace_broker.cluster.wire import (
     Answers,
@@ -78,15 +96,19 @@ class Member:
         self._brokers: dict[int, LiveBroker] = {}
         self._controller_id = -1
         self._controller_epoch = 0
-        self.broker_epoch = -1
         self._heard: Final = asyncio.Event()
         self._is_closing = False
         self._renewing: asyncio.Task[None] | None = None
         self._replaced: Coordination | None = None
         """The session that is over and for which another one is being opened."""
         self._waits: Final[Conditions[str]] = Conditions("topic", broker.timer)
+        self._missing: Final = MissingTopics(broker.clock.monotonic)
         self._isr_requests: Final = IsrRequests(self._send_isr_changes)
         self._deliveries: Final = Deliveries(broker, self)
+        self._patience_s: Final = 2 * broker.config.zookeeper.zookeeper_session_timeout_ms / 1000
+        """How long the end of an earlier registration of this broker is waited for."""
+        self._registration: Final = OwnRegistration(self._id, self._patience_s, self._catch_up, broker.fail)
+        self._process_watch: Final = ProcessWatch(broker.peers, self._process_lost)
         self.controlling: Final = Controlling(
             broker.config,
             broker.clock.now_ms,
@@ -171,10 +193,9 @@ class Member:
         self._loop = asyncio.get_running_loop()
         self._config_watch: OnLoop = OnLoop(self._loop, self._notice_left)
         self.controlling.start()
-        patience_s = 2 * self._broker.config.zookeeper.zookeeper_session_timeout_ms / 1000
-        await self._begin(self._coordination.session, patience_s)
+        await self._begin(self._coordination.session)
         try:
-            async with asyncio.timeout(patience_s + _FIRST_WORD_S):
+            async with asyncio.timeout(self._patience_s + _FIRST_WORD_S):
                 await self._heard.wait()
         except TimeoutError:
             raise EnvironmentProblemError(
@@ -182,15 +203,26 @@ class Member:
                 f"{address.host}:{address.port} (advertised.listeners) where other brokers reach it?"
             ) from None
 
-    async def _begin(self, session: Coordination, patience_s: float) -> None:
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration; -1 before it is registered."""
+        return self._registration.epoch
+
+    async def _begin(self, session: Coordination) -> None:
         """Do what each session begins with."""
         session.on_session_end(partial(self._tell_loop, session))
-        self.broker_epoch = await asyncio.to_thread(
-            registration.register, session, self._id, self._node, patience_s=patience_s
-        )
-        _logger.info("broker %d is registered, in broker epoch %d", self._id, self.broker_epoch)
+        first = self._directories[0]
+        is_locked = first not in self._broker.logs.failed_directories()
+        await self._registration.begin(session, self._node, self._broker.files, first if is_locked else None)
         await self._broker.administer(self._notifications.take, session, self._config_watch)
         self.controlling.begin(session)
+
+    async def _catch_up(self) -> None:
+        """Read anew what nobody tells of: topics may have been deleted, and configurations changed."""
+        known = self._catalog.topics
+        await self._broker.administer(self._catalog.load)
+        self._tell_gone(known, known)
+        await self._broker.administer(self._take_changed_configs)
 
     def _tell_loop(self, session: Coordination) -> None:
         if not self._loop.is_closed():
@@ -213,14 +245,8 @@ class Member:
                 await asyncio.to_thread(before.close)
                 session = await asyncio.to_thread(self._store.connect)
                 self._coordination.renew(session)
-                patience_s = 2 * self._broker.config.zookeeper.zookeeper_session_timeout_ms / 1000
-                await self._begin(session, patience_s)
-                # While it was away, topics may have been deleted and configurations changed of which nobody tells it
-                # any more.
-                known = self._catalog.topics
-                await self._broker.administer(self._catalog.load)
-                self._tell_gone(known, known)
-                await self._broker.administer(self._take_changed_configs)
+                await self._begin(session)
+                await self._catch_up()
             except registration.BrokerIdTakenError as error:
                 self._broker.fail(error)
                 return
@@ -272,6 +298,8 @@ class Member:
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
+        await self._registration.close()
+        await self._process_watch.close()
         await self._isr_requests.close()
         await self.controlling.close()
         self._waits.close()
@@ -303,6 +331,7 @@ class Member:
         self._take_live({each.broker_id: each for each in brokers})
         before = self._catalog.topics
         topics = await self._broker.administer(self._catalog.tell, request)
+        self._missing.discard(topics)
         await self._broker.replicas.told(request)
         self._tell_gone(before, topics)
         for name in topics:
@@ -333,7 +362,15 @@ class Member:
         for broker in brokers.values():
             self._broker.peers.know(broker.broker_id, broker.host, broker.port)
         self._brokers = dict(sorted(brokers.items()))
+        if not self._is_closing:
+            self._process_watch.keep(brokers.keys() - {self._id})
         self._broker.replicas.brokers_alive(frozenset(brokers))
+
+    async def _process_lost(self, broker_id: int) -> None:
+        address = self._broker.peers.address(broker_id)
+        if address is not None:
+            is_refused = self._process_watch.is_refused
+            await self.controlling.process_lost(broker_id, self._controller_id, address, is_refused)
 
     # --- what this broker says -----------------------------------------------------------------------------------
 
@@ -372,8 +409,17 @@ class Member:
 
     async def find(self, topic: str) -> None:
         """Look for a topic that was created by way of another broker, and wait a moment until its leaders are told."""
-        if is_topic_name(topic) and await self._broker.administer(self._catalog.refresh, topic) is not None:
+        if is_topic_name(topic) and topic not in self._missing and await self._broker.administer(self._look_up, topic):
             await self.led([topic], _FINDING_MS)
+
+    def _look_up(self, topic: str) -> bool:
+        """Read a topic's nodes, in the administration thread; not again if that found nothing a short time ago."""
+        if topic in self._missing:
+            return False
+        is_there = self._catalog.refresh(topic) is not None
+        if not is_there:
+            self._missing.add(topic)
+        return is_there
 
     async def led(self, topics: Sequence[str], timeout_ms: int) -> Sequence[str]:
         """Wait until all partitions of topics have leaders; returns the topics for which the time was too short."""

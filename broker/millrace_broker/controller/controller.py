@@ -67,6 +67,11 @@ class Controller:
         self.context = ControllerContext(self.broker_id, self._elections)
         self.is_active = False
 
+    def check_active(self) -> None:
+        """Raise ``NotControllerError`` unless this is the controller."""
+        if not self.is_active:
+            raise NotControllerError(f"broker {self.broker_id} is not the controller: ask the one that metadata names")
+
     def elect(self) -> Steps[bool]:
         """There is no controller: try to be it. Returns whether this broker is; then it knows all there is to know."""
         self.resign()
@@ -185,14 +190,14 @@ class Controller:
         self, broker_id: int, broker_epoch: int, changes: Mapping[TopicPartition, IsrChange]
     ) -> Steps[IsrAnswers]:
         """A leader asks for other replicas to be in sync. Raises ``StaleBrokerEpochError``, ``NotControllerError``."""
-        self._check_active()
+        self.check_active()
         return (yield from alter_isrs(self.context, broker_id, broker_epoch, changes))
 
     def reassign(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> Steps[dict[TopicPartition, MillraceError | None]]:
         """Move partitions to other brokers; None cancels. Returns why not, of each. Raises ``NotControllerError``."""
-        self._check_active()
+        self.check_active()
         return (yield from reassign(self.context, dict(targets)))
 
     def elect_leaders(
@@ -202,7 +207,7 @@ class Controller:
 
         Raises ``NotControllerError``.
         """
-        self._check_active()
+        self.check_active()
         answers: dict[TopicPartition, MillraceError | None] = {}
         wanted = []
         for partition in partitions:
@@ -223,7 +228,7 @@ class Controller:
 
         Raises ``StaleBrokerEpochError``, ``NotControllerError``.
         """
-        self._check_active()
+        self.check_active()
         context = self.context
         check_broker_epoch(context, broker_id, broker_epoch)
         context.shutting_down.add(broker_id)
@@ -241,10 +246,6 @@ class Controller:
         return [each for each in led if context.leadership[each].leader == broker_id]
 
     # Steps that several events share.
-
-    def _check_active(self) -> None:
-        if not self.is_active:
-            raise NotControllerError(f"broker {self.broker_id} is not the controller: ask the one that metadata names")
 
     def _read_everything(self) -> Steps[None]:
         context = self.context

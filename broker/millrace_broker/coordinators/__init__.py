@@ -13,7 +13,7 @@ from millrace.coordinator_records import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANS
 from millrace_broker.coordinators.hashing import partition_of
 from millrace_broker.coordinators.internal_topics import InternalTopics
 from millrace_broker.coordinators.shards import Shard, Shards
-from millrace_broker.coordinators.state_log import LoadedBatch, StateLog, StateRecord
+from millrace_broker.coordinators.state_log import LoadedBatch, StateLog, StateRecord, written
 
 __all__ = [
     "OFFSETS_TOPIC",
@@ -26,4 +26,5 @@ __all__ = [
     "StateLog",
     "StateRecord",
     "partition_of",
+    "written",
 ]

@@ -29,6 +29,7 @@ from millrace_broker.coordinators.hashing import partition_of
 from millrace_broker.coordinators.internal_topics import InternalTopics
 from millrace_broker.coordinators.state_log import LoadedBatch, StateLog
 from millrace_broker.held_tasks import HeldTasks
+from millrace_broker.quotas import parked
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker
@@ -145,13 +146,15 @@ class Shards(Generic[S]):
         try:
             return self.shard(number)
         except CoordinatorLoadInProgressError:
-            await asyncio.wait([self._loading[number]], timeout=_LOADING_WAIT_S)
+            with parked():
+                await asyncio.wait([self._loading[number]], timeout=_LOADING_WAIT_S)
             return self.shard(number)
 
     async def loaded(self, number: int) -> S:
         """The shard of a partition, waiting while it is being read; raises what ``shard`` does."""
         if number in self._loading:
-            await asyncio.wait([self._loading[number]])
+            with parked():
+                await asyncio.wait([self._loading[number]])
         return self.shard(number)
 
     def all(self) -> list[S]:

@@ -39,6 +39,7 @@ from millrace.records import (
 from millrace.records.control import ControlType
 from millrace_broker.log import PartitionLog
 from millrace_broker.log.producers import Origin
+from millrace_broker.quotas import parked
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker, ServedPartition
@@ -77,6 +78,12 @@ class _Append:
     size_bytes: int
     producer: tuple[int, int] | None
     done: asyncio.Future[int]
+
+
+async def written(appending: asyncio.Future[int]) -> int:
+    """Wait for what was submitted to a ``StateLog``: until replicas have it the call is parked."""
+    with parked():
+        return await asyncio.shield(appending)
 
 
 class StateLog:
@@ -138,7 +145,7 @@ class StateLog:
         return await self._enqueue(records, (producer_id, producer_epoch))
 
     async def _enqueue(self, records: Sequence[StateRecord], producer: tuple[int, int] | None) -> int:
-        return await asyncio.shield(self.submit(records, producer))
+        return await written(self.submit(records, producer))
 
     def submit(self, records: Sequence[StateRecord], producer: tuple[int, int] | None = None) -> asyncio.Future[int]:
         """Take the place in the order of appends at once, and wait later: ``append`` and ``append_transactional``

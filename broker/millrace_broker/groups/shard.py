@@ -32,7 +32,7 @@ from millrace.errors import (
     UnknownServerError,
     UnsupportedVersionError,
 )
-from millrace_broker.coordinators import LoadedBatch, StateLog
+from millrace_broker.coordinators import LoadedBatch, StateLog, written
 from millrace_broker.groups.group import Group, check_session_timeout
 from millrace_broker.groups.loading import LoadedGroup, Loading
 from millrace_broker.groups.model import (
@@ -56,6 +56,7 @@ from millrace_broker.groups.offsets import Committed, GroupOffsets, Partition
 from millrace_broker.groups.records import group_record, group_tombstone, offset_record, offset_tombstone
 from millrace_broker.groups.timers import GroupTimers
 from millrace_broker.held_tasks import HeldTasks
+from millrace_broker.quotas import parked
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker
@@ -222,12 +223,12 @@ class GroupShard:
         self._timers.set((entry.group.group_id, key), delay_ms, fire)
 
     async def _answer(self, entry: Entry, call: int) -> Any:
-        """Wait for the answer to a call. While that waits for other members it takes nobody's place."""
+        """Wait for the answer to a call, which may wait for other members: the call is parked."""
         answer = self._waiting.setdefault(call, asyncio.get_running_loop().create_future())
         try:
             if answer.done():
                 return answer.result()
-            with self._broker.limits.waiting():
+            with parked():
                 return await answer
         except asyncio.CancelledError:
             with self._event(entry):
@@ -309,7 +310,7 @@ class GroupShard:
         # Before whoever waits is told, and also if nobody waits any more.
         appending.add_done_callback(finish)
         try:
-            await asyncio.shield(appending)
+            await written(appending)
         except MessageTooLargeError as error:
             raise InvalidCommitOffsetSizeError(
                 f"{len(commits)} offsets of group {group_id} are too many for one batch: commit fewer at once "

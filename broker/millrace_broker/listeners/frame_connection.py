@@ -28,10 +28,11 @@ from millrace.errors import (
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import known_error
-from millrace_broker.limits import Lease
 from millrace_broker.listeners.frame_writer import FrameWriter
 from millrace_broker.listeners.handling import Handling
-from millrace_broker.listeners.shared import RECEPTION_TIMEOUT_S, UNARY_METHODS, keep_alive, peer_name
+from millrace_broker.listeners.shared import RECEPTION_TIMEOUT_S, UNARY_METHODS, peer_name
+from millrace_broker.quotas import BROKER_SOFTWARE_NAME, AdmittedCall, CallClass, class_of
+from millrace_broker.sockets import keep_alive
 
 if TYPE_CHECKING:
     from millrace_broker.listeners.frames import FrameListener
@@ -87,14 +88,14 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._received_bytes = 0
         self._skip_bytes = 0
         self._failure: MillraceError | None = None  # what a message that is being thrown away is answered with
+        self._is_greeted = False
+        self._is_broker = False  # the other end is one
         self._is_counted = False
-        self._is_in_progress = False
+        self._call: AdmittedCall | None = None  # the one in progress, until its answer was sent
         self._is_stopping = False
         self._is_lost = False
         self._has_stopped_reading = False
-        self._admitting: asyncio.Task[None] | None = None
-        self._request_lease = Lease(self._broker.request_bytes)
-        self._response_lease = Lease(self._broker.response_bytes)
+        self._admitting: asyncio.Task[bool] | None = None
 
     # --- the transport's calls --------------------------------------------------------------------------------
 
@@ -104,7 +105,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._transport = transport
         self._writer = FrameWriter(transport)
         self._peer = peer_name(transport.get_extra_info("peername"))
-        self._handling = Handling(self._broker, self._peer, self._response_lease, self._answer)
+        self._handling = Handling(self._broker, self._peer, self._answer)
         keep_alive(transport.get_extra_info("socket"))
         self._listener.opened(self)
 
@@ -155,8 +156,9 @@ class FrameConnection(asyncio.BufferedProtocol):
         elif self._handling.is_waiting:
             self._handling.cancel()  # ``_answer`` gives back
         else:
-            self._give_back()
-            self._response_lease.release()
+            self._end_call()
+            self._release()
+        self._uncount()
         self._body = None
         self._view = memoryview(b"")
         self._writer.drop()
@@ -207,12 +209,11 @@ class FrameConnection(asyncio.BufferedProtocol):
 
         Raises what ends the connection.
         """
-        if self._state is _State.GREETING and not self._is_counted:
+        if not self._is_greeted:
             if len(data) < frames.GREETING_BYTES:
                 return 0
             frames.check_greeting(data)
-            self._listener.count(self._peer)
-            self._is_counted = True
+            self._is_greeted = True
             return frames.GREETING_BYTES
         if len(data) < frames.REQUEST_HEAD_BYTES:
             return 0
@@ -241,6 +242,9 @@ class FrameConnection(asyncio.BufferedProtocol):
         except DecodeError as error:
             raise InvalidRequestError(f"a connection begins with a HelloRequest: {error}") from None
         _logger.debug("%s is %s", self._peer, hello.client_id or hello.client_software_name or "nameless")
+        self._is_broker = hello.client_software_name == BROKER_SOFTWARE_NAME
+        self._listener.count(self, is_broker=self._is_broker)
+        self._is_counted = True
         answer = self._listener.hello().SerializeToString()
         self._transport.write(frames.greeting() + frames.response_head(len(answer)) + answer)
         self._enter(_State.IDLE)
@@ -249,25 +253,30 @@ class FrameConnection(asyncio.BufferedProtocol):
     def _begin(self, request: _Request, part: memoryview) -> None:
         """Admit a request, and serve it if ``part`` is all of its message, else receive the rest."""
         self._request = request
+        call_class = class_of(request.name.decode("ascii", "replace"), is_broker=self._is_broker)
         try:
-            self._broker.limits.begin(self._peer)
+            call = self._call = self._broker.admission.begin(self, call_class)
         except MillraceError as error:
+            # A place of the reserve is for others than a connection that makes client calls.
+            room = self._broker.admission.connections.room_of(self)
+            self._is_stopping |= call_class is CallClass.CLIENT and room is CallClass.CONTROL
             self._throw_away(request.message_bytes - len(part), error)
             return
-        self._is_in_progress = True
-        if self._request_lease.take_now(request.message_bytes):
+        if call.request_lease.take_now(request.message_bytes):
             self._receive(part)
             return
         self._enter(_State.SERVING)
         self._stop_reading()
-        self._admitting = self._loop.create_task(self._request_lease.take(request.message_bytes))
+        self._admitting = self._loop.create_task(call.request_lease.take(request.message_bytes))
         held = bytes(part)
         self._admitting.add_done_callback(lambda task: self._admitted(task, held))
 
-    def _admitted(self, task: asyncio.Task[None], held: bytes) -> None:
+    def _admitted(self, task: asyncio.Task[bool], held: bytes) -> None:
         self._admitting = None
         if task.cancelled() or self._is_over:
-            self._give_back()
+            self._end_call()
+            self._release()
+            self._uncount()
             return
         self._receive(memoryview(held))
         if self._body is not None:
@@ -319,13 +328,14 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def _serve(self, message: Any) -> None:
         assert self._request is not None
+        assert self._call is not None
         self._enter(_State.SERVING)
         method = UNARY_METHODS.get(self._request.name)
         if method is None:
             name = self._request.name.decode("ascii", "replace")
             self._finish(None, UnsupportedVersionError(f"this broker knows no call {name}: it is older, or not for it"))
             return
-        self._handling.start(method, message, self._request.deadline_ms)
+        self._handling.start(method, message, self._request.deadline_ms, self._call)
 
     def _answer(self, response: Any, failure: MillraceError | None) -> None:
         """A handler has come to its end, at once or after it waited."""
@@ -336,9 +346,10 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def _finish(self, response: Any, failure: MillraceError | None) -> None:
         """Answer, and be ready for the next request once that has been sent."""
-        self._give_back()
+        self._end_call()
         if self._is_over:
-            self._response_lease.release()
+            self._release()
+            self._uncount()
             return
         if failure is None:
             try:
@@ -356,24 +367,27 @@ class FrameConnection(asyncio.BufferedProtocol):
         """Be ready for the next request, if the kernel has the whole response."""
         if not self._writer.is_idle or self._is_over:
             return
-        self._response_lease.release()
+        self._release()
         self._enter(_State.IDLE)
         if self._is_stopping:
             self._say_goodbye()
 
-    def _give_back(self) -> None:
-        self._request_lease.release()
+    def _end_call(self) -> None:
+        """The handler has ended; the answer is still to be sent."""
         self._request = None
-        if self._is_in_progress:
-            self._is_in_progress = False
-            self._broker.limits.end(self._peer)
-        if self._is_lost:
-            self._uncount()
+        if self._call is not None:
+            self._call.end()
+
+    def _release(self) -> None:
+        """The kernel has the answer, or nobody will."""
+        call, self._call = self._call, None
+        if call is not None:
+            call.response_lease.release()
 
     def _uncount(self) -> None:
-        if self._is_counted:
+        if self._is_counted and self._call is None:
             self._is_counted = False
-            self._broker.limits.disconnected(self._peer)
+            self._broker.admission.connections.closed(self)
 
     def _refuse(self, error: MillraceError) -> None:
         """Say what is wrong, and end the connection."""

@@ -16,12 +16,14 @@ from millrace.errors import EnvironmentProblemError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.api_versions import software_version
 from millrace_broker.broker import Broker
-from millrace_broker.limits import ACTIVE_CONNECTION_S
 from millrace_broker.listeners.frame_connection import FrameConnection
 from millrace_broker.listeners.shared import FRAMING_BYTES, binding_problem
+from millrace_broker.quotas import ACTIVE_CONNECTION_S, CallClass
 
 _BUFFER_BYTES: Final = 256 * 1024
 _CHECK_S: Final = 0.5
+_RESERVED_S: Final = 1.0
+"""How long a connection of the reserve may be idle while others want its place."""
 _BACKLOG: Final = 512
 _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
@@ -136,18 +138,28 @@ class FrameListener:
         if not self._connections:
             self._are_closed.set()
 
-    def count(self, peer: str) -> None:
+    def count(self, connection: FrameConnection, *, is_broker: bool) -> None:
         """Count a connection; if there are too many, in the place of one that has been idle for some time.
 
         Raises ``ThrottledError``.
         """
-        if self.broker.limits.is_full:
-            idle = [(since, each) for each in self._connections if (since := each.idle_since) is not None]
-            if idle:
-                since, longest = min(idle, key=lambda entry: entry[0])
-                if self.loop.time() - since >= ACTIVE_CONNECTION_S:
-                    longest.make_room()
-        self.broker.limits.connected(peer)
+        connections = self.broker.admission.connections
+        if not is_broker and connections.is_full(CallClass.CLIENT):
+            self._make_room(CallClass.CLIENT, ACTIVE_CONNECTION_S)
+            if connections.is_full(CallClass.CLIENT) and connections.is_full(CallClass.CONTROL):
+                self._make_room(CallClass.CONTROL, _RESERVED_S)
+        connections.opened(connection, is_broker=is_broker)
+
+    def _make_room(self, room: CallClass, idle_s: float) -> None:
+        """Close the connection of a room that has been idle for longest, and for so long at least."""
+        connections, horizon = self.broker.admission.connections, self.loop.time() - idle_s
+        idle = [
+            (since, each)
+            for each in self._connections
+            if (since := each.idle_since) is not None and since <= horizon and connections.room_of(each) is room
+        ]
+        if idle:
+            min(idle, key=lambda entry: entry[0])[1].make_room()
 
     def _check(self) -> None:
         now = self.loop.time()

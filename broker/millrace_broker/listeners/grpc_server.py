@@ -22,16 +22,21 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.status import ERROR_CODE_KEY, status_of
 from millrace_broker.api import STREAM_HANDLERS, Call, StreamHandler, UnaryHandler, in_progress, known_error
 from millrace_broker.broker import Broker
-from millrace_broker.limits import Lease
 from millrace_broker.listeners.shared import (
     FRAMING_BYTES,
-    KEEPALIVE_S,
-    KEEPALIVE_TIMEOUT_S,
     RECEPTION_TIMEOUT_S,
     UNARY_METHODS,
     binding_problem,
     is_local,
 )
+from millrace_broker.quotas import (
+    BROKER_SOFTWARE_NAME,
+    PARKED_CALL_BYTES,
+    class_of,
+    current_call,
+    parked,
+)
+from millrace_broker.sockets import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 
 _logger = logging.getLogger(__name__)
 
@@ -82,7 +87,8 @@ def _options(config: BrokerConfig) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", config.socket_request_max_bytes + FRAMING_BYTES),
         ("grpc.max_send_message_length", -1),  # responses have their own limits; a first batch is always sent
-        ("grpc.max_concurrent_streams", config.queued_max_requests),
+        # Calls that wait are streams, too: a client with many of them is to have its other calls answered.
+        ("grpc.max_concurrent_streams", _streams_max(config)),
         ("grpc.max_connection_idle_ms", config.connections_max_idle_ms),
         ("grpc.so_reuseport", 0),  # two brokers on one port must be an error, not a lottery
         # A peer that vanished without closing is noticed, and idle clients may ping.
@@ -91,6 +97,10 @@ def _options(config: BrokerConfig) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
     ]
+
+
+def _streams_max(config: BrokerConfig) -> int:
+    return config.queued_max_requests + config.purgatory_max_request_bytes // PARKED_CALL_BYTES
 
 
 def _serialized(response: Any) -> bytes:
@@ -104,7 +114,7 @@ def _unary(broker: Broker, name: str, handler: UnaryHandler) -> Any:
         in_progress.set(f"{name} from {context.peer()}")
         with ExitStack() as stack:
             try:
-                call, request = await _admit(broker, context, stack)
+                call, request = await _admit(broker, name, context, stack)
                 return await handler(broker, request, call)
             except Exception as error:  # noqa: BLE001 - every error ends the call with its status
                 failure = known_error(error)
@@ -118,9 +128,10 @@ def _stream(broker: Broker, name: str, handler: StreamHandler) -> Any:
         in_progress.set(f"{name} from {context.peer()}")
         with ExitStack() as stack:
             try:
-                call, request = await _admit(broker, context, stack)
+                call, request = await _admit(broker, name, context, stack)
                 async for response in handler(broker, request, call):
-                    yield response
+                    with parked():  # until the caller takes it
+                        yield response
                 return
             except Exception as error:  # noqa: BLE001 - every error ends the call with its status
                 failure = known_error(error)
@@ -129,15 +140,14 @@ def _stream(broker: Broker, name: str, handler: StreamHandler) -> Any:
     return behaviour
 
 
-async def _admit(broker: Broker, context: _Context, stack: ExitStack) -> tuple[Call, Any]:
+async def _admit(broker: Broker, name: str, context: _Context, stack: ExitStack) -> tuple[Call, Any]:
     """Count the call, wait until its body may take memory, and receive it."""
     peer = context.peer()
-    stack.enter_context(broker.limits.request(peer))
-    request_lease, response_lease = Lease(broker.request_bytes), Lease(broker.response_bytes)
-    stack.callback(request_lease.release)
+    admitted = broker.admission.begin(peer, class_of(name, is_broker=_is_broker(context)))
+    stack.callback(admitted.end)
     # The response is in memory until it has been sent, which is when the call is done.
-    context.add_done_callback(lambda _: response_lease.release())
-    await request_lease.take(broker.body_estimate.bytes)
+    context.add_done_callback(lambda _: admitted.response_lease.release())
+    await admitted.request_lease.take(admitted.body_estimate.bytes)
     try:
         async with asyncio.timeout(RECEPTION_TIMEOUT_S):
             # Not through the iterator: that keeps the message until cyclic garbage is collected.
@@ -147,9 +157,16 @@ async def _admit(broker: Broker, context: _Context, stack: ExitStack) -> tuple[C
     if request is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
         raise InvalidRequestError("the call ended without a request")
     size_bytes = request.ByteSize()
-    request_lease.settle(size_bytes)
-    broker.body_estimate.saw(size_bytes)
-    return Call(peer=peer, is_local=is_local(peer), response_lease=response_lease), request
+    admitted.request_lease.settle(size_bytes)
+    admitted.body_estimate.saw(size_bytes)
+    current_call.set(admitted)
+    return Call(peer=peer, is_local=is_local(peer), response_lease=admitted.response_lease), request
+
+
+def _is_broker(context: _Context) -> bool:
+    """Whether a broker calls: its user agent says so."""
+    agent = next((value for key, value in context.invocation_metadata() if key == "user-agent"), "")
+    return str(agent).startswith(BROKER_SOFTWARE_NAME)
 
 
 async def _abort(context: _Context, error: MillraceError) -> None:

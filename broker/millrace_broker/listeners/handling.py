@@ -16,22 +16,20 @@ from google.protobuf.message import DecodeError
 from millrace.errors import InvalidRequestError, MillraceError, RequestTimedOutError
 from millrace_broker.api import Call, in_progress, known_error
 from millrace_broker.broker import Broker
-from millrace_broker.limits import Lease
 from millrace_broker.listeners.shared import UnaryMethod, is_local
+from millrace_broker.quotas import AdmittedCall, current_call
 from millrace_broker.small_work import first_step, rest
 
 
 class Handling:
     """Runs the handlers of one connection's calls, one at a time. In the event loop."""
 
-    def __init__(
-        self, broker: Broker, peer: str, response_lease: Lease, on_end: Callable[[Any, MillraceError | None], None]
-    ) -> None:
+    def __init__(self, broker: Broker, peer: str, on_end: Callable[[Any, MillraceError | None], None]) -> None:
         """``on_end`` is told the response or the error."""
         self._broker: Final = broker
         self._peer: Final = peer
         self._on_end: Final = on_end
-        self._call: Final = Call(peer=peer, is_local=is_local(peer), response_lease=response_lease)
+        self._is_local: Final = is_local(peer)
         # One for all of the connection's calls, for these come one after the other. Tasks of handlers copy it.
         self._context: Final = contextvars.copy_context()
         self._task: asyncio.Task[Any] | None = None
@@ -42,18 +40,20 @@ class Handling:
         """Whether a handler waits for something."""
         return self._task is not None
 
-    def start(self, method: UnaryMethod, message: Any, deadline_ms: int) -> None:
+    def start(self, method: UnaryMethod, message: Any, deadline_ms: int, admitted: AdmittedCall) -> None:
         """Handle a request; ``deadline_ms`` after which it is cancelled if it still waits then, 0 for none."""
         try:
             request = method.request.FromString(message)
         except DecodeError as error:
             self._on_end(None, InvalidRequestError(f"this is no {method.name} request: {error}"))
             return
-        self._context.run(self._start, method, request, deadline_ms)
+        self._context.run(self._start, method, request, deadline_ms, admitted)
 
-    def _start(self, method: UnaryMethod, request: Any, deadline_ms: int) -> None:
+    def _start(self, method: UnaryMethod, request: Any, deadline_ms: int, admitted: AdmittedCall) -> None:
         in_progress.set(f"{method.name} from {self._peer}")
-        work: Any = method.handler(self._broker, request, self._call)
+        current_call.set(admitted)
+        call = Call(peer=self._peer, is_local=self._is_local, response_lease=admitted.response_lease)
+        work: Any = method.handler(self._broker, request, call)
         try:
             stand_in, waits_for = first_step(work)
         except StopIteration as done:

@@ -15,9 +15,6 @@ RECEPTION_TIMEOUT_S: Final = 60.0
 """How long a request may take to come."""
 FRAMING_BYTES: Final = 64 * 1024
 """Room in a message beside the records that ``socket.request.max.bytes`` is about."""
-KEEPALIVE_S: Final = 60
-"""A silent peer is asked after this time whether it is still there, and given up after ``KEEPALIVE_TIMEOUT_S``."""
-KEEPALIVE_TIMEOUT_S: Final = 20
 _ANY_PORT: Final = 9
 
 
@@ -71,15 +68,3 @@ def binding_problem(address: str, option: str) -> str:
         f"cannot listen at {address}: the port is in use, or the address is not this host's. "
         f"Stop what listens there, or set another one with {option}"
     )
-
-
-def keep_alive(sock: socket.socket) -> None:
-    """Have the kernel notice a peer that vanished without closing."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_S),
-        ("TCP_KEEPINTVL", KEEPALIVE_TIMEOUT_S // 2),
-        ("TCP_KEEPCNT", 2),
-    ):
-        if hasattr(socket, option):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -51,7 +52,10 @@ class DataDirectory:
     failure: MillraceError | None = None
     _kept: set[Partition] = field(default_factory=set)
     """Partitions whose checkpoints stay as they were found."""
-    _written_watermarks: dict[Partition, int] | None = None
+    _gone: set[Partition] = field(default_factory=set)
+    """Partitions that are gone and that the checkpoints on the disk may still name."""
+    _written: dict[str, dict[Partition, int]] = field(default_factory=dict)
+    """Per checkpoint what was written last; a file whose content stays is not written again."""
 
     @classmethod
     def open(cls, path: Path, *, broker_id: int, cluster_id: str, files: Files) -> DataDirectory:
@@ -105,20 +109,45 @@ class DataDirectory:
         high_watermarks: dict[Partition, int],
         log_start_offsets: dict[Partition, int],
     ) -> None:
-        """Replace the checkpoints of offsets, but for what is to be kept of them. Raises ``StorageError``."""
+        """Replace those checkpoints whose offsets changed, but for what is to be kept. Raises ``StorageError``."""
         kept_points = {key: (self.recovery_points or {}).get(key, 0) for key in self._kept}
         kept_starts = {key: self.log_start_offsets[key] for key in self._kept & self.log_start_offsets.keys()}
-        write_offsets(self.files, self.path / RECOVERY_POINTS, kept_points | recovery_points)
+        self._write(RECOVERY_POINTS, kept_points | recovery_points)
         self.write_high_watermarks(high_watermarks)
-        write_offsets(self.files, self.path / LOG_START_OFFSETS, kept_starts | log_start_offsets)
+        self._write(LOG_START_OFFSETS, kept_starts | log_start_offsets)
+        self._gone.clear()
 
     def write_high_watermarks(self, high_watermarks: dict[Partition, int]) -> None:
         """Replace the checkpoint of high watermarks, but for what is to be kept of it. Raises ``StorageError``."""
         kept = {key: self.high_watermarks[key] for key in self._kept & self.high_watermarks.keys()}
-        if kept | high_watermarks != self._written_watermarks:
-            self._written_watermarks = None  # in case it fails
-            write_offsets(self.files, self.path / HIGH_WATERMARKS, kept | high_watermarks)
-            self._written_watermarks = kept | high_watermarks
+        self._write(HIGH_WATERMARKS, kept | high_watermarks)
+
+    def _write(self, name: str, offsets: dict[Partition, int]) -> None:
+        if offsets != self._written.get(name):
+            self._written.pop(name, None)  # in case it fails
+            write_offsets(self.files, self.path / name, offsets)
+            self._written[name] = offsets
+
+    def forget(self, partition: Partition) -> None:
+        """Note that a partition is gone. The checkpoints leave it out when they are next written.
+
+        They must be written before the partition is made again (``names_gone``): what they say of the one that is gone
+        would count for the new one after a crash.
+        """
+        self._gone.add(partition)
+        for offsets in (self.recovery_points, self.log_start_offsets, self.high_watermarks):
+            if offsets is not None:
+                offsets.pop(partition, None)
+
+    def forget_others(self, present: Set[Partition]) -> None:
+        """Note that of the partitions that the checkpoints name only these are there."""
+        named = {*(self.recovery_points or ()), *self.log_start_offsets, *self.high_watermarks}
+        for partition in named - present:
+            self.forget(partition)
+
+    def names_gone(self, partition: Partition) -> bool:
+        """Whether the checkpoints may name a partition that is gone."""
+        return partition in self._gone
 
     def mark_clean(self) -> None:
         """Say that all is synced and nothing will be appended: the next start need not recover.

@@ -1,11 +1,6 @@
-"""All partitions of a broker: found and recovered at start, created, deleted, kept in order, closed.
-
-Invariants:
-
-- A directory is used only while its lock is held, and counts as cleanly shut down only if every partition in it was
-  closed without an error.
-- A partition directory of that name is complete: it is made under a name that the next start removes, and renamed when
-  everything is in it; deletion renames it back before anything in it is removed.
+"""All partitions of a broker: found and recovered at start, created, deleted, kept in order, closed. Invariants:
+- A directory is used only under its lock, and is shut down cleanly only if all its partitions closed without an error.
+- A partition directory is complete: it is renamed to its name last, and renamed away before anything is removed.
 - A recovery-point checkpoint never promises more than has been synced.
 - A partition that could not be loaded, or whose directory failed, is *offline*: the others serve.
 """
@@ -69,6 +64,7 @@ class LogManager(ReplicatedLogs):
         clock: Clock,
         *,
         retention_check_interval_ms: int,
+        initial_task_delay_ms: int,
         checkpoint_interval_ms: int,
         producer_expiration_ms: int,
     ) -> None:
@@ -94,8 +90,9 @@ class LogManager(ReplicatedLogs):
         self._holds_watermarks = False
         self.cleaner: LogCleaner | None = None
         self.tiering: RemoteLogManager | None = None
-        self._next_retention = clock.monotonic()
-        self._next_checkpoint = self._next_retention + self._checkpoint_interval_s
+        now = clock.monotonic()
+        self._next_retention = now + initial_task_delay_ms / 1000
+        self._next_checkpoint = now + self._checkpoint_interval_s
 
     @classmethod
     def open(
@@ -110,6 +107,7 @@ class LogManager(ReplicatedLogs):
         on_progress: Progress | None = None,
         configs: Mapping[str, TopicConfig] | None = None,
         retention_check_interval_ms: int = RETENTION_CHECK_INTERVAL_MS,
+        initial_task_delay_ms: int = 0,
         checkpoint_interval_ms: int = CHECKPOINT_INTERVAL_MS,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         recovery_threads: int = RECOVERY_THREADS,
@@ -134,6 +132,7 @@ class LogManager(ReplicatedLogs):
                 defaults,
                 clock,
                 retention_check_interval_ms=retention_check_interval_ms,
+                initial_task_delay_ms=initial_task_delay_ms,
                 checkpoint_interval_ms=checkpoint_interval_ms,
                 producer_expiration_ms=producer_expiration_ms,
             )
@@ -152,6 +151,7 @@ class LogManager(ReplicatedLogs):
         load_all(found, self._load_partition, threads_per_directory=threads, on_progress=on_progress)
         self._retire_failed()
         for directory in self._directories:
+            directory.forget_others(self._homes.keys())
             if not directory.was_clean:  # what was recovered is synced: another crash need not recover it again
                 self._write_checkpoints(directory)
 
@@ -213,6 +213,7 @@ class LogManager(ReplicatedLogs):
         Raises ``InconsistentTopicIdError`` when it is there and belongs to another topic id, ``StorageError`` when it
         is offline or no directory takes it.
         """
+        self._leave_gone_out((topic, partition))
         with self._lock:
             existing = self.get(topic, partition)
             if existing is not None:
@@ -246,6 +247,14 @@ class LogManager(ReplicatedLogs):
             if self.tiering is not None and log.config.remote_storage_enable:
                 self.tiering.attach(log)
             return log
+
+    def _leave_gone_out(self, key: Partition) -> None:
+        """Have no checkpoint name a partition of this name that is gone. Raises ``StorageError``."""
+        for directory in self._directories:
+            if directory.names_gone(key):
+                self._write_checkpoints(directory)
+        if self.cleaner is not None:
+            self.cleaner.leave_gone_out(key)
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
         """Return a partition's log; None when there is none. Raises ``StorageError`` when it is offline."""
@@ -317,7 +326,7 @@ class LogManager(ReplicatedLogs):
             gone = directory.path / deleted_directory_name(topic, partition, uuid4().hex)
             self._files.rename(log.directory, gone)
             self._files.sync_directory(directory.path)
-            self._write_checkpoints(directory)
+            directory.forget(key)
             self._deleted.add([gone], log.config.file_delete_delay_ms)
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
@@ -367,7 +376,7 @@ class LogManager(ReplicatedLogs):
         def write_recovery_point(partition: CompactedPartition) -> None:
             self._write_checkpoints(self._homes[partition.partition])
 
-        checkpoints = CleanerCheckpoints(self._files, [directory.path for directory in self._directories])
+        checkpoints = CleanerCheckpoints(self._files, [each.path for each in self._directories], self._homes.keys())
         self.cleaner = LogCleaner(
             settings, find_compacted, checkpoints, self._files, self._clock, before_cleaning=write_recovery_point
         )
@@ -405,20 +414,17 @@ class LogManager(ReplicatedLogs):
 
     def _write_checkpoints(self, directory: DataDirectory) -> None:
         with self._checkpoint_lock:
-            self._write_checkpoints_alone(directory)
-
-    def _write_checkpoints_alone(self, directory: DataDirectory) -> None:
-        with self._lock:
-            logs = {key: log for key, log in self._logs.items() if self._homes[key] is directory}
-        directory.write_checkpoints(
-            {key: log.recovery_point for key, log in logs.items()},
-            {key: log.high_watermark for key, log in logs.items()},
-            {
-                key: log.log_start_offset
-                for key, log in logs.items()
-                if log.log_start_offset != log.first_base_offset or log.config.remote_storage_enable
-            },
-        )
+            with self._lock:
+                logs = {key: log for key, log in self._logs.items() if self._homes[key] is directory}
+            directory.write_checkpoints(
+                {key: log.recovery_point for key, log in logs.items()},
+                {key: log.high_watermark for key, log in logs.items()},
+                {
+                    key: log.log_start_offset
+                    for key, log in logs.items()
+                    if log.log_start_offset != log.first_base_offset or log.config.remote_storage_enable
+                },
+            )
 
     def tick(self) -> None:
         """Do what time has made due: flushes, retention, checkpoints.

@@ -11,7 +11,6 @@ from typing import Final
 
 from millrace.config.topic import MessageTimestampType, TopicConfig
 from millrace.errors import (
-    CorruptBatchError,
     InvalidRecordError,
     InvalidRequestError,
     InvalidTimestampError,
@@ -40,34 +39,38 @@ def check_produced(
 ) -> list[tuple[int, BatchHeader]]:
     """Check the batches that a producer sent and return the position and header of each.
 
+    Bytes that are no complete batch are refused, where Kafka leaves those after a complete one out: several batches may
+    come at once here, and an acknowledgement stands for all of them.
+
     Raises ``InvalidRequestError``, ``CorruptBatchError``, ``MessageTooLargeError``, ``RecordListTooLargeError``,
     ``InvalidRecordError``, ``UnsupportedCompressionError`` or ``InvalidTimestampError``.
     """
     if not records:
-        raise InvalidRequestError("nothing to append: send at least one record batch")
+        raise InvalidRecordError("nothing to append: send at least one record batch")
     if len(records) > config.segment_bytes:
         raise RecordListTooLargeError(
             f"{len(records)} bytes of batches do not fit into a segment of {config.segment_bytes} bytes "
             "(segment.bytes): send fewer at once"
         )
     batches = list(scan_headers(records))
-    end = batches[-1][0] + batches[-1][1].size_bytes if batches else 0
-    if end != len(records):
-        raise CorruptBatchError(f"{len(records) - end} bytes at position {end} are no complete record batch")
     for position, header in batches:
-        _check_size(position, header, config)
+        check_size(position, header, config)
         verify_crc(records, position, header)  # before what it covers is believed: damage must not look like misuse
         _check_header(position, header, config)
         if header.is_transactional and not allows_transactions:
             raise InvalidRequestError(
                 f"batch at position {position} is transactional, and its request names no transactional id"
             )
+    end = batches[-1][0] + batches[-1][1].size_bytes if batches else 0
+    if end != len(records):
+        raise InvalidRecordError(f"{len(records) - end} bytes at position {end} are no complete record batch")
     if len(batches) > 1 and any(header.producer_id != NO_PRODUCER_ID for _, header in batches):
         raise InvalidRecordError(f"{len(batches)} batches at once: a batch of an idempotent producer comes alone")
     return batches
 
 
-def _check_size(position: int, header: BatchHeader, config: TopicConfig) -> None:
+def check_size(position: int, header: BatchHeader, config: TopicConfig) -> None:
+    """Refuse a batch that is larger than its topic takes. Raises ``MessageTooLargeError``."""
     if header.size_bytes > config.max_message_bytes:
         raise MessageTooLargeError(
             f"batch at position {position} has {header.size_bytes} bytes, the topic takes {config.max_message_bytes} "

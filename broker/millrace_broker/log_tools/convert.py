@@ -2,7 +2,8 @@
 
 The target appears under its name only when it is complete and has been verified. Offsets, leader epochs, producers and
 transactions stay; what the format cannot hold is refused, or left out if allowed (``millrace.records.convert``).
-Segments stay as they are, except that one which would grow beyond what positions can name becomes two.
+Segments stay as they are, except that one which would grow beyond what positions or relative offsets can name becomes
+several, as Kafka splits a segment whose offsets overflow (``UnifiedLog.splitOverflowedSegment``).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from millrace_broker.log_tools.repair import INDEX_INTERVAL_BYTES, build_indexes
 from millrace_broker.log_tools.verify import VerifyOptions, segment_bases, verify_partition
 
 SEGMENT_BYTES_MAX: Final = 2**31 - 1
+_RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 _UNFINISHED: Final = ".converting"
 
 
@@ -199,13 +201,19 @@ class _Segments:
 
     def add(self, piece: bytes) -> None:
         """Write a piece: whole entries, of which each stays whole."""
-        if self._size_bytes and self._size_bytes + len(piece) > self._options.segment_bytes_max:
-            self._close(is_whole=True)
-            self._base = next(read_entries(piece)).base_offset
-            self._file = self._create(self._base)
-            self._size_bytes = 0
+        is_full = self._size_bytes > 0 and self._size_bytes + len(piece) > self._options.segment_bytes_max
+        *_, last = read_entries(piece)
+        if is_full or last.last_offset - self._base > _RELATIVE_OFFSET_MAX:
+            self._begin(next(read_entries(piece)).base_offset)
         self._file.write(piece)
         self._size_bytes += len(piece)
+
+    def _begin(self, base: int) -> None:
+        """Begin another segment."""
+        self._close(is_whole=True)
+        self._base = base
+        self._file = self._create(base)
+        self._size_bytes = 0
 
 
 def _copy_rest(source: Path, target: Path, options: ConvertOptions) -> UUID:

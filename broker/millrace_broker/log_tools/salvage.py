@@ -116,11 +116,18 @@ def _sound_at(
 def _is_contradicted(
     content: memoryview, position: int, found: _Sound, expected: int, base_offset: int, following: int | None
 ) -> bool:
-    """Whether an entry behind a gap has a wrong offset, which no checksum covers: the next begins before it ends."""
+    """Whether an entry behind a gap has a wrong offset, which no checksum covers: the next begins before it ends.
+
+    The next one is the next *sound* one, so that a wrong offset in front of a damaged batch rules out nothing behind.
+    """
     if found.first == expected:
         return False
-    after = _sound_at(content, position + found.size_bytes, expected, base_offset, following)
-    return after is not None and after.first <= found.last
+    end = position + found.size_bytes
+    after = _sound_at(content, end, expected, base_offset, following)
+    if after is not None:
+        return after.first <= found.last
+    resumed = _search(content, end, expected, base_offset, following)
+    return resumed is not None and resumed[1] <= found.last
 
 
 def _header_at(content: memoryview, position: int) -> BatchHeader | None:

@@ -12,6 +12,7 @@ from typing import Final
 from millrace_broker.purgatory.operation import DelayedOperation
 from millrace_broker.purgatory.purgatory import Purgatory, PurgatoryStatistics
 from millrace_broker.purgatory.timer import Timer
+from millrace_broker.quotas import parked
 
 PartitionKey = tuple[str, int]
 """Topic name and partition number."""
@@ -72,15 +73,17 @@ class Watch:
         is_changed = self._arrivals._changes != self._before_changes
         return is_changed or self._total_bytes() - self._before_bytes >= wanted_bytes
 
-    async def wait(self, *, wanted_bytes: int, timeout_s: float) -> bool:
+    async def wait(self, *, wanted_bytes: int, timeout_s: float, is_poll: bool = False) -> bool:
         """Wait until ``wanted_bytes`` arrived since the watch was taken, or a change; False after ``timeout_s``.
 
+        The call that waits is parked; a poll may have to end before, as if its time were up.
         False at once when the broker stops: who looked again and again would keep the event loop for itself.
         """
         waiting = _Waiting(self, wanted_bytes, timeout_s)
         try:
-            self._arrivals._purgatory.complete_or_watch(waiting, self._keys)
-            await waiting.ended
+            if not self._arrivals._purgatory.complete_or_watch(waiting, self._keys):
+                with parked(waiting.expire if is_poll else None):
+                    await waiting.ended
         finally:
             # The call was cancelled: nobody waits any more.
             waiting.force_complete()

@@ -12,6 +12,7 @@ from typing import Final, Generic
 from millrace_broker.purgatory.operation import DelayedOperation
 from millrace_broker.purgatory.purgatory import Key, Purgatory, PurgatoryStatistics
 from millrace_broker.purgatory.timer import Timer
+from millrace_broker.quotas import parked
 
 
 class Conditions(Generic[Key]):
@@ -27,8 +28,9 @@ class Conditions(Generic[Key]):
             return True
         waiting = _Waiting(holds, timeout_ms)
         try:
-            self._purgatory.complete_or_watch(waiting, [key])
-            await waiting.ended
+            if not self._purgatory.complete_or_watch(waiting, [key]):
+                with parked():
+                    await waiting.ended
         finally:
             waiting.force_complete()  # the call was cancelled: nobody waits any more
         return holds()

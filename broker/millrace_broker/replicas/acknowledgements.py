@@ -16,6 +16,7 @@ from millrace.errors import (
     RequestTimedOutError,
 )
 from millrace_broker.purgatory import DelayedOperation, PartitionKey, Purgatory, PurgatoryStatistics, Timer
+from millrace_broker.quotas import parked
 from millrace_broker.replicas.hosted import HostedReplica
 from millrace_broker.replication import Leader
 
@@ -82,8 +83,9 @@ class Acknowledgements:
 
 async def _wait(purgatory: Purgatory[PartitionKey], waiting: _Waiting) -> None:
     try:
-        purgatory.complete_or_watch(waiting, [waiting.replica.key])
-        await waiting.ended
+        if not purgatory.complete_or_watch(waiting, [waiting.replica.key]):
+            with parked():
+                await waiting.ended
     finally:
         waiting.force_complete()
     waiting.check()

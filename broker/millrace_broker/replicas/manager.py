@@ -33,9 +33,9 @@ from millrace_broker.controller.requests import (
     UpdateMetadataRequest,
 )
 from millrace_broker.held_tasks import HeldTasks
-from millrace_broker.limits import Lease
 from millrace_broker.log import PartitionLog
 from millrace_broker.purgatory import PartitionKey
+from millrace_broker.quotas import Lease
 from millrace_broker.replicas.acknowledgements import Acknowledgements
 from millrace_broker.replicas.applying import carry_out_all
 from millrace_broker.replicas.fetching import Fetchers

@@ -24,8 +24,8 @@ from millrace.errors import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer, PartitionAnswer, TopicAnswer
-from millrace_broker.limits import Lease
 from millrace_broker.purgatory import PartitionKey
+from millrace_broker.quotas import Lease, parked
 from millrace_broker.replicas.hosted import HostedReplica
 from millrace_broker.replicas.sessions import TOLD_NOTHING, FetchSessions, FollowerFetch, FollowerSession
 from millrace_broker.replicas.wire import changed_fetches, forgotten_fetches
@@ -59,7 +59,7 @@ class FollowerService:
         self._broker: Final = broker
         self._replicas: Final = replicas
         self._sessions: Final = FetchSessions()
-        self._parked: Final[defaultdict[int, dict[asyncio.Future[bool], None]]] = defaultdict(dict)
+        self._waiting: Final[defaultdict[int, dict[asyncio.Future[bool], None]]] = defaultdict(dict)
         """Who waits, by follower, in the order in which they came."""
         self._roles = 0
         self._is_closed = False
@@ -80,9 +80,9 @@ class FollowerService:
 
     def _wake(self, followers: tuple[int, ...], *, is_urgent: bool = False) -> None:
         for follower in followers:
-            for parked in self._parked.get(follower, ()):
-                if not parked.done():
-                    parked.set_result(is_urgent)
+            for woken in self._waiting.get(follower, ()):
+                if not woken.done():
+                    woken.set_result(is_urgent)
 
     def roles_changed(self) -> None:
         """Have all who wait look again at whether this broker leads what they want."""
@@ -91,7 +91,7 @@ class FollowerService:
 
     def wake_all(self) -> None:
         """Have all who wait look again."""
-        self._wake(tuple(self._parked))
+        self._wake(tuple(self._waiting))
 
     def close(self) -> None:
         """Let nobody wait any more: the broker stops."""
@@ -104,9 +104,9 @@ class FollowerService:
         session.take(changed_fetches(request), forgotten_fetches(request))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.max_wait_ms / 1000
-        parked: asyncio.Future[bool] = loop.create_future()
-        waiting = self._parked[session.follower]
-        waiting[parked] = None
+        woken: asyncio.Future[bool] = loop.create_future()
+        waiting = self._waiting[session.follower]
+        waiting[woken] = None
         is_urgent = False
         try:
             problems = self._note(session)
@@ -121,14 +121,15 @@ class FollowerService:
                     return self._answer(session, records, problems)
                 del records
                 lease.release()
-                if not parked.done():
-                    await asyncio.wait([parked], timeout=left_s)
-                is_urgent = parked.done() and parked.result()
-                waiting.pop(parked, None)
-                parked = loop.create_future()
-                waiting[parked] = None
+                if not woken.done():
+                    with parked():
+                        await asyncio.wait([woken], timeout=left_s)
+                is_urgent = woken.done() and woken.result()
+                waiting.pop(woken, None)
+                woken = loop.create_future()
+                waiting[woken] = None
         finally:
-            waiting.pop(parked, None)
+            waiting.pop(woken, None)
 
     # --- what the follower has -------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from millrace_broker.share_groups.sources import Sources
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker
-    from millrace_broker.limits import Lease
+    from millrace_broker.quotas import Lease
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -174,9 +174,8 @@ class ShareCoordinator:
                 return fetched
             lease.release()
             self._watch_sources(wanted)
-            with self._broker.limits.waiting():
-                if not await watch.wait(wanted_bytes=_BYTES_MIN, timeout_s=left_s):
-                    return fetched
+            if not await watch.wait(wanted_bytes=_BYTES_MIN, timeout_s=left_s, is_poll=True):
+                return fetched
 
     async def _fetch_now(
         self,
@@ -189,7 +188,8 @@ class ShareCoordinator:
     ) -> list[Fetched]:
         if not any(self._has_something(shard, group_id, each) for each in wanted):
             return [Fetched() for _ in wanted]  # polls of idle partitions take no memory
-        await lease.take(limits.bytes_max)
+        if not await lease.take(limits.bytes_max, is_poll=True):
+            return [Fetched() for _ in wanted]
         records_left, bytes_left = limits.records_max, limits.bytes_max
         fetched = []
         for each in wanted:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from millrace.records import scan_headers
-from millrace_broker.coordinators import StateLog
+from millrace_broker.coordinators import StateLog, written
 from millrace_broker.purgatory import TimerEntry
 from millrace_broker.share_groups.delivery import (
     Acknowledgement,
@@ -110,7 +110,7 @@ class SharedPartition:
     async def _begin(self, first_offset: int) -> None:
         """The group's first offset holds from now on, also after a crash before anything is acknowledged."""
         self._delivery = Delivery(self._settings, first_offset)
-        await asyncio.shield(self._write())
+        await written(self._write())
 
     def _catch_up(self, log_start_offset: int) -> None:
         """What retention or a clock has brought about meanwhile."""

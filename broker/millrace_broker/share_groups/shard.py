@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millrace.errors import GroupIdNotFoundError, InvalidRecordError, NonEmptyGroupError
-from millrace_broker.coordinators import LoadedBatch, StateLog
+from millrace_broker.coordinators import LoadedBatch, StateLog, written
 from millrace_broker.metadata import TopicInfo
 from millrace_broker.purgatory import DelayedOperation, Purgatory
 from millrace_broker.share_groups.delivery import Delivery, DeliverySettings
@@ -249,7 +249,7 @@ class ShareShard:
             partition = self._groups[key.group_id].partitions.pop(key, None)
             if partition is not None:
                 partition.close()
-        await asyncio.shield(self._log.submit([tombstone(key) for key in keys]))
+        await written(self._log.submit([tombstone(key) for key in keys]))
 
 
 class _Session(DelayedOperation):

@@ -133,14 +133,49 @@ class BrokerConfig(ClusterOptions):
     socket_request_max_bytes: int = Field(
         104_857_600, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Largest request accepted, in bytes."
     )
-    queued_max_requests: _PositiveInt = Field(500, description="Requests in progress; more are refused as throttled.")
+    queued_max_requests: _PositiveInt = Field(
+        500,
+        description="Requests of clients that run; more are refused as throttled. Those that wait for others, as long "
+        "polls do, are not counted.",
+    )
     queued_max_request_bytes: int = Field(
         32 * 2**20,
         ge=_SIZE_MIN_BYTES,
-        description="Bytes of requests in progress, and as many of fetch responses; more wait. Kafka's default: none.",
+        description="Bytes of clients' requests in progress, and of responses as many; more wait. Kafka: no limit.",
+    )
+    purgatory_max_request_bytes: int = Field(
+        256 * 2**20,
+        ge=_SIZE_MIN_BYTES,
+        description="Memory of clients' requests that wait for others, 16 KiB and its own size each. When it is full, "
+        "the fetch that has waited longest is answered empty. Kafka's purgatory has no limit.",
+    )
+    control_queued_max_requests: _PositiveInt = Field(
+        100,
+        description="Requests of administrators, and of members of groups to stay in them, that run; apart from "
+        "queued.max.requests.",
+    )
+    control_queued_max_request_bytes: int = Field(
+        8 * 2**20, ge=_SIZE_MIN_BYTES, description="As queued.max.request.bytes, for those requests."
+    )
+    inter_broker_queued_max_requests: _PositiveInt = Field(
+        500, description="Requests of other brokers that run; apart from queued.max.requests."
+    )
+    inter_broker_queued_max_request_bytes: int = Field(
+        32 * 2**20,
+        ge=_SIZE_MIN_BYTES,
+        description="As queued.max.request.bytes, for requests of other brokers: followers fetch with it.",
     )
     max_connections: _PositiveInt = Field(
-        1000, description="Connections with calls in progress or just made. Kafka's default is 2147483647."
+        20_000,
+        description="Connections of clients with calls in progress or just made. Kafka's default is 2147483647.",
+    )
+    control_max_connections: _PositiveInt = Field(
+        100,
+        description="Connections beyond max.connections, on which only administrators and members of groups are "
+        "answered.",
+    )
+    inter_broker_max_connections: _PositiveInt = Field(
+        1000, description="Connections of other brokers; apart from max.connections."
     )
     connections_max_idle_ms: int = Field(600_000, ge=1000, le=_INT_MAX, description="Idle connections are closed.")
     fetch_max_bytes: int = Field(
@@ -152,6 +187,9 @@ class BrokerConfig(ClusterOptions):
     num_io_threads: Annotated[int, Field(ge=1, le=256)] = Field(4, description="Threads that read and write the disk.")
     log_retention_check_interval_ms: int = Field(
         300_000, ge=1, le=_INT_MAX, description="How often it is looked for segments that retention lets go."
+    )
+    log_initial_task_delay_ms: int = Field(
+        30_000, ge=0, le=_INT_MAX, description="How long after the start retention is checked for the first time."
     )
     num_recovery_threads_per_data_dir: Annotated[int, Field(ge=1, le=256)] = Field(
         1, description="Threads that load the partitions of each directory of log.dirs at start."

@@ -42,6 +42,8 @@ _GZIP_COMMENT: Final = 0x10
 _SNAPPY_MAGIC: Final = b"\x82SNAPPY\x00"
 _SNAPPY_HEADER: Final = _SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 _SNAPPY_BLOCK_BYTES: Final = 32_768
+_SNAPPY_VERSION_MIN: Final = 1
+_SNAPPY_READ_BYTES: Final = 2048  # what Kafka reads at a time
 
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_END_MARK: Final = bytes(4)
@@ -246,10 +248,40 @@ def _decompress_snappy(data: bytes, max_bytes: int) -> Iterator[bytes]:
     if not data.startswith(_SNAPPY_MAGIC) or len(data) < len(_SNAPPY_HEADER):
         yield _decompress_snappy_block(data, max_bytes)
         return
+    pending = b""
+    for chunk in _snappy_chunks(data, max_bytes):
+        if chunk is None:
+            # SnappyInputStream ends a read here and goes on with the next one. A read of nothing ends the body.
+            if not pending:
+                return
+            yield pending
+            pending = b""
+            continue
+        pending += chunk
+        # A read that meets damage gives nothing, not even what stands before it.
+        whole = len(pending) - len(pending) % _SNAPPY_READ_BYTES
+        if whole:
+            yield pending[:whole]
+            pending = pending[whole:]
+    yield pending
+
+
+def _snappy_chunks(data: bytes, max_bytes: int) -> Iterator[bytes | None]:
+    """Decompress the chunks of one framed stream after another, as snappy-java's ``SnappyInputStream``.
+
+    None stands for a header whose magic number is wrong after its first four bytes.
+    """
     position = len(_SNAPPY_HEADER)
     while len(data) - position >= 4:
         (size,) = struct.unpack_from(">i", data, position)
-        if data.startswith(_SNAPPY_MAGIC, position):  # another framed stream follows this one
+        if data.startswith(_SNAPPY_MAGIC[:4], position):  # another framed stream follows this one
+            if len(data) - position < len(_SNAPPY_HEADER):
+                raise CorruptBatchError("snappy body ends within the header of a second stream")
+            (version,) = struct.unpack_from(">i", data, position + len(_SNAPPY_MAGIC))
+            if not data.startswith(_SNAPPY_MAGIC, position):
+                yield None
+            elif version < _SNAPPY_VERSION_MIN:
+                raise CorruptBatchError(f"snappy body has a second stream of version {version}")
             position += len(_SNAPPY_HEADER)
             continue
         position += 4

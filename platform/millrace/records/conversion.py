@@ -110,6 +110,16 @@ def convert(
         yield from conversion.of_group(group)
 
 
+def _within_one_batch(records: list[Record]) -> Iterator[list[Record]]:
+    """Divide records where their offsets are further apart than a batch or a segment can say."""
+    start = 0
+    for index, record in enumerate(records):
+        if record.offset - records[start].offset > _INT_MAX:
+            yield records[start:index]
+            start = index
+    yield records[start:]
+
+
 def _no_schema(schema_id: int) -> pa.Schema:
     raise UnknownSchemaError(f"schema id {schema_id}: to convert typed batches, pass schema_of")
 
@@ -156,8 +166,10 @@ class _Conversion:
     max_bytes: int
 
     def keeps(self, entry: MessageEntry) -> bool:
-        """Whether a message is as it should be."""
-        return entry.magic == self.target and self.compression in (None, entry.compression)
+        """Whether a message is as it should be, and no wrapper of offsets further apart than a segment can say."""
+        if entry.magic != self.target or self.compression not in (None, entry.compression):
+            return False
+        return entry.compression is Compression.NONE or entry.last_offset - entry.base_offset <= _INT_MAX
 
     def records_of(self, entry: MessageEntry) -> list[Record]:
         """Read a message or wrapper; the checksums within, which readers pass over, would be lost with the wrapper."""
@@ -169,13 +181,14 @@ class _Conversion:
     def of_group(self, group: _Group) -> Iterator[bytes]:
         """Write messages that belong together."""
         compression = self._compression(group.first.compression)
-        if self.target is not RecordFormat.COLUMNAR:
-            yield build_entries(
-                group.records, magic=self.target, compression=compression, timestamp_type=group.timestamp_type
-            )
-            return
-        rows = build_entries(group.records, magic=RecordFormat.ROWS, timestamp_type=group.timestamp_type)
-        yield self._columnar_of_rows(pa.py_buffer(rows), 0, read_header(rows), compression)
+        for records in _within_one_batch(group.records):
+            if self.target is not RecordFormat.COLUMNAR:
+                yield build_entries(
+                    records, magic=self.target, compression=compression, timestamp_type=group.timestamp_type
+                )
+                continue
+            rows = build_entries(records, magic=RecordFormat.ROWS, timestamp_type=group.timestamp_type)
+            yield self._columnar_of_rows(pa.py_buffer(rows), 0, read_header(rows), compression)
 
     def of_batch(self, buffer: pa.Buffer, position: int, header: BatchHeader) -> Iterator[bytes]:
         """Write a batch, of rows or columnar."""

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from millrace.errors import UsageError
+from pyspark_millrace.options.reference import DECODE_OPTIONS, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,14 +19,6 @@ DECODE_KEY: Final = "decode.key"
 BAD_RECORDS: Final = "badRecords"
 _SCHEMA_OPTIONS: Final = ("schema", "schemaFile", "schemaId", "subject")
 _PART_OPTIONS: Final = (*_SCHEMA_OPTIONS, "message", "framing")
-DECODE_OPTIONS: Final = (
-    DECODE,
-    DECODE_KEY,
-    BAD_RECORDS,
-    *(f"{prefix}.{name}" for prefix in (DECODE, DECODE_KEY) for name in _PART_OPTIONS),
-)
-"""Their names, as documented."""
-
 _KINDS: Final = ("avro", "json", "protobuf")
 _FRAMINGS: Final = ("none", "confluent")
 _DEAD_LETTER: Final = "deadletter:"
@@ -67,7 +60,7 @@ def parse_decode(given: GivenOptions) -> DecodeOptions | None:
     """Read the options; None when nothing is decoded. Raises ``UsageError`` naming option, value and form."""
     value, key = _part(given, DECODE), _part(given, DECODE_KEY)
     if value is None and key is None:
-        for name, text in given.present(*DECODE_OPTIONS).items():
+        for name, text in given.present(*names_of(DECODE_OPTIONS)).items():
             raise UsageError(f"{name}={text!r} belongs to decode={'|'.join(_KINDS)}, which is not given")
         return None
     bad_records, topic = _bad_records(given.text(BAD_RECORDS))

@@ -4,7 +4,7 @@ Every option is checked when the DataFrame is made: an unknown name, a value of 
 makes no sense raise ``UsageError`` with the option, the value and what would be accepted. What depends on whether a
 batch or a stream is read, and on the topics as they are, is checked when that is planned.
 An option of the Kafka connector that is not supported is refused with the reason, never ignored. Names are not
-case-sensitive, as everywhere in Spark. The table of all options is in ``docs/spark.md``.
+case-sensitive, as everywhere in Spark. ``reference`` defines all options.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from millrace.errors import UsageError
-from pyspark_millrace.decoding.options import DECODE_OPTIONS, DecodeOptions, parse_decode
+from pyspark_millrace.decoding.options import DecodeOptions, parse_decode
 from pyspark_millrace.options.given import GivenOptions
 from pyspark_millrace.options.limits import TriggerLimits, parse_trigger_limits
 from pyspark_millrace.options.positions import (
@@ -31,6 +31,7 @@ from pyspark_millrace.options.positions import (
     parse_offsets,
     parse_timestamps,
 )
+from pyspark_millrace.options.reference import READ_OPTIONS, names_of
 
 DEFAULT_ROWS_PER_BATCH: Final = 50_000
 """Most rows of an Arrow batch handed to Spark; docs/design/0006-spark-source.md has the measurement."""
@@ -176,7 +177,7 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
     Raises ``UsageError`` for the first option that is unknown, unsupported, missing or wrong.
     """
     given = GivenOptions(values)
-    given.refuse_unknown(OPTIONS, _NOT_SUPPORTED, _DECIDED_BY_THE_SOURCE)
+    given.refuse_unknown(names_of(READ_OPTIONS), _NOT_SUPPORTED, _DECIDED_BY_THE_SOURCE)
     options = SourceOptions(
         bootstrap_servers=given.bootstrap_servers(),
         client_config=given.client_settings("bootstrap.servers", "isolation.level", "group.id"),
@@ -215,18 +216,6 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
 
 _STARTING: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDING: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-
-OPTIONS: Final = (
-    "bootstrap.servers", "kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign",
-    *_STARTING, *_ENDING, "startingOffsetsByTimestampStrategy", "failOnDataLoss", "maxOffsetsPerTrigger",
-    "maxBytesPerSecond", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
-    "maxBytesPerTrigger", "minOffsetsPerTrigger", "minBytesPerTrigger", "maxTriggerDelay", "minPartitions",
-    "maxRecordsPerPartition", "splitBytes", "columns", "filter", "pushFilters", "includeHeaders", "includeMetadata",
-    "directReads", "maxRecordsPerBatch", "transform", "transformSchema", "byReference",
-    "isolation.level", "kafka.isolation.level", "group.id", "kafka.group.id", "groupIdPrefix", "streamEndingOffsets",
-    *DECODE_OPTIONS,
-)  # fmt: skip
-"""Every supported option by its name as documented; client settings come as ``kafka.<name>`` besides."""
 
 _NOT_SUPPORTED: Final = {
     "provider": "Spark keeps no tables of Python sources; use CREATE TEMPORARY VIEW ... USING millrace OPTIONS (...)",

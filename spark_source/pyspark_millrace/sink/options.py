@@ -1,4 +1,4 @@
-"""The options of a write: those of Spark's Kafka sink, and a few of our own. The table of all is in ``docs/spark.md``.
+"""The options of a write: those of Spark's Kafka sink, and a few of our own. ``options.reference`` defines all.
 
 Every option is checked before anything is written; one that is wrong or means nothing here raises ``UsageError``.
 """
@@ -12,6 +12,7 @@ from typing import Final
 
 from millrace.errors import UsageError
 from pyspark_millrace.options.given import GivenOptions
+from pyspark_millrace.options.reference import WRITE_OPTIONS, names_of
 
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 """How long a task's records may wait for the driver's commit: as long as brokers allow by default."""
@@ -57,7 +58,7 @@ class SinkOptions:
 def parse_sink_options(values: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     """Check all options of a write. Raises ``UsageError`` for the first that is unknown, unsupported or wrong."""
     given = GivenOptions(values)
-    given.refuse_unknown(_OPTIONS, _NOT_SUPPORTED, _DECIDED_BY_THE_SINK)
+    given.refuse_unknown(names_of(WRITE_OPTIONS), _NOT_SUPPORTED, _DECIDED_BY_THE_SINK)
     options = SinkOptions(
         bootstrap_servers=given.bootstrap_servers(),
         client_config=tuple(sorted(given.client_settings("bootstrap.servers").items())),
@@ -70,12 +71,6 @@ def parse_sink_options(values: Mapping[str, str], *, is_stream: bool) -> SinkOpt
     _check_together(options, is_stream=is_stream)
     return options
 
-
-_OPTIONS: Final = (
-    "bootstrap.servers", "kafka.bootstrap.servers", "topic", "includeHeaders", "deliveryGuarantee", "txnAppId",
-    "txnVersion", "checkpointLocation", "queryName",
-)  # fmt: skip
-"""Every supported option; client settings come as ``kafka.<name>`` besides. The last two are Spark's own."""
 
 _NOT_SUPPORTED: Final = {
     "path": "save() and start() take no path; name the topic by the option or a column topic",

@@ -14,12 +14,13 @@ from millrace_streams.layout import WINDOW_COLUMNS
 from millrace_streams.serdes import sort_key
 from millrace_streams.steps.accumulators import result_of
 from millrace_streams.steps.batch import TIMESTAMP, Batch
-from millrace_streams.steps.codec import columns_of, instants, window_columns
+from millrace_streams.steps.codec import bounds_of, columns_of, instants, window_columns
+from millrace_streams.steps.named_folds import with_results
 from millrace_streams.steps.operator import AnyStore
 from millrace_streams.steps.store import Store
-from millrace_streams.stores import SessionStore, WindowStore
+from millrace_streams.stores import ObjectStore, SessionStore, WindowStore
 from millrace_streams.stores.base import Stored
-from millrace_streams.windows import FOREVER_MS, Windowed
+from millrace_streams.windows import Windowed, window_end
 
 
 class StoreEntry(NamedTuple):
@@ -38,26 +39,35 @@ def entries_of(store: AnyStore, described: StoreDescription) -> Iterator[StoreEn
             map(StoreEntry, batch.keys, batch.values, batch.times), key=lambda entry: sort_place(entry.key)
         )
         return
-    for key, entry in store.entries():
-        match store:
-            case WindowStore():
-                bare, start = key
-                size_ms = described.window_size_ms
-                end = FOREVER_MS if size_ms is None else start + size_ms
-                yield StoreEntry(Windowed(bare, start, end), *entry)
-            case SessionStore():
-                yield StoreEntry(key, entry, key.end)
-            case _:
-                value, time_ms = entry if isinstance(entry, Stored) else (entry, 0)
-                yield StoreEntry(key, value, time_ms)
+    entries = [_entry(store, key, entry, described) for key, entry in store.entries()]
+    if not described.results:
+        yield from entries
+        return
+    keys, values, times = map(list, zip(*entries, strict=True)) if entries else ([], [], [])
+    kept = Batch.of_lists(store.spec.layout, keys, values, times)
+    yield from map(StoreEntry, keys, with_results(kept, described.layout, _results(described)).values, times)
+
+
+def _entry(store: ObjectStore, key: Any, entry: Any, described: StoreDescription) -> StoreEntry:
+    match store:
+        case WindowStore():
+            bare, start = key
+            return StoreEntry(Windowed(bare, start, window_end(start, described.window_size_ms)), *entry)
+        case SessionStore():
+            return StoreEntry(key, entry, key.end)
+    value, time_ms = entry if isinstance(entry, Stored) else (entry, 0)
+    return StoreEntry(key, value, time_ms)
+
+
+def _results(described: StoreDescription) -> dict[str, pl.Expr]:
+    return {name: result_of(name, kind) for name, kind in described.results}
 
 
 def table_of(store: Store, described: StoreDescription) -> pl.DataFrame:
     """The results of a store that holds accumulators: columns of the key, its window, the aggregates, the time."""
     rows = store.rows()
     keys = [name for name in store.spec.key if name != store.spec.window]
-    results = [result_of(name, kind).alias(name) for name, kind in described.results]
-    frame = rows.select(*keys, *results, TIMESTAMP)
+    frame = rows.select(*keys, TIMESTAMP, **_results(described))
     if store.spec.window is None:
         return frame
     starts = rows[store.spec.window].to_numpy()
@@ -69,8 +79,7 @@ def frame_of(entries: Sequence[StoreEntry], described: StoreDescription) -> pl.D
     layout, keys = described.layout, [entry.key for entry in entries]
     windows: list[pl.Series] = []
     if described.windowed:
-        bounds = ([key.start for key in keys], [key.end for key in keys])
-        windows = [instants(times).alias(name) for times, name in zip(bounds, WINDOW_COLUMNS, strict=True)]
+        windows = bounds_of(keys)
         keys = [key.key for key in keys]
         bare = [column for column in layout.schema if column.name not in WINDOW_COLUMNS]
         layout = replace(layout, schema=pa.schema(bare), windowed=False)

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from millrace_streams.aggregates import Aggregate
 from millrace_streams.compiler import Stages
 from millrace_streams.compiler.levels import Levels
 from millrace_streams.graph import (
@@ -23,6 +24,7 @@ from millrace_streams.graph import (
     Node,
     SelectKeyNode,
     StreamStreamJoinNode,
+    TableFoldNode,
     Topology,
 )
 from millrace_streams.layout import Layout
@@ -32,7 +34,7 @@ from millrace_streams.steps.store import StoreSpec
 from millrace_streams.steps.task import Steps
 from millrace_streams.stores import StoreSpec as ObjectStoreSpec
 from millrace_streams.stores.forms import form_of
-from millrace_streams.windows import SessionWindows, SlidingWindows, TimeWindows
+from millrace_streams.windows import SessionWindows, SlidingWindows, TimeWindows, length_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,39 +123,39 @@ def describe_store(
 ) -> StoreDescription:
     """One store of an operator. ``everywhere`` are the nodes whose stores each bucket holds whole."""
     node = operator.node
-    aggregates = node.aggregates if isinstance(node, AggregateNode) else ()
+    aggregates = _accumulated(spec, operator)
     return StoreDescription(
         name=spec.name,
         node=node.name,
         stage=stage,
         spec=spec,
-        layout=operator.result if isinstance(spec, StoreSpec) else spec.layout,
-        meaning=dict(_meaning(spec, node, topology, stage)),
-        window_size_ms=_window_size(node),
+        layout=operator.result if isinstance(spec, StoreSpec) or aggregates else spec.layout,
+        meaning=dict(_meaning(spec, operator, topology, stage)),
+        window_size_ms=length_of(node.window) if isinstance(node, FoldNode | AggregateNode) else None,
         results=tuple((name, aggregate.kind) for name, aggregate in aggregates),
         everywhere=node.name in everywhere,
     )
 
 
-def _window_size(node: Node) -> int | None:
-    """The length in ms of the windows that a node aggregates by; None if they have none, or tell it themselves."""
-    if isinstance(node, FoldNode | AggregateNode):
-        if isinstance(node.window, TimeWindows):
-            return node.window.size_ms
-        if isinstance(node.window, SlidingWindows):
-            return node.window.difference_ms
-    return None
+def _accumulated(spec: AnyStoreSpec, operator: Operator) -> tuple[tuple[str, Aggregate], ...]:
+    """Return the aggregates of a store that holds accumulators instead of results."""
+    node = operator.node
+    if isinstance(node, AggregateNode):
+        return node.aggregates
+    holds_results = isinstance(spec, StoreSpec) or spec.layout == operator.result
+    return node.aggregates if isinstance(node, FoldNode | TableFoldNode) and not holds_results else ()
 
 
-def _meaning(spec: AnyStoreSpec, node: Node, topology: Topology, stage: int) -> Iterator[tuple[str, str]]:
+def _meaning(spec: AnyStoreSpec, operator: Operator, topology: Topology, stage: int) -> Iterator[tuple[str, str]]:
+    node = operator.node
     columns = spec.schema if isinstance(spec, StoreSpec) else form_of(spec).frame([]).schema
     yield "kind", "columns" if isinstance(spec, StoreSpec) else f"{spec.kind} of {spec.form}"
     yield "columns", ", ".join(f"{name} {data_type}" for name, data_type in columns.items())
     yield "stage", str(stage)
     if windows := _windows(node):
         yield "windows", windows
-    if isinstance(node, AggregateNode):
-        yield "aggregates", ", ".join(f"{name}={aggregate!r}" for name, aggregate in node.aggregates)
+    if aggregates := _accumulated(spec, operator):
+        yield "aggregates", ", ".join(f"{name}={aggregate!r}" for name, aggregate in aggregates)
     if keys := sorted(set(_keys(node, topology))):
         yield "key", "; ".join(keys)
 

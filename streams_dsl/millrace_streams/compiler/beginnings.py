@@ -25,7 +25,7 @@ def check_beginnings(checked: CheckedTopology) -> None:
 
 
 def _initializers(node: Node) -> Iterator[Callable[[], Any]]:
-    if isinstance(node, FoldNode) and not node.aggregates:
+    if isinstance(node, FoldNode):
         yield from {fold.initializer for fold in node.folds if fold.initializer is not None}
     if isinstance(node, TableFoldNode) and node.initializer is not None:
         yield node.initializer

@@ -10,9 +10,11 @@ from millrace_streams.graph import Node, RepartitionNode, TopicSinkNode
 def forks_of(nodes: Sequence[Node]) -> dict[tuple[str, str, int], tuple[int, int, int]]:
     """Number the edges (parent, child, input) of forks: which fork, which way, of how many.
 
-    ``nodes`` are those of a task, parents first. Sinks of one topic meet in it.
+    ``nodes`` are those of a task, parents first. Sinks of one topic meet in it; one whose topics a function names may
+    meet every other.
     """
-    reached = {node.name: _meetings(node) for node in nodes}
+    any_topic = any(isinstance(node, TopicSinkNode) and node.extractor is not None for node in nodes)
+    reached = {node.name: _meetings(node, any_topic=any_topic) for node in nodes}
     for node in reversed(nodes):
         for child in nodes:
             if node.name in child.parents and not isinstance(child, RepartitionNode):
@@ -29,10 +31,10 @@ def forks_of(nodes: Sequence[Node]) -> dict[tuple[str, str, int], tuple[int, int
     return numbered
 
 
-def _meetings(node: Node) -> set[str]:
+def _meetings(node: Node, *, any_topic: bool) -> set[str]:
     """Where a node's rows may meet others: in itself, or in the topic that it writes."""
     if isinstance(node, TopicSinkNode | RepartitionNode):
-        return {node.name, f"topic {node.topic}"}
+        return {node.name, "topics" if any_topic else f"topic {node.topic}"}
     return {node.name}
 
 

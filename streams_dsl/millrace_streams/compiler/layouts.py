@@ -14,6 +14,7 @@ from millrace_streams.expressions import LEFT, RIGHT, Column, Expression
 from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import (
     BranchNode,
+    ChildNode,
     DeltaSinkNode,
     FilterNode,
     ForEachNode,
@@ -114,6 +115,11 @@ def _(node: RepartitionNode, given: tuple[Layout, ...]) -> Layout:
 
 
 @layout_of.register
+def _(node: ChildNode, given: tuple[Layout, ...]) -> Layout:
+    return given[0]
+
+
+@layout_of.register
 def _(node: MergeNode, given: tuple[Layout, ...]) -> Layout:
     left, right = needs_streams(node, given, "merge")
     right = named_alike(right, left)
@@ -155,7 +161,9 @@ def _(node: TopicSinkNode | DeltaSinkNode, given: tuple[Layout, ...]) -> Layout:
 
 def _check_produced(node: TopicSinkNode | RepartitionNode, given: Layout) -> None:
     """Refuse what a topic of bytes, as far as the topology says that it is one, cannot hold."""
-    if node.produced:
+    if isinstance(node, TopicSinkNode) and node.extractor is not None:
+        produced_of(given, node.produced, node.name, f"a topic {node.destination}")
+    elif node.produced:
         produced_of(given, node.produced, node.name, node.topic)
 
 

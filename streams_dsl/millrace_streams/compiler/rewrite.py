@@ -2,6 +2,7 @@
 
 In this order:
 
+* ``address_children``: a processor that forwards to children by name gets a node for each of several;
 * ``cut``: records whose key no longer decides their bucket go through a topic before they are grouped or joined; ways
   that need the same topic share it (``compiler.cuts``);
 * ``old_values``: who needs to know what a change replaces, and ``materialize``: whose rows are looked up
@@ -17,17 +18,20 @@ from dataclasses import replace
 import pyarrow as pa
 
 from millrace_streams.compiler.check import CheckedTopology, check, has_function
-from millrace_streams.compiler.cuts import cut
+from millrace_streams.compiler.cuts import cut, with_parents
 from millrace_streams.compiler.partial import split_aggregates
 from millrace_streams.compiler.tables import choose_emit, final_waits, materialize, old_values
 from millrace_streams.expressions import LEFT, RIGHT, Expression
 from millrace_streams.graph import (
     AggregateNode,
+    ChildNode,
     FilterNode,
+    FoldNode,
     JoinColumns,
     MapValuesNode,
     Node,
     PartialAggregateNode,
+    ProcessNode,
     RepartitionNode,
     SelectKeyNode,
     SourceNode,
@@ -36,13 +40,44 @@ from millrace_streams.graph import (
     Topology,
 )
 from millrace_streams.layout import Layout, TopicShape
+from millrace_streams.windows import SlidingWindows
 
 
 def rewrite(checked: CheckedTopology) -> CheckedTopology:
     """Apply all rewritings; the result is checked anew after each."""
-    for change in (cut, final_waits, old_values, materialize, choose_emit, split_aggregates, prune_columns):
+    for change in (
+        address_children,
+        cut,
+        final_waits,
+        old_values,
+        materialize,
+        choose_emit,
+        split_aggregates,
+        prune_columns,
+    ):
         checked = recheck(change(checked), checked)
     return checked
+
+
+def address_children(checked: CheckedTopology) -> Topology:
+    """Tell each processor its children, and put a ``ChildNode`` before each of several.
+
+    The node takes what is addressed to the child, before anything else is put between the two.
+    """
+    nodes: list[Node] = []
+    children: dict[str, tuple[str, ...]] = {}
+    for node in checked.topology.nodes:
+        parents = list(node.parents)
+        for place, parent in enumerate(parents):
+            if len(children.get(parent, ())) > 1:
+                parents[place] = f"{parent}-to-{node.name}"
+                if parent not in node.parents[:place]:
+                    nodes.append(ChildNode(name=parents[place], parents=(parent,), child=node.name))
+        if isinstance(node, ProcessNode):
+            children[node.name] = tuple(child.name for child in checked.topology.children(node.name))
+            node = replace(node, children=children[node.name])
+        nodes.append(with_parents(node, tuple(parents)))
+    return Topology(tuple(nodes)) if children else checked.topology
 
 
 def recheck(topology: Topology, before: CheckedTopology) -> CheckedTopology:
@@ -89,12 +124,18 @@ def _needed_of_input(node: Node, place: int, given: Layout, wanted: set[str]) ->
         computed = {name for name, _ in node.columns}
         passed = wanted - computed
         return passed.union(*(value.columns() for name, value in node.columns if name in wanted))
-    if isinstance(node, PartialAggregateNode) or (isinstance(node, AggregateNode) and node.records is None):
+    if isinstance(node, FoldNode | AggregateNode | PartialAggregateNode) and _aggregates_columns(node):
         arguments = set[str]().union(*(aggregate.columns() for _, aggregate in node.aggregates))
-        # Of a record without a value nothing is counted, but in windows it is.
-        value = set(given.names) if given.scalar and node.window is None else set[str]()
+        # Of a record without a value nothing is counted, but in windows that are not sliding it is.
+        needs_value = node.window is None or isinstance(node.window, SlidingWindows)
+        value = set(given.names) if given.scalar and needs_value else set[str]()
         return arguments | set(given.key) | value
     return set(given.names)
+
+
+def _aggregates_columns(node: FoldNode | AggregateNode | PartialAggregateNode) -> bool:
+    """Whether a node reads what its named aggregates name, and no more."""
+    return bool(node.aggregates) and not (isinstance(node, AggregateNode) and node.records is not None)
 
 
 def _needed_of_side(

@@ -42,7 +42,7 @@ from millrace_streams.graph import (
 from millrace_streams.layout import ANSWER, ASKING, KEY, RESERVED_PREFIX, WINDOW_COLUMNS, Layout
 from millrace_streams.steps.accumulators import result_fields
 from millrace_streams.steps.batch import TIMESTAMP
-from millrace_streams.steps.evaluation import arrow_type, polars_schema
+from millrace_streams.steps.evaluation import arrow_type
 from millrace_streams.steps.lifting import Lifting
 from millrace_streams.steps.partial_aggregate import RECORDS, RUN
 from millrace_streams.windows import SessionWindows, Windows
@@ -100,7 +100,8 @@ def _(node: GroupTableNode, given: tuple[Layout, ...]) -> Layout:
 
 @layout_of.register
 def _(node: TableFoldNode, given: tuple[Layout, ...]) -> Layout:
-    return with_value(node, _needs_tables(node, given)[0], node.serde)
+    [table] = _needs_tables(node, given)
+    return _named(node, table, None) if node.aggregates else with_value(node, table, node.serde)
 
 
 @layout_of.register
@@ -120,15 +121,7 @@ def _(node: AggregateNode, given: tuple[Layout, ...]) -> Layout:
     if node.records is not None:
         stream = replace(stream, schema=node.records)
     _check_groups(node, given, windows=node.window is not None)
-    windows = list(WINDOW_COLUMNS) if node.window is not None else []
-    names = [*stream.key_columns, *windows, *(name for name, _ in node.aggregates)]
-    for name in names:
-        if names.count(name) > 1 or name.startswith(RESERVED_PREFIX):
-            raise TopologyError(f"{node.name}: the column name {name} is taken or reserved: choose another")
-    for _, aggregate in node.aggregates:
-        stream.require(aggregate.columns(), node.name)
-    results = result_fields(node.aggregates, polars_schema(stream.schema), node.name)
-    return _aggregated(stream, results, node.window, bare=node.bare)
+    return _named(node, stream, node.window)
 
 
 @layout_of.register
@@ -138,10 +131,7 @@ def _(node: FoldNode, given: tuple[Layout, ...]) -> Layout:
     for other in given[1:]:
         check_alike(node, first, other)
     if node.aggregates:
-        for _, aggregate in node.aggregates:
-            first.require(aggregate.columns(), node.name)
-        results = result_fields(node.aggregates, polars_schema(first.schema), node.name)
-        return _aggregated(first, results, node.window, bare=node.bare)
+        return _named(node, first, node.window)
     valued = with_value(node, first, node.serde)
     results = [valued.schema.field(name) for name in valued.value_columns]
     if not results:
@@ -211,6 +201,19 @@ def _check_groups(node: Node, given: tuple[Layout, ...], *, windows: bool) -> No
             )
         if layout.windowed and windows:
             raise TopologyError(f"{node.name}: the key of {parent} has a window already: select_key(...) without it")
+
+
+def _named(node: AggregateNode | FoldNode | TableFoldNode, given: Layout, window: Windows | None) -> Layout:
+    """The layout of named aggregates."""
+    windows = list(WINDOW_COLUMNS) if window is not None else []
+    names = [*given.key_columns, *windows, *(name for name, _ in node.aggregates)]
+    for name in names:
+        if names.count(name) > 1 or name.startswith(RESERVED_PREFIX):
+            raise TopologyError(f"{node.name}: the column name {name} is taken or reserved: choose another")
+    for _, aggregate in node.aggregates:
+        given.require(aggregate.columns(), node.name)
+    results = result_fields(node.aggregates, given.schema, node.name)
+    return _aggregated(given, list(results), window, bare=node.bare)
 
 
 def _aggregated(given: Layout, results: list[pa.Field], window: Windows | None, *, bare: bool) -> Layout:

@@ -10,6 +10,7 @@ from millrace_streams.graph import (
     AggregateNode,
     AnswerNode,
     BranchNode,
+    ChildNode,
     DeltaSinkNode,
     FilterNode,
     FoldNode,
@@ -108,7 +109,7 @@ def _(node: RepartitionNode, operator: Operator) -> str:
 
 @words_of.register
 def _(node: TopicSinkNode, operator: Operator) -> str:
-    return f"write to topic {node.topic}{_produced(node)}"
+    return f"write to topic {node.destination}{_produced(node)}"
 
 
 @words_of.register
@@ -124,28 +125,31 @@ def _(node: ProcessNode, operator: Operator) -> str:
 
 
 @words_of.register
+def _(node: ChildNode, operator: Operator) -> str:
+    return f"what {node.parents[0]} forwards to {node.child}"
+
+
+@words_of.register
 def _(node: PartialAggregateNode, operator: Operator) -> str:
     return "partial aggregates of what is read together, for the aggregation"
 
 
 @words_of.register
 def _(node: AggregateNode, operator: Operator) -> str:
-    results = ", ".join(f"{name}={aggregate!r}" for name, aggregate in node.aggregates)
-    windows = f" and window ({node.window})" if node.window is not None else ""
-    per = f"per {', '.join(operator.given.key)}{windows}"
-    return f"{results} {per}; store {node.store}, emit {node.emit}{_old(node)}"
+    return f"{_named(node)} per {_group(node, operator)}; store {node.store}, emit {node.emit}{_old(node)}"
 
 
 @words_of.register
 def _(node: FoldNode, operator: Operator) -> str:
-    windows = f" and window ({node.window})" if node.window is not None else ""
     closing = ", on close" if node.on_close else _emitted(node)
-    return f"Python aggregate per {', '.join(operator.given.key)}{windows}{closing}{_kept(node)}"
+    what = _named(node) if node.aggregates else "Python aggregate"
+    return f"{what} per {_group(node, operator)}{closing}{_kept(node)}"
 
 
 @words_of.register
 def _(node: TableFoldNode, operator: Operator) -> str:
-    return f"Python adder and subtractor per {', '.join(operator.given.key)}{_emitted(node)}{_kept(node)}"
+    what = _named(node) if node.aggregates else "Python adder and subtractor"
+    return f"{what} per {', '.join(operator.given.key)}{_emitted(node)}{_kept(node)}"
 
 
 @words_of.register
@@ -205,6 +209,15 @@ def _(node: AnswerNode, operator: Operator) -> str:
 @words_of.register
 def _(node: ResponseJoinNode, operator: Operator) -> str:
     return f"{node.kind} join with the answer, {_function(node.joiner)}{_kept(node)}"
+
+
+def _named(node: AggregateNode | FoldNode | TableFoldNode) -> str:
+    return ", ".join(f"{name}={aggregate!r}" for name, aggregate in node.aggregates)
+
+
+def _group(node: AggregateNode | FoldNode, operator: Operator) -> str:
+    windows = f" and window ({node.window})" if node.window is not None else ""
+    return f"{', '.join(operator.given.key)}{windows}"
 
 
 def _parents(node: Node) -> str:

@@ -15,8 +15,8 @@ def demo(
 ) -> None:
     """Stream real flights through a broker, a windowed topology and Delta tables.
 
-    Starts a broker, loads 336,776 flights and 26,115 weather rows, runs three Spark jobs (ingest to Delta, hourly
-    departures as a stream, the same as a batch backfill) and shows what came out. Interrupt or kill it at any point
+    Starts a broker, loads 336,776 flights and 26,115 weather rows, and runs one Spark session: ingest to Delta, hourly
+    departures as a stream, the same as a batch backfill. Then shows what came out. Interrupt or kill it at any point
     and run it again: it continues, and nothing is lost or doubled.
 
     Examples:

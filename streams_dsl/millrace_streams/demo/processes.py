@@ -1,4 +1,4 @@
-"""The demo's processes: one broker, and Spark jobs one after another.
+"""The demo's processes: one broker and one Spark application.
 
 Invariants:
 
@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import IO, Final
 
 from millrace.errors import EnvironmentProblemError, MillraceError
+from millrace_streams.demo.stages import StageEvent, StageReader
 from pyspark_millrace.environment.session import spark_submit_command
 
 _START_SECONDS_MAX: Final = 60.0
 _LOCK_SECONDS_MAX: Final = 60.0
 _STOP_SECONDS_MAX: Final = 30.0
-_WATCH_SECONDS: Final = 0.5
+_WATCH_SECONDS: Final = 0.25
 _PR_SET_PDEATHSIG: Final = 1
 _LISTENING: Final = re.compile(r"listening on (\S+)")
 
@@ -117,37 +118,65 @@ def _await_address(process: subprocess.Popen[bytes], log_path: Path) -> str:
     raise EnvironmentProblemError(f"the broker did not start:\n{_tail(log_path)}")
 
 
-def spark_submit(
-    job: Path,
-    arguments: Sequence[str],
-    *,
-    broker: RunningBroker,
-    work_dir: Path,
-    log_path: Path,
-    lock: DemoLock,
-) -> None:
-    """Run a job with spark-submit to its end; its output goes to ``log_path``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningSpark:
+    """The Spark process of the demo. Its queries start with ``begin``."""
 
-    Raises ``EnvironmentProblemError`` with the end of that log when the job fails, or with the end of the broker's when
-    that has died.
-    """
+    process: subprocess.Popen[bytes]
+    log_path: Path
+    begin_path: Path
+    reader: StageReader
+
+    def begin(self) -> None:
+        """Let the queries start: the topics are loaded."""
+        self.begin_path.touch()
+
+    def events(self, broker: RunningBroker) -> Iterator[StageEvent]:
+        """Yield the events of all stages until the process ends.
+
+        Raises ``EnvironmentProblemError`` with the end of the log when the process fails, or with the end of the
+        broker's when that has died.
+        """
+        status = None
+        while status is None:
+            status = _wait(self.process, _WATCH_SECONDS)
+            broker.check()
+            yield from self.reader.read()
+        if status != 0:
+            raise EnvironmentProblemError(
+                f"Spark failed (exit code {status}); the end of {self.log_path}:\n{_tail(self.log_path)}"
+            )
+
+
+@contextmanager
+def running_spark(
+    work_dir: Path, lock: DemoLock, *, broker: RunningBroker, topology: Path, topics: Sequence[str]
+) -> Iterator[RunningSpark]:
+    """Start the demo's Spark process, which starts its session at once and its queries with ``begin``."""
+    log_path, progress, begin = (work_dir / "logs" / name for name in ("spark.log", "progress.jsonl", "begin"))
+    for old in (progress, begin):
+        old.unlink(missing_ok=True)
     settings = {
         "spark.ui.enabled": "false",
         "spark.log.level": "WARN",
         # Spark makes this folder, used or not; by default in the current directory.
         "spark.sql.warehouse.dir": str(work_dir / "spark-warehouse"),
     }
-    command = spark_submit_command(job, *arguments, conf=settings)
+    arguments = {
+        "--bootstrap-servers": broker.bootstrap_servers,
+        "--work-dir": str(work_dir),
+        "--topology": str(topology),
+        "--begin": str(begin),
+        "--progress": str(progress),
+    }
+    script = Path(__file__).with_name("pipeline.py")
+    words = [word for pair in arguments.items() for word in pair]
     with log_path.open("a") as log:
-        process = _start(command, log=log, lock=lock)
+        process = _start(spark_submit_command(script, *words, "--topics", *topics, conf=settings), log=log, lock=lock)
     try:
-        while (status := _wait(process, _WATCH_SECONDS)) is None:
-            broker.check()
+        yield RunningSpark(process=process, log_path=log_path, begin_path=begin, reader=StageReader(progress))
     finally:
         _stop(process)
-    if status != 0:
-        end = _tail(log_path)
-        raise EnvironmentProblemError(f"{job.name} failed (exit code {status}); the end of {log_path}:\n{end}")
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:

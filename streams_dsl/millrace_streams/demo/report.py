@@ -7,7 +7,6 @@ reader.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,21 +14,9 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
+from millrace_streams.demo.stages import SPARK, StageEvent
+
 _ROWS_SHOWN = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """A finished step: ``rows`` handled (0: there was nothing left to do) in ``seconds``, start of Spark included."""
-
-    name: str
-    rows: int
-    seconds: float
-
-
-def is_delta_table(path: Path) -> bool:
-    """Whether a table was ever committed there: a job that was killed may leave the directory of a log without one."""
-    return any((path / "_delta_log").glob("*.json"))
 
 
 def read_delta(path: Path) -> pa.Table:
@@ -62,15 +49,43 @@ def print_departures(console: Console, departures: pa.Table) -> None:
     console.print(table)
 
 
-def print_steps(console: Console, steps: Sequence[Step]) -> None:
-    """Print the rows per second of each step."""
-    table = Table(title="Steps (start of Spark included)")
-    for name in ("step", "rows", "seconds", "rows/s"):
-        table.add_column(name, justify="left" if name == "step" else "right")
-    for step in steps:
-        speed = f"{step.rows / step.seconds:,.0f}" if step.rows else "nothing new"
-        table.add_row(step.name, f"{step.rows:,}", f"{step.seconds:.1f}", speed)
+def print_steps(console: Console, finished: Sequence[StageEvent]) -> None:
+    """Print the rows per second of each stage, without the start of Spark and with it.
+
+    Spark starts once, so that the second figure adds its whole start to every stage that needs it: the speed of that
+    stage as a job of its own.
+    """
+    start = next((event.seconds for event in finished if event.stage == SPARK), 0.0)
+    table = Table(title="Stages")
+    for name in ("stage", "rows", "seconds", "rows/s", "rows/s with Spark's start"):
+        table.add_column(name, justify="left" if name == "stage" else "right")
+    for event in finished:
+        needs_spark = not event.stage.startswith("load")
+        if event.stage == SPARK:
+            table.add_row(event.stage, "", f"{event.seconds:.1f}", "", "")
+        elif not event.rows:
+            table.add_row(event.stage, "0", f"{event.seconds:.1f}", "nothing new", "")
+        else:
+            with_start = f"{event.rows / (event.seconds + start):,.0f}" if needs_spark else ""
+            speed = f"{event.rows / event.seconds:,.0f}"
+            table.add_row(event.stage, f"{event.rows:,}", f"{event.seconds:.1f}", speed, with_start)
     console.print(table)
+
+
+def print_next_steps(console: Console, work_dir: Path) -> None:
+    """Print three commands that go on from what the demo left."""
+    shown = work_dir.relative_to(Path.cwd()) if work_dir.is_relative_to(Path.cwd()) else work_dir
+    console.print("\n[bold]Try next[/]")
+    checkpoint, log = f"{shown}/checkpoints/hourly_departures", f"{shown}/broker/flights-0/{0:020d}.log"
+    commands = {
+        "look into the state of the windows": f"millrace streams query hourly-departures -c {checkpoint} --key JFK",
+        "see what a segment file holds": f"millrace log dump {log} | head -20",
+        "start the broker again; then try `millrace consume flights --from beginning --max-messages 3`": (
+            f"millrace broker --data-dir {shown}/broker"
+        ),
+    }
+    for purpose, command in commands.items():
+        console.print(f"  {command}\n    [dim]{purpose}[/]", soft_wrap=True, highlight=False)
 
 
 def plot_departures(departures: pa.Table, path: Path) -> None:

@@ -7,6 +7,7 @@ the others, ``topology`` the graph with its checks, ``describe`` its text, ``dia
 
 from millrace_streams.graph.aggregations import (
     AggregateNode,
+    Aggregator,
     Emit,
     Fold,
     FoldNode,
@@ -43,7 +44,7 @@ from millrace_streams.graph.nodes import (
     SourceNode,
     TopicSinkNode,
 )
-from millrace_streams.graph.processing import ProcessNode
+from millrace_streams.graph.processing import ChildNode, ProcessNode
 from millrace_streams.graph.tables import (
     GroupTableNode,
     MaterializeNode,
@@ -59,8 +60,10 @@ from millrace_streams.graph.topology import Topology
 
 __all__ = [
     "AggregateNode",
+    "Aggregator",
     "AnswerNode",
     "BranchNode",
+    "ChildNode",
     "DeltaSinkNode",
     "Emit",
     "FilterNode",

@@ -14,6 +14,8 @@ from millrace_streams.graph.tables import TableNode
 from millrace_streams.serdes import RowSerde, Serde
 from millrace_streams.windows import TimeWindows, Windows
 
+Aggregator: TypeAlias = Callable[[Any, Any, Any], Any]
+"""A function of key, value and aggregate that gives the aggregate with the value, or without it."""
 Emit: TypeAlias = Literal["every", "last"]
 """``every``: a result for each record, as Kafka Streams without cache; ``last``: the last one of a key per batch."""
 
@@ -58,24 +60,24 @@ class Fold:
     """
 
     initializer: Callable[[], Any] | None
-    aggregator: Callable[[Any, Any, Any], Any]
-    merger: Callable[[Any, Any, Any], Any] | None = None
+    aggregator: Aggregator
+    merger: Aggregator | None = None
     reducer: Callable[[Any, Any], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FoldNode(TableNode):
-    """A table of what Python functions fold together, by key and window; one fold per parent (of a cogroup several).
+    """A table of what is folded record by record, by key and window.
 
-    ``on_close`` says that a window gives its final result alone, when it closes. Where the folds stand for named
-    ``aggregates``, these say the type of the result.
+    Either Python functions, one fold per parent (of a cogroup several), or named ``aggregates`` of the one parent.
+    ``bare`` is as in ``AggregateNode``. ``on_close`` says that a window gives its final result alone, when it closes.
     """
 
     prefix = "KSTREAM-AGGREGATE"
-    folds: tuple[Fold, ...]
     window: Windows | None
-    serde: Serde | RowSerde | None
     store: str
+    folds: tuple[Fold, ...] = ()
+    serde: Serde | RowSerde | None = None
     emit: Emit = "every"
     on_close: bool = False
     aggregates: tuple[tuple[str, Aggregate], ...] = ()
@@ -84,12 +86,17 @@ class FoldNode(TableNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableFoldNode(TableNode):
-    """A table of what Python functions add up and take away again, of a table's rows grouped anew."""
+    """A table of what is added up and taken away again, of a table's rows grouped anew.
+
+    Either by Python functions, or as named ``aggregates``; ``bare`` is as in ``AggregateNode``.
+    """
 
     prefix = "KTABLE-AGGREGATE"
-    initializer: Callable[[], Any] | None
-    adder: Callable[[Any, Any, Any], Any]
-    subtractor: Callable[[Any, Any, Any], Any]
-    serde: Serde | RowSerde | None
     store: str
+    initializer: Callable[[], Any] | None = None
+    adder: Aggregator | None = None
+    subtractor: Aggregator | None = None
+    serde: Serde | RowSerde | None = None
     emit: Emit = "every"
+    aggregates: tuple[tuple[str, Aggregate], ...] = ()
+    bare: bool = False

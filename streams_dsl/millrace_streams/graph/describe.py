@@ -39,6 +39,8 @@ def _describe_node(node: Node, children: list[str]) -> Iterator[str]:
             yield f"    Source: {node.name} (topics: [{node.topic}])"
         case RepartitionNode():
             yield f"    Source: {node.name} (topics: [{node.topic}])"
+        case TopicSinkNode() if node.extractor is not None:
+            yield f"    Sink: {node.name} (extractor class: {node.extractor})"
         case TopicSinkNode():
             yield f"    Sink: {node.name} (topic: {node.topic})"
         case DeltaSinkNode():

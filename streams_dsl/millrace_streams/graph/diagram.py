@@ -55,7 +55,7 @@ def diagram_of(nodes: Sequence[Node]) -> Diagram:
         here = place_of("node", node.name, Box(kind="node", lines=(node.name, *stores), part=part_of[node.name]))
         edges += [(parent, here) for parent in before]
         if isinstance(node, TopicSinkNode):
-            edges.append((here, place_of("topic", node.topic, Box(kind="topic", lines=(node.topic,)))))
+            edges.append((here, place_of("topic", node.destination, Box(kind="topic", lines=(node.destination,)))))
         elif isinstance(node, DeltaSinkNode):
             edges.append((here, place_of("table", node.table, Box(kind="table", lines=(node.table,)))))
     return Diagram(boxes=tuple(boxes), edges=tuple(edges))

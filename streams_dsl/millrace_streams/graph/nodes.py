@@ -177,11 +177,20 @@ class RepartitionNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TopicSinkNode(Node):
-    """Writes to a topic."""
+    """Writes to a topic; or, with an ``extractor``, each record to the topic of bytes that the function names for it.
+
+    The extractor takes key, value and ``RecordContext``. ``topic`` is then empty.
+    """
 
     prefix = "KSTREAM-SINK"
     topic: str
     produced: Produced = Produced()
+    extractor: PythonFunction | None = None
+
+    @property
+    def destination(self) -> str:
+        """The topic in words."""
+        return self.topic if self.extractor is None else f"(named by {self.extractor})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -72,7 +72,7 @@ class Topology:
         """Refuse what is no topic, and to write one that is read: what comes round again would go round for ever."""
         read = {source.topic for source in self.sources}
         for node in self.nodes:
-            if isinstance(node, SourceNode | TopicSinkNode):
+            if isinstance(node, SourceNode) or (isinstance(node, TopicSinkNode) and node.extractor is None):
                 _check_topic(node.name, node.topic)
             if isinstance(node, TopicSinkNode | RepartitionNode) and node.topic in read:
                 raise TopologyError(
@@ -132,6 +132,11 @@ class Topology:
         return self.describe("svg")
 
 
+def is_topic_name(topic: object) -> bool:
+    """Whether something can be the name of a topic."""
+    return isinstance(topic, str) and _TOPIC.fullmatch(topic) is not None and topic not in (".", "..")
+
+
 def _check_topic(node: str, topic: object) -> None:
-    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+    if not is_topic_name(topic):
         raise TopologyError(f"{node}: {topic!r} cannot be a topic's name: letters, digits, '.', '_' and '-', up to 249")

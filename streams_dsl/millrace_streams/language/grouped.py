@@ -8,7 +8,7 @@ from millrace_streams.aggregates import Aggregate, Count
 from millrace_streams.errors import TopologyError
 from millrace_streams.functions import exact_function
 from millrace_streams.graph import AggregateNode, Emit, Fold, FoldNode
-from millrace_streams.language.folds import check_emit, count_fold, fold_of, reduction
+from millrace_streams.language.folds import check_aggregates, check_emit, reduction
 from millrace_streams.language.handle import Function, Handle
 from millrace_streams.windows import (
     SessionWindows,
@@ -68,7 +68,7 @@ class Aggregating(Handle):
             aggregator=exact_function(aggregator, where, "key", "value", "aggregate"),
             merger=None if merger is None else exact_function(merger, where, "key", "one", "other"),
         )
-        return self._fold(fold, value, store, emit, name)
+        return self._fold((fold,), value, store, emit, name)
 
     def count(
         self, *, column: str = "count", store: str | None = None, emit: Emit | None = None, name: str | None = None
@@ -81,7 +81,8 @@ class Aggregating(Handle):
     ) -> KTable:
         """A table of what ``reducer(aggregate, value)`` makes of the values of a key (and window), of their type."""
         where = self._where("reduce", name)
-        return self._fold(reduction(exact_function(reducer, where, "aggregate", "value")), None, store, emit, name)
+        fold = reduction(exact_function(reducer, where, "aggregate", "value"))
+        return self._fold((fold,), None, store, emit, name)
 
     def _columns(
         self,
@@ -99,8 +100,7 @@ class Aggregating(Handle):
         check_emit(where, emit)
         named = tuple(aggregates.items())
         if self._on_close or not isinstance(self._window, TimeWindows | None):
-            fold = count_fold() if bare else fold_of(where, named)
-            return self._fold(fold, None, store, emit, name, aggregates=named, bare=bare)
+            return self._fold((), None, store, emit, name, aggregates=named, bare=bare)
         fields = {
             "aggregates": named,
             "window": self._window,
@@ -111,7 +111,7 @@ class Aggregating(Handle):
         return KTable(self._builder, self._then(AggregateNode, name, **fields))
 
     def _fold(
-        self, fold: Fold, value: Any, store: str | None, emit: Emit | None, name: str | None, **fields: Any
+        self, folds: tuple[Fold, ...], value: Any, store: str | None, emit: Emit | None, name: str | None, **fields: Any
     ) -> KTable:
         from millrace_streams.language.table import KTable
 
@@ -120,7 +120,7 @@ class Aggregating(Handle):
             raise TopologyError(f"{where}: emit={emit!r}: a window gives one result when it closes: leave it out")
         fields |= {
             "emit": check_emit(where, emit),
-            "folds": (fold,),
+            "folds": folds,
             "window": self._window,
             "serde": self._serde("aggregate", value, name),
             "store": store or self._builder._new_name(f"{FoldNode.prefix}-STATE-STORE"),
@@ -180,17 +180,6 @@ class SessionWindowedKStream(_Windowed):
         """Give a result for each record, or one per session when it closes."""
         assert self._window is not None
         return SessionWindowedKStream(self._builder, self._node, self._window, on_close=_on_close(self, strategy))
-
-
-def check_aggregates(where: str, aggregates: dict[str, Aggregate]) -> None:
-    """Refuse what is no aggregate. Raises ``TopologyError`` naming ``where``."""
-    if not aggregates:
-        raise TopologyError(f"{where}: give at least one aggregate, such as departures=count()")
-    for column, aggregate in aggregates.items():
-        if not isinstance(aggregate, Aggregate):
-            raise TopologyError(
-                f"{where}: {column}={aggregate!r} is not an aggregate, such as count() or mean('delay')"
-            )
 
 
 def _on_close(handle: _Windowed, strategy: EmitStrategy) -> bool:

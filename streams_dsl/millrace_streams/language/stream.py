@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millrace_streams.errors import TopologyError
 from millrace_streams.expressions import Alias, Expression
-from millrace_streams.functions import Batchwise, PythonFunction, is_function
+from millrace_streams.functions import Batchwise, PythonFunction, is_function, topic_function
 from millrace_streams.graph import (
     BranchNode,
     DeltaSinkNode,
@@ -336,14 +336,22 @@ class KStream(Handle):
         }
         return KStream(self._builder, self._then(ProcessNode, name, **fields))
 
-    def to(self, topic: str, *, key: Any = None, value: Any = None, name: str | None = None) -> None:
-        """Write the records to a topic.
+    def to(self, topic: str | Function, *, key: Any = None, value: Any = None, name: str | None = None) -> None:
+        """Write the records to a topic; or each to the one that a function names, as Kafka's ``TopicNameExtractor``.
+
+        The function takes the value, key and value, or key, value and ``RecordContext``. The topics that it names must
+        be there and hold bytes, else the query stops.
 
         Of a topic of bytes ``key`` and ``value`` say how they are written: serdes or their names, for single ones by
         default those of their columns, for rows ``json_rows(...)``, ``avro(...)`` or ``protobuf(...)``, which take
         their columns by name, the key's among them. A typed topic takes columns by name and neither of them.
         """
-        self._then(TopicSinkNode, name, topic=topic, produced=self._produced("to", key, value, name))
+        produced = self._produced("to", key, value, name)
+        if is_function(topic):
+            extractor = topic_function(topic, self._where("to", name))
+            self._then(TopicSinkNode, name, topic="", produced=produced, extractor=extractor)
+        else:
+            self._then(TopicSinkNode, name, topic=topic, produced=produced)
 
     def _produced(self, what: str, key: Any, value: Any, name: str | None) -> Produced:
         return Produced(key=self._serde(what, key, name), value=self._serde(what, value, name))

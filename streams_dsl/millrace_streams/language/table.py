@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from millrace_streams.aggregates import Aggregate
+from millrace_streams.aggregates import Aggregate, Count
 from millrace_streams.errors import TopologyError
 from millrace_streams.expressions import Alias, Expression
 from millrace_streams.functions import exact_function, is_function
@@ -27,10 +26,10 @@ from millrace_streams.graph import (
     TableTableJoinNode,
     ToStreamNode,
 )
-from millrace_streams.language.folds import check_emit
+from millrace_streams.language.folds import check_aggregates, check_emit
 from millrace_streams.language.handle import Function, Handle, JoinedBy, KeyOf, Predicate
 from millrace_streams.language.stream import KStream
-from millrace_streams.serdes import LONG
+from millrace_streams.layout import VALUE
 from millrace_streams.suppressed import Suppressed
 
 
@@ -263,37 +262,44 @@ class KGroupedTable(Handle):
         name: str | None = None,
         **aggregates: Aggregate,
     ) -> KTable:
-        """A table of Python functions: ``adder(key, value, aggregate)`` and ``subtractor(key, value, aggregate)``.
+        """A table of named aggregates per group, such as ``rows=count()``; or of Python functions.
 
-        Raises ``TopologyError`` for named aggregates: they can add, but not take away again.
+        ``adder(key, value, aggregate)`` adds a row, ``subtractor(key, value, aggregate)`` takes one away. Raises
+        ``TopologyError`` for ``min`` and ``max``: they cannot tell what is left when a row goes.
         """
         where = self._where("aggregate", name)
-        takes = ("key", "value", "aggregate")
+        if isinstance(value, Aggregate):
+            aggregates["value"] = value
+            value = None
+        functions = (initializer, adder, subtractor)
+        if functions == (None, None, None):
+            check_aggregates(where, aggregates)
+            for column, aggregate in aggregates.items():
+                if aggregate.kind in ("min", "max"):
+                    raise TopologyError(
+                        f"{where}: {column}={aggregate!r}: rows of a table come and go, and nothing tells what is left "
+                        "when this one goes: give initializer, adder and subtractor"
+                    )
+            return self._fold(where, store, emit, name, aggregates=tuple(aggregates.items()))
         if initializer is None or adder is None or subtractor is None or aggregates:
             raise TopologyError(
-                f"{where}: rows of a table come and go: give initializer, adder and subtractor, or count()"
+                f"{where}: give initializer, adder and subtractor, or named aggregates such as n=count()"
             )
         return self._fold(
-            exact_function(initializer, where),
-            exact_function(adder, where, *takes),
-            exact_function(subtractor, where, *takes),
-            value,
+            where,
             store,
             emit,
             name,
+            initializer=exact_function(initializer, where),
+            adder=exact_function(adder, where, "key", "value", "aggregate"),
+            subtractor=exact_function(subtractor, where, "key", "value", "aggregate"),
+            serde=self._serde("aggregate", value, name),
         )
 
     def count(self, *, store: str | None = None, emit: Emit | None = None, name: str | None = None) -> KTable:
         """A table of the number of rows per group; one that falls to 0 stays."""
-        return self._fold(
-            lambda: 0,
-            lambda key, value, aggregate: aggregate + 1,
-            lambda key, value, aggregate: aggregate - 1,
-            LONG,
-            store,
-            emit,
-            name,
-        )
+        where = self._where("count", name)
+        return self._fold(where, store, emit, name, aggregates=((VALUE, Count()),), bare=True)
 
     def reduce(
         self,
@@ -309,31 +315,17 @@ class KGroupedTable(Handle):
         add = exact_function(adder, where, "aggregate", "value")
         subtract = exact_function(subtractor, where, "aggregate", "value")
         return self._fold(
-            None,
-            lambda key, value, aggregate: add(aggregate, value),
-            lambda key, value, aggregate: subtract(aggregate, value),
-            None,
+            where,
             store,
             emit,
             name,
+            adder=lambda key, value, aggregate: add(aggregate, value),
+            subtractor=lambda key, value, aggregate: subtract(aggregate, value),
         )
 
-    def _fold(
-        self,
-        initializer: Callable[[], Any] | None,
-        adder: Function,
-        subtractor: Function,
-        value: Any,
-        store: str | None,
-        emit: Emit | None,
-        name: str | None,
-    ) -> KTable:
-        fields = {
-            "emit": check_emit(self._where("aggregate", name), emit),
-            "initializer": initializer,
-            "adder": adder,
-            "subtractor": subtractor,
-            "serde": self._serde("aggregate", value, name),
+    def _fold(self, where: str, store: str | None, emit: Emit | None, name: str | None, **fields: Any) -> KTable:
+        fields |= {
+            "emit": check_emit(where, emit),
             "store": store or self._builder._new_name("KTABLE-AGGREGATE-STATE-STORE"),
         }
         return KTable(self._builder, self._then(TableFoldNode, name, **fields))

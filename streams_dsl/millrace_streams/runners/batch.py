@@ -68,7 +68,7 @@ def run_batch(
         on_plan(explain(job.plan))
     sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch, dead_letters)
     sinks.prepare(spark, replaced=True)
-    job = replace(job, writers=sinks.writers)
+    job = replace(job, writers=sinks.writers, application_id=spark.sparkContext.applicationId)
     frame = bounded_results(job, spark).persist()
     try:
         results = Results.of(frame, job.plan, job.buckets)

@@ -26,14 +26,13 @@ import pyarrow as pa
 from millrace.clients.producing.partitioner import partitions_of
 from millrace_streams.layout import Layout
 from millrace_streams.state.hashing import hashable
-from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, SEQUENCE, TIMESTAMP, TOMBSTONE, Batch, Rows
+from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, SEQUENCE, TIMESTAMP, TOMBSTONE, TOPIC, Batch, Rows
 from millrace_streams.steps.codec import columns_of, values_of
 from millrace_streams.steps.evaluation import to_arrow
 from millrace_streams.steps.flow import LANE, ROOT, Flow, Marks, Origin
 from millrace_streams.windows import Windowed
 
 ORDER: Final = "__order"
-TOPIC: Final = "__topic"
 _MARK: Final = "__mark."
 _OLD: Final = "__old."
 _OLD_THERE: Final = "__old"

@@ -7,7 +7,7 @@ time comes from the records, the wall clock moves when it is told to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -19,15 +19,15 @@ import pyarrow as pa
 from millrace.records import Headers
 from millrace_streams.checkpoints.entries import StoreEntry
 from millrace_streams.compiler import Plan, compile_topology
-from millrace_streams.compiler.plan import SourceReader
+from millrace_streams.compiler.plan import SourceReader, is_output
 from millrace_streams.errors import TopologyError
-from millrace_streams.graph import DeltaSinkNode, RepartitionNode, SinkNode, Topology
+from millrace_streams.graph import DeltaSinkNode, Node, RepartitionNode, SinkNode, TopicSinkNode, Topology
 from millrace_streams.layout import TopicShape
 from millrace_streams.processors import Record
 from millrace_streams.runners.driver_stores import entries_of, frame_of, view_of_store
-from millrace_streams.runners.output import gone, newest_rows
+from millrace_streams.runners.output import address, gone, newest_rows
 from millrace_streams.runners.topic_rows import OpaqueRows
-from millrace_streams.steps.batch import HEADERS, TIMESTAMP, TOMBSTONE, Batch
+from millrace_streams.steps.batch import HEADERS, TIMESTAMP, TOMBSTONE, TOPIC, Batch
 from millrace_streams.steps.evaluation import polars_schema
 from millrace_streams.steps.flow import ROOT, Flow, Origin, interleave
 from millrace_streams.steps.operator import AnyStore
@@ -55,9 +55,9 @@ class TopologyTestDriver:
     """Runs a topology on records piped in, one task per partition, and keeps what comes out.
 
     ``topics`` gives the shapes of topics whose schema the topology does not declare; and of those that it writes, which
-    then refuse what they cannot hold. ``wall_clock_ms`` is the time of day at which the test begins. Raises
-    ``TopologyError`` as the compiler does, and for a topology whose records would have to move between more than one
-    partition.
+    then refuse what they cannot hold. ``wall_clock_ms`` is the time of day at which the test begins, and
+    ``application_id`` is for processors. Raises ``TopologyError`` as the compiler does, and for a topology whose
+    records would have to move between more than one partition.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class TopologyTestDriver:
         topics: Mapping[str, TopicShape] | None = None,
         partitions: int = 1,
         wall_clock_ms: int = 0,
+        application_id: str = "test",
     ) -> None:
         """Compile the topology and start with empty stores."""
         self._plan: Plan = compile_topology(topology, topics or {})
@@ -76,7 +77,9 @@ class TopologyTestDriver:
             )
         self._readers = [(each, Reader(each.source, each.layout, each.operators)) for each in self._plan.readers]
         self._steps = Steps.of(self._plan.task, self._plan.forks, self._plan.lanes, self._plan.parts)
-        self._tasks = [Task(self._steps) for _ in range(partitions)]
+        self._tasks = [
+            Task(self._steps, partition=number, application_id=application_id) for number in range(partitions)
+        ]
         self._offsets: dict[tuple[str, int], int] = {}
         self._roots = 0
         self._wall_clock_ms = wall_clock_ms
@@ -227,7 +230,8 @@ class TopologyTestDriver:
         """File what came out under the table or topic; of several sinks of a topic in the order of their records."""
         by_name: dict[str, list[Flow]] = {}
         for node_name, flow in result.outputs.items():
-            by_name.setdefault(_address(self._plan.topology.node(node_name)), []).append(flow)
+            for name, part in _by_topic(self._plan.topology.node(node_name), flow):
+                by_name.setdefault(name, []).append(part)
         for name, flows in by_name.items():
             _, sides, rows = interleave(flows)
             for side, turns in groupby(zip(sides, rows, strict=True), key=lambda turn: turn[0]):
@@ -249,9 +253,11 @@ class TopologyTestDriver:
 
     def _sink(self, name: str) -> SinkNode | RepartitionNode:
         for node in self._plan.topology.nodes:
-            written = isinstance(node, SinkNode) or (isinstance(node, RepartitionNode) and node.visible)
-            if written and _address(node) == name:
-                return node  # type: ignore[return-value]
+            if is_output(node) and address(node) == name:
+                return node
+        for node in self._plan.topology.nodes:
+            if isinstance(node, TopicSinkNode) and node.extractor is not None:
+                return node
         raise TopologyError(f"no sink writes to {name}")
 
 
@@ -261,15 +267,20 @@ def _topics_of_bytes(plan: Plan, topics: Mapping[str, TopicShape]) -> dict[str, 
         node.name: OpaqueRows.of(node, plan.layouts[node.name])
         for node in plan.outputs
         if not isinstance(node, DeltaSinkNode)
-        and (node.produced or (node.topic in topics and topics[node.topic].scalar))
+        and (node.produced or not node.topic or (node.topic in topics and topics[node.topic].scalar))
     }
 
 
-def _address(node: object) -> str:
-    if isinstance(node, DeltaSinkNode):
-        return node.table
-    name: str = node.topic  # type: ignore[attr-defined]
-    return name
+def _by_topic(node: Node, flow: Flow) -> Iterator[tuple[str, Flow]]:
+    """The rows of a sink by the table or topic that they go to."""
+    if TOPIC not in flow.batch.frame.columns:
+        yield address(node), flow
+        return
+    topics = flow.batch.frame[TOPIC].to_list()
+    batch = Batch.of_frame(flow.batch.layout, flow.batch.frame.drop(TOPIC))
+    for name in dict.fromkeys(topics):
+        rows = [row for row, topic in enumerate(topics) if topic == name]
+        yield name, Flow(batch.take(rows), flow.marks[rows])
 
 
 def _batch_of(source: SourceReader, records: Sequence[TestRecord]) -> Batch:

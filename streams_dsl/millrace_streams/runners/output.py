@@ -9,14 +9,19 @@ import polars as pl
 import pyarrow as pa
 
 from millrace_streams.layout import Layout
-from millrace_streams.steps.batch import HEADERS, TIMESTAMP, TOMBSTONE
+from millrace_streams.steps.batch import HEADERS, TIMESTAMP, TOMBSTONE, TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 HEADERS_TYPE: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-_RESERVED: Final = {TIMESTAMP: pa.timestamp("us", tz="UTC"), TOMBSTONE: pa.bool_(), HEADERS: HEADERS_TYPE}
+_RESERVED: Final = {
+    TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    TOMBSTONE: pa.bool_(),
+    HEADERS: HEADERS_TYPE,
+    TOPIC: pa.string(),
+}
 
 
 def newest_rows(frame: pl.DataFrame, layout: Layout) -> pl.DataFrame:
@@ -51,8 +56,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def address(node: object) -> str:
-    """The table or topic that a node writes."""
-    name: str = getattr(node, "table", None) or node.topic  # type: ignore[attr-defined]
+    """The table or topic that a node writes; the name of a node whose topics a function names."""
+    name: str = getattr(node, "table", None) or node.topic or node.name  # type: ignore[attr-defined]
     return name
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -69,7 +70,7 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
 
     def _run(self, runs: list[Packed], bucket: int) -> Iterator[Packed]:
         program = self._program
-        tasks = KeptTasks(program.task, program.stores, self._states, program.buckets, self._limits)
+        tasks = KeptTasks(partial(program.task, bucket), program.stores, self._states, program.buckets, self._limits)
         outcome = program.run(tasks, runs, bucket)
         yield from program.packed(outcome, bucket)
         dropped = sum(run.dropped for run in runs) + total_dropped(outcome.result)

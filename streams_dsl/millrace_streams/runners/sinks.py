@@ -73,7 +73,10 @@ class DeltaTarget:
 
 @dataclass(frozen=True)
 class TopicTarget:
-    """A topic: a typed one takes columns by name, one of bytes what the tasks have written (``writer``)."""
+    """A topic: a typed one takes columns by name, one of bytes what the tasks have written (``writer``).
+
+    Where a function names the topic of each record, all of them must hold bytes; the column ``__topic`` names them.
+    """
 
     sink: Sink
     node: TopicSinkNode | RepartitionNode
@@ -85,7 +88,7 @@ class TopicTarget:
 
         Raises ``TopologyError`` if it cannot hold the rows, and what ``is_opaque`` raises.
         """
-        if is_opaque(self.node.topic, self.bootstrap_servers):
+        if not self.node.topic or is_opaque(self.node.topic, self.bootstrap_servers):
             return OpaqueRows.of(self.node, self.sink.layout)
         if self.node.produced:
             raise TopologyError(
@@ -100,9 +103,9 @@ class TopicTarget:
 
     def write(self, results: Results, transaction: Transaction | None) -> None:
         """Send the rows, in the order in which they came out of each bucket."""
-        sink = self.sink if self.writer is None else written_sink(self.sink.name)
+        sink = self.sink if self.writer is None else written_sink(self.sink)
         rows = results.unpacked(sink.name, sink.layout, sink.reserved)
-        send(rows, self.node.topic, self.bootstrap_servers, transaction)
+        send(rows, self.node.topic or None, self.bootstrap_servers, transaction)
 
 
 def is_opaque(topic: str, bootstrap_servers: str) -> bool:
@@ -125,9 +128,11 @@ def writers_of(plan: Plan, bootstrap_servers: str) -> dict[str, OpaqueRows]:
     return found
 
 
-def send(rows: DataFrame, topic: str, bootstrap_servers: str, transaction: Transaction | None) -> None:
-    """Write rows to a topic: once for the transaction, or as a write of its own."""
-    options = {"kafka.bootstrap.servers": bootstrap_servers, "topic": topic}
+def send(rows: DataFrame, topic: str | None, bootstrap_servers: str, transaction: Transaction | None) -> None:
+    """Write rows to a topic, or to those of their column: once for the transaction, or as a write of its own."""
+    options = {"kafka.bootstrap.servers": bootstrap_servers}
+    if topic is not None:
+        options["topic"] = topic
     if transaction is not None:
         options |= {"txnAppId": transaction.application, "txnVersion": str(transaction.version)}
     rows.write.format("millrace").options(**options).mode("append").save()

@@ -78,7 +78,7 @@ class Job:
     """A compiled topology with its inputs.
 
     ``partitions``: of the source topics, None when not known. ``puts_aside``: records that fail become dead letters.
-    ``writers``: of sinks whose topics hold bytes.
+    ``writers``: of sinks whose topics hold bytes. ``application_id`` is empty in a stream: its tasks know the query's.
     """
 
     stages: Stages
@@ -86,6 +86,7 @@ class Job:
     partitions: int | None
     puts_aside: bool = False
     writers: Mapping[str, OpaqueRows] = field(default_factory=dict)
+    application_id: str = ""
 
     @property
     def plan(self) -> Plan:
@@ -130,7 +131,14 @@ class Job:
         return [self._program(stage) for stage in self.stages.stages]
 
     def _program(self, stage: Stage) -> Program:
-        return Program.of(self.stages, stage, self.buckets, puts_aside=self.puts_aside, writers=self.writers)
+        return Program.of(
+            self.stages,
+            stage,
+            self.buckets,
+            puts_aside=self.puts_aside,
+            writers=self.writers,
+            application_id=self.application_id,
+        )
 
     def packed(
         self, spark: SparkSession, *, streaming: bool, defaults: Mapping[str, str]

@@ -20,7 +20,7 @@ from millrace_streams.compiler.produced import produced_of
 from millrace_streams.graph import Produced, RepartitionNode, TopicSinkNode
 from millrace_streams.layout import KEY, OPAQUE_SHAPE, VALUE, Layout
 from millrace_streams.serdes import RowSerde, Serde, serde_of_field
-from millrace_streams.steps.batch import TIMESTAMP, Batch
+from millrace_streams.steps.batch import TIMESTAMP, TOPIC, Batch
 from millrace_streams.steps.flow import ROOT, Flow, Origin, failure_of
 from millrace_streams.windows import Windowed
 
@@ -44,7 +44,7 @@ class OpaqueRows:
     @classmethod
     def of(cls, node: TopicSinkNode | RepartitionNode, layout: Layout) -> OpaqueRows:
         """Those of a node that writes a topic of bytes. Raises ``TopologyError`` for what that cannot hold."""
-        return cls(layout, produced_of(layout, node.produced, node.name, node.topic), node.name)
+        return cls(layout, produced_of(layout, node.produced, node.name, node.topic or "a topic"), node.name)
 
     def written(self, flow: Flow, origin: Callable[[int], Origin]) -> Flow:
         """The same rows as bytes. Raises ``UserFunctionError`` for one that a serde cannot write, and its record."""
@@ -55,7 +55,8 @@ class OpaqueRows:
             root = int(flow.marks[error.row, ROOT])
             place = origin(root) if root >= 0 else None  # the wall clock caused it
             raise failure_of(self.node, str(error), place, batch.times[error.row]) from error.__cause__
-        frame = pl.DataFrame(pa.table(columns)).with_columns(batch.frame[TIMESTAMP])
+        reserved = [TIMESTAMP, TOPIC] if TOPIC in batch.frame.columns else [TIMESTAMP]
+        frame = pl.DataFrame(pa.table(columns)).with_columns(batch.frame[reserved])
         return Flow(Batch.of_frame(WRITTEN, frame), flow.marks)
 
     def _keys(self, batch: Batch) -> pa.Array:

@@ -36,12 +36,13 @@ from millrace_streams.runners.packing import (
 from millrace_streams.runners.topic_rows import WRITTEN, OpaqueRows
 from millrace_streams.state.variables import MemoryVariables
 from millrace_streams.steps import Operator
-from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, TIMESTAMP, TOMBSTONE
+from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, TIMESTAMP, TOMBSTONE, TOPIC
 from millrace_streams.steps.flow import Flow
 from millrace_streams.steps.operator import AnyStore, AnyStoreSpec
 from millrace_streams.steps.packed_frames import pack_frame
 from millrace_streams.steps.reader import Reader
 from millrace_streams.steps.task import Steps, Task, TaskResult
+from pyspark_millrace.sink.identity import QUERY_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +78,14 @@ def sinks_of(plan: Plan) -> dict[str, Sink]:
             deletes = plan.deletes(node)
             sinks[node.name] = Sink(node.name, layout, deletes, (TOMBSTONE,) if deletes else ())
         else:
-            sinks[node.name] = Sink(node.name, layout, reserved=(TIMESTAMP, TOMBSTONE, HEADERS))
+            named = (TOPIC,) if isinstance(node, TopicSinkNode) and node.extractor is not None else ()
+            sinks[node.name] = Sink(node.name, layout, reserved=(TIMESTAMP, TOMBSTONE, HEADERS, *named))
     return sinks
 
 
-def written_sink(name: str) -> Sink:
+def written_sink(sink: Sink) -> Sink:
     """The sink of a topic of bytes, where rows are bytes already."""
-    return Sink(name, WRITTEN, reserved=(TIMESTAMP, HEADERS))
+    return replace(sink, layout=WRITTEN, reserved=tuple(name for name in sink.reserved if name != TOMBSTONE))
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Program:
 
     ``topics`` are those that the plan reads; ``topic_of`` numbers that of each node whose records are all of one.
     ``puts_aside`` says that records which fail become dead letters; else they stop the query. ``writers`` are those of
-    sinks whose topics hold bytes.
+    sinks whose topics hold bytes. ``application_id`` is empty in a stream: its tasks know the query's.
     """
 
     stage: Stage
@@ -105,6 +107,7 @@ class Program:
     buckets: int
     puts_aside: bool = False
     writers: Mapping[str, OpaqueRows] = field(default_factory=dict)
+    application_id: str = ""
 
     @classmethod
     def of(
@@ -115,10 +118,11 @@ class Program:
         *,
         puts_aside: bool = False,
         writers: Mapping[str, OpaqueRows] | None = None,
+        application_id: str = "",
     ) -> Program:
         """Take from a plan what a worker needs for one of its stages."""
         own = {node.name: writer for node in stage.outputs if (writer := (writers or {}).get(node.name))}
-        sinks = sinks_of(stages.plan) | {name: written_sink(name) for name in own}
+        sinks = {name: written_sink(sink) if name in own else sink for name, sink in sinks_of(stages.plan).items()}
         topics = list(dict.fromkeys(reader.source.topic for reader in stages.plan.readers))
         topic_of = {}
         for reader, prologue in zip(stages.plan.readers, stages.prologues, strict=True):
@@ -126,7 +130,9 @@ class Program:
                 topic_of[name] = topics.index(reader.source.topic)
         outputs = [sinks[node.name] for node in stage.outputs]
         lanes, parts = stages.plan.lanes, stages.plan.parts
-        return cls(stage, outputs, stages.forks, lanes, parts, topics, topic_of, buckets, puts_aside, own)
+        return cls(
+            stage, outputs, stages.forks, lanes, parts, topics, topic_of, buckets, puts_aside, own, application_id
+        )
 
     @cached_property
     def steps(self) -> Steps:
@@ -139,9 +145,9 @@ class Program:
         """The stores to be kept."""
         return self.steps.stores()
 
-    def task(self, stores: Mapping[str, AnyStore] | None = None) -> Task:
+    def task(self, bucket: int, stores: Mapping[str, AnyStore] | None = None) -> Task:
         """A task for one bucket, with its stores or with empty ones."""
-        return Task(self.steps, dict(stores or {}))
+        return Task(self.steps, dict(stores or {}), bucket, self.application_id or query_id_of_task())
 
     def arrive(self, frames: Mapping[str, pl.DataFrame], bucket: int) -> tuple[dict[str, Flow], Roots]:
         """What came in, in the order of its records."""
@@ -201,6 +207,14 @@ class Outcome(NamedTuple):
     result: TaskResult
     letters: list[DeadLetter]
     roots: Roots
+
+
+def query_id_of_task() -> str:
+    """The id of the streaming query that the Spark task in hand is of; empty outside of one."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    return "" if task is None else task.getLocalProperty(QUERY_ID) or ""
 
 
 def _with_headers(flow: Flow, roots: Roots) -> pl.DataFrame:
@@ -323,7 +337,7 @@ class SourceRun:
         head = program.stage.head
         assert head is not None
         arrivals, roots = self._arrive(head, frame, partition)
-        task = program.task()
+        task = program.task(partition)
         result = program.run_flows(task, arrivals, roots)
         yield from program.packed(Outcome(result, [], roots), partition)
         yield Packed(OUT, partition, dropped=total_dropped(result))
@@ -384,10 +398,10 @@ class _Bucket:
     def __init__(self, program: Program, number: int) -> None:
         self.number = number
         self._program = program
-        self._tasks: Tasks = LivingTask(program.task())
+        self._tasks: Tasks = LivingTask(program.task(number))
         if program.puts_aside:
             variables = {spec.name: MemoryVariables() for spec in program.stores}
-            self._tasks = KeptTasks(program.task, program.stores, variables, program.buckets)
+            self._tasks = KeptTasks(partial(program.task, number), program.stores, variables, program.buckets)
         self._streams = [sink for sink in program.sinks if not sink.layout.table]
         self._tables: dict[str, list[pl.DataFrame]] = {sink.name: [] for sink in program.sinks if sink.layout.table}
         self._sinks = {sink.name: sink for sink in program.sinks}

@@ -1,25 +1,104 @@
-"""How aggregates are kept: accumulators that are lifted from a record and folded into state.
+"""Aggregates as accumulators: lifted from records, folded, made into results.
 
-Every aggregate is a few columns, each with an expression that lifts it from a record and one of three associative
-folds. State rows are put before a batch's records as if they were records lifted already, so that there is one way to
-fold, and doubles are added strictly in record order whatever the batches were: the results have the same bits in a
-stream, in a batch and in the test driver.
+Every aggregate is a few accumulators. An accumulator is lifted from a record by an expression and folded by one
+``Fold``, which says how columns are folded and how two single values are. Steps that fold whole batches use columns.
+Steps whose windows depend on each record (sessions, sliding windows, finals), and those that take rows away again
+(table groups), use single values. One expression gives the result of the accumulators to all of them.
+
+State rows are put before a batch's records as if they were records lifted already, so that there is one way to fold,
+and doubles are added strictly in record order whatever the batches were: the results have the same bits in a stream, in
+a batch and in the test driver. ``docs/streams/semantics.md`` says what the results are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from decimal import Context, Decimal
+from functools import lru_cache
+from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
 
 from millrace_streams.aggregates import Aggregate
-from millrace_streams.errors import TopologyError
-from millrace_streams.steps.evaluation import arrow_type, result_types, to_polars
+from millrace_streams.errors import TopologyError, UserFunctionError
+from millrace_streams.steps.evaluation import arrow_type, polars_schema, result_types, to_polars
 
-Fold: TypeAlias = Literal["sum", "sequential_sum", "min", "max"]
+_DIGITS_MAX: Final = 38
+_EXACT: Final = Context(prec=2 * _DIGITS_MAX)
+_TOO_LARGE: Final = (
+    f"a sum of decimals has more than {_DIGITS_MAX} digits: sum the column cast to 'double', or fewer values"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Operation that makes one value of an accumulator's values; nulls change nothing.
+
+    ``running`` folds a column up to each row, ``whole`` folds all rows; None if rows must be added one after the other.
+    ``add`` folds two values, ``remove`` undoes ``add``; None if that takes more than the two values.
+    """
+
+    running: Callable[[pl.Expr], pl.Expr]
+    whole: Callable[[pl.Expr], pl.Expr] | None
+    add: Callable[[Any, Any], Any]
+    remove: Callable[[Any, Any], Any] | None = None
+
+
+def _wrapped(number: int) -> int:
+    """Wrap a whole number as a ``long`` of Java does."""
+    return number if -(2**63) <= number < 2**63 else (number + 2**63) % 2**64 - 2**63
+
+
+def _checked(number: Decimal) -> Decimal:
+    if len(number.as_tuple().digits) > _DIGITS_MAX:
+        raise OverflowError(_TOO_LARGE)
+    return number
+
+
+def _running_max(column: pl.Expr) -> pl.Expr:
+    return column.cum_max().forward_fill()
+
+
+def _running_nan_max(column: pl.Expr) -> pl.Expr:
+    return pl.when(column.is_nan().fill_null(False).cum_max()).then(float("nan")).otherwise(_running_max(column))
+
+
+WHOLE_SUM: Final = Fold(
+    running=lambda column: column.cum_sum(),
+    whole=lambda column: column.sum(),
+    add=lambda one, other: _wrapped(one + other),
+    remove=lambda one, other: _wrapped(one - other),
+)
+DECIMAL_SUM: Final = Fold(
+    running=lambda column: column.cum_sum(),
+    whole=lambda column: column.sum(),
+    add=lambda one, other: _checked(_EXACT.add(one, other)),
+    remove=lambda one, other: _checked(_EXACT.subtract(one, other)),
+)
+DOUBLE_SUM: Final = Fold(
+    running=lambda column: column.cum_sum(),
+    whole=None,
+    add=lambda one, other: one + other,
+    remove=lambda one, other: one - other,
+)
+# Of single values, one that is not equal to itself is NaN.
+MIN: Final = Fold(
+    running=lambda column: column.cum_min().forward_fill(),
+    whole=lambda column: column.min(),
+    add=lambda one, other: other if other < one or one != one else one,
+)
+MAX: Final = Fold(
+    running=_running_max,
+    whole=lambda column: column.max(),
+    add=lambda one, other: other if other > one else one,
+)
+MAX_OF_FLOATS: Final = Fold(
+    running=_running_nan_max,
+    whole=lambda column: column.nan_max(),
+    add=lambda one, other: other if other > one or other != other else one,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,29 +120,44 @@ class AccumulatedAggregate:
     result: pl.Expr
 
 
-def accumulate(name: str, aggregate: Aggregate, schema: pl.Schema, node: str) -> AccumulatedAggregate:
-    """Say how an aggregate of records of ``schema`` is kept. Raises ``TopologyError`` naming ``node``."""
+@lru_cache(maxsize=256)
+def accumulate(
+    aggregates: tuple[tuple[str, Aggregate], ...], schema: pa.Schema, node: str
+) -> tuple[AccumulatedAggregate, ...]:
+    """Say how aggregates of records of ``schema`` are kept. Raises ``TopologyError`` naming ``node``."""
+    arguments = [_argument(aggregate) for _, aggregate in aggregates]
+    types = result_types(arguments, polars_schema(schema), node)
+    return tuple(
+        AccumulatedAggregate(
+            name=name,
+            accumulators=tuple(_accumulators(name, aggregate, argument, data_type, node)),
+            result=result_of(name, aggregate.kind),
+        )
+        for (name, aggregate), argument, data_type in zip(aggregates, arguments, types, strict=True)
+    )
+
+
+def _argument(aggregate: Aggregate) -> pl.Expr:
+    return pl.lit(1, pl.Int64) if aggregate.argument is None else to_polars(aggregate.argument)
+
+
+def _accumulators(
+    name: str, aggregate: Aggregate, argument: pl.Expr, data_type: pl.DataType, node: str
+) -> Iterable[Accumulator]:
     if aggregate.argument is None:
-        records = _sum_of(f"{name}.count", pl.lit(1, pl.Int64), pl.Int64())
-        return AccumulatedAggregate(name=name, accumulators=(records,), result=result_of(name, "count"))
-    argument = to_polars(aggregate.argument)
-    [data_type] = result_types([argument], schema, node)
-    present = _sum_of(f"{name}.count", argument.is_not_null().cast(pl.Int64), pl.Int64())
+        return [_count(name, argument)]
+    present = _count(name, argument.is_not_null().cast(pl.Int64))
     match aggregate.kind:
         case "count":
-            return AccumulatedAggregate(name=name, accumulators=(present,), result=result_of(name, "count"))
+            return [present]
         case "sum" | "mean":
             if not data_type.is_numeric():
                 raise TopologyError(f"{node}: {name}={aggregate!r}: a number is needed, not {arrow_type(data_type)}")
-            total = _total(f"{name}.sum", argument, data_type, wide=aggregate.kind == "mean")
-            result = result_of(name, aggregate.kind)
-            return AccumulatedAggregate(name=name, accumulators=(total, present), result=result)
+            return [_total(f"{name}.sum", argument, data_type, wide=aggregate.kind == "mean"), present]
         case "min" | "max":
             if data_type.is_nested() or data_type == pl.Null():
                 raise TopologyError(f"{node}: {name}={aggregate!r}: {arrow_type(data_type)} has no order")
-            fold: Fold = "min" if aggregate.kind == "min" else "max"
-            extreme = Accumulator(name=f"{name}.{fold}", data_type=data_type, lift=argument, fold=fold)
-            return AccumulatedAggregate(name=name, accumulators=(extreme,), result=result_of(name, fold))
+            return [_extreme(name, aggregate.kind, argument, data_type)]
     raise TopologyError(f"{node}: {aggregate.kind} is not an aggregate that millrace knows")
 
 
@@ -79,28 +173,60 @@ def result_of(name: str, kind: str) -> pl.Expr:
     return pl.when(pl.col(f"{name}.count") > 0).then(result)
 
 
-def result_fields(aggregates: Sequence[tuple[str, Aggregate]], schema: pl.Schema, node: str) -> list[pa.Field]:
+@lru_cache(maxsize=256)
+def result_fields(aggregates: tuple[tuple[str, Aggregate], ...], schema: pa.Schema, node: str) -> tuple[pa.Field, ...]:
     """Names and types of the aggregates' results. Raises ``TopologyError`` naming ``node``."""
-    fields = []
-    for name, aggregate in aggregates:
-        kept = accumulate(name, aggregate, schema, node)
-        stored = pl.Schema({accumulator.name: accumulator.data_type for accumulator in kept.accumulators})
-        [data_type] = result_types([kept.result], stored, node)
-        fields.append(pa.field(name, arrow_type(data_type)))
-    return fields
+    kept = accumulate(aggregates, schema, node)
+    stored = pl.Schema({each.name: each.data_type for aggregate in kept for each in aggregate.accumulators})
+    types = result_types([aggregate.result for aggregate in kept], stored, node)
+    return tuple(
+        pa.field(aggregate.name, arrow_type(data_type)) for aggregate, data_type in zip(kept, types, strict=True)
+    )
 
 
-def _sum_of(name: str, lift: pl.Expr, data_type: pl.DataType) -> Accumulator:
-    return Accumulator(name=name, data_type=data_type, lift=lift, fold="sum")
+def check_decimals(rows: pl.DataFrame, group: Sequence[str], accumulators: Sequence[Accumulator], node: str) -> None:
+    """Refuse sums of decimals that do not fit, because polars wraps them when it sums up groups.
+
+    Raises ``UserFunctionError`` naming ``node``.
+    """
+    for each in accumulators:
+        if each.fold is not DECIMAL_SUM or not rows.height:
+            continue
+        largest = max(_coefficient(found) for found in (rows[each.name].min(), rows[each.name].max()))
+        if largest * rows.height < 10**_DIGITS_MAX:
+            continue
+        try:
+            rows.select(pl.col(each.name).cum_sum().over(group))
+        except pl.exceptions.ComputeError as error:
+            raise UserFunctionError(f"{node}: {each.name}: {_TOO_LARGE}", node=node) from error
+
+
+def _coefficient(number: Any) -> int:
+    """Return the digits of a decimal as a whole number."""
+    return int("".join(map(str, number.as_tuple().digits))) if isinstance(number, Decimal) else 0
+
+
+def _count(name: str, lift: pl.Expr) -> Accumulator:
+    return Accumulator(name=f"{name}.count", data_type=pl.Int64(), lift=lift, fold=WHOLE_SUM)
 
 
 def _total(name: str, argument: pl.Expr, data_type: pl.DataType, *, wide: bool) -> Accumulator:
     """The running sum. ``wide``: of 64-bit numbers as a double, since a mean must not wrap."""
     if isinstance(data_type, pl.Decimal):
-        decimal = pl.Decimal(38, data_type.scale)
-        return _sum_of(name, argument.cast(decimal).fill_null(0).cast(decimal), decimal)
+        decimal = pl.Decimal(_DIGITS_MAX, data_type.scale)
+        lift = argument.cast(decimal).fill_null(0).cast(decimal)
+        return Accumulator(name=name, data_type=decimal, lift=lift, fold=DECIMAL_SUM)
     if data_type.is_float() or (wide and data_type in (pl.Int64, pl.UInt64)):
-        # Adding zero makes -0.0 a plain zero, which a sum that starts at zero gives anyway.
-        lift = argument.cast(pl.Float64).fill_null(0.0) + 0.0
-        return Accumulator(name=name, data_type=pl.Float64(), lift=lift, fold="sequential_sum")
-    return _sum_of(name, argument.cast(pl.Int64).fill_null(0), pl.Int64())
+        double = argument.cast(pl.Float64)
+        lift = pl.when(double != 0).then(double).otherwise(0.0)
+        return Accumulator(name=name, data_type=pl.Float64(), lift=lift, fold=DOUBLE_SUM)
+    lift = argument.cast(pl.Int64).fill_null(0)
+    return Accumulator(name=name, data_type=pl.Int64(), lift=lift, fold=WHOLE_SUM)
+
+
+def _extreme(name: str, kind: str, argument: pl.Expr, data_type: pl.DataType) -> Accumulator:
+    is_float = data_type.is_float()
+    fold = MIN if kind == "min" else MAX_OF_FLOATS if is_float else MAX
+    # A negative zero is a plain one: which of the two were the smaller would depend on their order.
+    lift = pl.when(argument == 0).then(0.0).otherwise(argument) if is_float else argument
+    return Accumulator(name=f"{name}.{kind}", data_type=data_type, lift=lift, fold=fold)

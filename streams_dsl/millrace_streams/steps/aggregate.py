@@ -23,15 +23,16 @@ import numpy as np
 import polars as pl
 
 from millrace_streams.graph import AggregateNode
-from millrace_streams.layout import WINDOW_END, WINDOW_START
-from millrace_streams.steps.accumulators import Accumulator
+from millrace_streams.layout import WINDOW_START
+from millrace_streams.steps.accumulators import WHOLE_SUM, check_decimals
 from millrace_streams.steps.batch import NO_TIMESTAMP, TIMESTAMP, Batch, empty_batch
-from millrace_streams.steps.codec import columns_of
+from millrace_streams.steps.codec import columns_of, window_columns
 from millrace_streams.steps.flow import Inputs, Output
-from millrace_streams.steps.lifting import MEMBER, ROW, STREAM_TIME, WINDOW, Lifting
-from millrace_streams.steps.operator import AnyStoreSpec, Operator, State
+from millrace_streams.steps.lifting import MEMBER, ROW, Lifting
+from millrace_streams.steps.operator import AnyStore, AnyStoreSpec, Operator, State
 from millrace_streams.steps.partial_aggregate import RECORDS, RUN
 from millrace_streams.steps.store import StateDelta, Store, StoreSpec
+from millrace_streams.steps.window_assignment import STREAM_TIME, WINDOW, in_open_windows, in_windows
 from millrace_streams.stores.base import Stored
 
 _HAD: Final = "__had"
@@ -99,8 +100,9 @@ class AggregateStep:
         state.pending[self.node.store] = StateDelta(rows=delta_rows, stream_time_ms=arrived.stream_time_ms)
         return Output(self._changes(folded), folded[ROW].to_numpy(), arrived.dropped)
 
-    def lookup(self, store: Store, keys: Iterable[Any]) -> dict[Any, Stored]:
+    def lookup(self, store: AnyStore, keys: Iterable[Any]) -> dict[Any, Stored]:
         """The table's rows of these keys, as the store holds them."""
+        assert isinstance(store, Store)
         wanted = list(keys)
         if not wanted:
             return {}
@@ -145,7 +147,7 @@ class AggregateStep:
     @cached_property
     def _whole_sums(self) -> bool:
         """Whether all folds are sums of whole numbers, which may be taken in any order."""
-        return all(each.fold == "sum" and each.data_type == pl.Int64() for each in self.lifting.accumulators)
+        return all(each.fold is WHOLE_SUM for each in self.lifting.accumulators)
 
     def _after_state(self, lifted: pl.DataFrame, store: Store) -> pl.DataFrame:
         """Lifted rows with the state's rows of their groups before them, as if these were records too."""
@@ -199,8 +201,8 @@ class AggregateStep:
         records = lifting.records(batch, self.operator.given)
         stream_time = pl.max_horizontal(pl.col(TIMESTAMP).cum_max(), pl.lit(store.stream_time_ms, pl.Int64))
         records = records.with_columns(stream_time.alias(STREAM_TIME))
-        placed = lifting.in_windows(records)
-        accepted = lifting.open(placed)
+        placed = in_windows(records, self.node.window)
+        accepted = in_open_windows(placed, self.node.window)
         dropped = (batch.height - records.height) + (placed.height - accepted.height)
         newest_ms = records[STREAM_TIME][-1] if records.height else store.stream_time_ms
         return _Arrived(accepted.drop(STREAM_TIME), newest_ms, dropped)
@@ -212,54 +214,32 @@ class AggregateStep:
         runs = rows[RUN].to_numpy()
         # The largest time at a run's first row, that row left out, is stream time before the run.
         before = times[np.searchsorted(runs, runs, side="left")]
-        accepted = self.lifting.open(rows.with_columns(pl.Series(STREAM_TIME, before)))
+        accepted = in_open_windows(rows.with_columns(pl.Series(STREAM_TIME, before)), self.node.window)
         dropped = int(rows[RECORDS].sum()) - int(accepted[RECORDS].sum())
         return _Arrived(accepted.select(*self.lifting.state_columns, ROW), int(times[-1]), dropped)
 
     def _fold_every(self, lifted: pl.DataFrame) -> pl.DataFrame:
         """One row per record: the group's fold up to and including it."""
-        running = {each.name: _running_fold(each).over(self.lifting.group) for each in self.lifting.accumulators}
-        running[TIMESTAMP] = pl.col(TIMESTAMP).cum_max().over(self.lifting.group)
+        group, accumulators = self.lifting.group, self.lifting.accumulators
+        check_decimals(lifted, group, accumulators, self.node.name)
+        running = {each.name: each.fold.running(pl.col(each.name)).over(group) for each in accumulators}
+        running[TIMESTAMP] = pl.col(TIMESTAMP).cum_max().over(group)
         folded = lifted.with_columns(**running)
         if self.node.sends_old:
-            before = {
-                _old(each.name): pl.col(each.name).shift(1).over(self.lifting.group)
-                for each in self.lifting.accumulators
-            }
-            had = pl.col(ROW).shift(1).over(self.lifting.group).is_not_null().alias(_HAD)
+            before = {_old(each.name): pl.col(each.name).shift(1).over(group) for each in accumulators}
+            had = pl.col(ROW).shift(1).over(group).is_not_null().alias(_HAD)
             folded = folded.with_columns(had, **before)
         return folded.filter(pl.col(ROW) != _STATE_ROW)
 
     def _results(self, folded: pl.DataFrame) -> pl.DataFrame:
-        columns: list[pl.Expr] = [pl.col(name) for name in self.operator.given.key_columns]
+        results = [aggregate.result.alias(aggregate.name) for aggregate in self.lifting.accumulated]
+        columns = folded.select(*self.operator.given.key_columns, *results, TIMESTAMP)
         window = self.node.window
-        if window is not None:
-            columns += [
-                _timestamp(pl.col(WINDOW)).alias(WINDOW_START),
-                _timestamp(pl.col(WINDOW) + window.size_ms).alias(WINDOW_END),
-            ]
-        columns += [aggregate.result.alias(aggregate.name) for aggregate in self.lifting.accumulated]
-        return folded.select(*columns, TIMESTAMP)
+        if window is None:
+            return columns
+        windows = window_columns(folded[WINDOW].to_numpy(), window.size_ms)
+        return columns.with_columns(windows).select(*self.operator.result.names, TIMESTAMP)
 
 
 def _old(name: str) -> str:
     return f"__old.{name}"
-
-
-def _timestamp(time_ms: pl.Expr) -> pl.Expr:
-    return (time_ms * 1000).cast(pl.Datetime("us", "UTC"))
-
-
-def _running_fold(accumulator: Accumulator) -> pl.Expr:
-    column = pl.col(accumulator.name)
-    match accumulator.fold:
-        case "sum" | "sequential_sum":
-            return column.cum_sum()
-        case "min":
-            return column.cum_min().forward_fill()
-        case "max":
-            largest = column.cum_max().forward_fill()
-            if not accumulator.data_type.is_float():
-                return largest
-            not_a_number = column.is_nan().fill_null(False).cum_max()
-            return pl.when(not_a_number).then(pl.lit(float("nan"), accumulator.data_type)).otherwise(largest)

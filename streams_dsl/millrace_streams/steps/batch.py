@@ -32,6 +32,7 @@ PARTITION: Final = "__partition"
 TOMBSTONE: Final = "__tombstone"
 SEQUENCE: Final = "__sequence"
 HEADERS: Final = "__headers"
+TOPIC: Final = "__topic"
 
 NO_TIMESTAMP: Final = -1
 """Stream time before the first record."""

@@ -18,7 +18,8 @@ from millrace_streams.windows import FOREVER_MS, Windowed
 
 _LAST_MS: Final = (2**63 - 1) // 1000
 """The last instant that a timestamp of microseconds can tell: a window without end has no end in a column."""
-_WITHIN: Final = pl.when(pl.col("ms") <= _LAST_MS)
+_START: Final = "start"
+_END: Final = "end"
 
 
 def keys_of(layout: Layout, frame: pl.DataFrame) -> list[Any]:
@@ -77,8 +78,7 @@ def _typed(layout: Layout, columns: dict[str, Any]) -> list[pl.Series]:
 def _key_columns(layout: Layout, keys: Sequence[Any]) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     if layout.windowed:
-        columns[WINDOW_START] = instants([key.start for key in keys])
-        columns[WINDOW_END] = instants([key.end for key in keys])
+        columns |= {column.name: column for column in bounds_of(keys)}
         keys = [key.key for key in keys]
     if len(layout.key) == 1:
         columns[layout.key[0]] = keys
@@ -111,11 +111,30 @@ def _decoders(schema: pa.Schema) -> dict[str, Callable[[Any], Any]]:
 
 def window_columns(starts: npt.NDArray[np.int64], size_ms: int | None) -> list[pl.Series]:
     """The columns of windows of one size; None: without end."""
-    ends = np.full(len(starts), FOREVER_MS) if size_ms is None else starts + size_ms
-    return [instants(starts).alias(WINDOW_START), instants(ends).alias(WINDOW_END)]
+    return _bounds(pl.DataFrame({_START: starts}).with_columns(end_of(pl.col(_START), size_ms).alias(_END)))
 
 
-def instants(times_ms: Sequence[int] | npt.NDArray[np.int64]) -> pl.Series:
+def bounds_of(windows: Sequence[Windowed]) -> list[pl.Series]:
+    """Make the columns of windows."""
+    bounds = {_START: [window.start for window in windows], _END: [window.end for window in windows]}
+    return _bounds(pl.DataFrame(bounds, schema={_START: pl.Int64, _END: pl.Int64}))
+
+
+def end_of(start: pl.Expr, length_ms: int | None) -> pl.Expr:
+    """Compute the ends of windows as ``window_end`` does."""
+    return pl.lit(FOREVER_MS) if length_ms is None else start.clip(upper_bound=FOREVER_MS - length_ms) + length_ms
+
+
+def instants(times_ms: Sequence[int]) -> pl.Series:
     """Times in ms as a column of timestamps; null where one is too late to be told, as the end of all time is."""
-    times = pl.DataFrame({"ms": pl.Series(times_ms, dtype=pl.Int64)})
-    return times.select(_WITHIN.then(pl.col("ms") * 1000).cast(pl.Datetime("us", "UTC"))).to_series()
+    return pl.DataFrame({_START: pl.Series(times_ms, dtype=pl.Int64)}).select(_instant(pl.col(_START))).to_series()
+
+
+def _bounds(bounds: pl.DataFrame) -> list[pl.Series]:
+    # The start is part of the key: of windows that start too late to be told, it is the last instant.
+    start = pl.col(_START).clip(upper_bound=_LAST_MS)
+    return bounds.select(_instant(start).alias(WINDOW_START), _instant(pl.col(_END)).alias(WINDOW_END)).get_columns()
+
+
+def _instant(time_ms: pl.Expr) -> pl.Expr:
+    return pl.when(time_ms <= _LAST_MS).then(time_ms * 1000).cast(pl.Datetime("us", "UTC"))

@@ -28,6 +28,7 @@ from millrace.records import Headers
 from millrace_streams.errors import TopologyError, UserFunctionError
 from millrace_streams.functions import PythonFunction
 from millrace_streams.layout import Layout
+from millrace_streams.processors import FIRST_TASK, TaskId
 from millrace_streams.steps.batch import Batch, Rows
 
 ROOT: Final = 0
@@ -54,10 +55,14 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A batch with the marks of its rows."""
+    """A batch with the marks of its rows.
+
+    ``children`` says which child of a processor each row is addressed to; None is all of them.
+    """
 
     batch: Batch
     marks: Marks
+    children: Sequence[str | None] | None = None
 
     def after_fork(self, fork: int, way: int, ways: int) -> Flow:
         """The same, marked as having taken way number ``way`` of a fork.
@@ -69,7 +74,14 @@ class Flow:
         roots = marks[:, ROOT]
         places = np.arange(len(marks)) - np.searchsorted(roots, roots, side="left")
         marks[:, FIXED + fork] = places * ways + way
-        return Flow(self.batch, marks)
+        return Flow(self.batch, marks, self.children)
+
+    def for_child(self, child: str) -> Flow:
+        """The rows that a child of a processor is to take."""
+        if self.children is None:
+            return self
+        rows = np.asarray([row for row, name in enumerate(self.children) if name in (None, child)], dtype=np.int64)
+        return Flow(self.batch.take(rows), self.marks[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +106,8 @@ class Inputs:
     origin: Callable[[int], Origin]
     ticks: Ticks | None = None
     wall_clock_ms: int = 0
+    task: TaskId = FIRST_TASK
+    application_id: str = ""
 
     @property
     def batch(self) -> Batch:
@@ -211,13 +225,15 @@ class Place:
 class Output:
     """What a step gives: a batch, and the turns that caused its rows; None when row by row the input's own.
 
-    ``dropped`` is Kafka's ``dropped-records``. ``marks`` are given by the few steps whose rows nothing caused.
+    ``dropped`` is Kafka's ``dropped-records``. ``marks`` are given by the few steps whose rows nothing caused,
+    ``children`` by processors.
     """
 
     batch: Batch
     causes: Rows | list[int] | None = None
     dropped: int = 0
     marks: Marks | None = None
+    children: Sequence[str | None] | None = None
 
     def turn_of(self, row: int) -> int | None:
         """The turn that caused a row, if one did."""
@@ -239,7 +255,7 @@ class Output:
     def flow(self, inputs: Inputs) -> Flow:
         """The batch with the marks that its rows inherit."""
         if self.marks is not None:
-            return Flow(self.batch, self.marks)
+            return Flow(self.batch, self.marks, self.children)
         if self.causes is None:
             return Flow(self.batch, inputs.marks)
         return Flow(self.batch, inputs.marks[np.asarray(self.causes, dtype=np.int64)])

@@ -1,4 +1,4 @@
-"""What Python functions fold together: the template of all kinds of windows, and folds by key alone.
+"""Folds of Python functions, and of named aggregates record by record: all kinds of windows, and by key alone.
 
 Records of different keys have nothing to do with each other but stream time, and that is known before: the largest time
 so far. So the records of one input are folded group by group, a group being a key (and window): the store is asked
@@ -9,31 +9,36 @@ inputs (a cogroup) have stream times of their own, and sliding windows depend on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
 
 from millrace_streams.graph import Fold, FoldNode
+from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import NO_ROWS, TIMESTAMP, Batch, Rows
 from millrace_streams.steps.codec import window_columns
 from millrace_streams.steps.flow import Emitted, Inputs, Output, Place
 from millrace_streams.steps.groups import Groups, fold_groups, group, rows_that_count
+from millrace_streams.steps.named_folds import NamedFold
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.stores import StoreSpec
 from millrace_streams.stores.base import Stored, StoreKind
-from millrace_streams.windows import TimeWindows
+from millrace_streams.windows import length_of
 
 
 @dataclass(slots=True)
 class Folding:
     """A batch at work, record by record: keys, values, times and sides by turn, the turns that count, what comes out.
 
-    ``stream_times`` is of each turn that counts the largest time that its input has brought so far.
+    ``stream_times`` is of each turn that counts the largest time that its input has brought so far, ``starts`` the
+    starts of the time windows that are open for it.
     """
 
     node: FoldNode
+    folds: Sequence[Fold]
     store: Any
     keys: list[Any]
     values: list[Any]
@@ -43,6 +48,7 @@ class Folding:
     stream_times: Rows
     place: Place
     out: Emitted = field(default_factory=Emitted)
+    starts: dict[int, list[int]] = field(default_factory=dict)
 
     def add(self, key: Any, turn: int, stored: Stored | None, result_key: Any) -> tuple[Any, int]:
         """Add the value of a turn to what is stored; gives what is to be stored, and its time.
@@ -50,7 +56,7 @@ class Folding:
         Unless results wait for the window to close, it goes out under ``result_key``.
         """
         self.place.turn = turn
-        fold, time_ms = self.node.folds[self.sides[turn]], self.times[turn]
+        fold, time_ms = self.folds[self.sides[turn]], self.times[turn]
         before = stored.value if stored is not None else begin(fold)
         newest_ms = time_ms if stored is None else max(time_ms, stored.timestamp)
         result = go_on(fold, key, self.values[turn], before)
@@ -87,9 +93,27 @@ class FoldStep:
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
         """The aggregates, by key and window."""
-        node, layout = self.node, self.operator.result
-        retention_ms = node.window.retention_ms if node.window is not None else 0
-        return (StoreSpec(name=node.store, kind=self.kind, layout=layout, retention_ms=retention_ms),)
+        retention_ms = self.node.window.retention_ms if self.node.window is not None else 0
+        return (StoreSpec(name=self.node.store, kind=self.kind, layout=self.kept, retention_ms=retention_ms),)
+
+    @cached_property
+    def named(self) -> NamedFold | None:
+        """The named aggregates, if these are what is folded."""
+        return NamedFold.of(self.operator)
+
+    @property
+    def kept(self) -> Layout:
+        """The layout of what the store keeps."""
+        return self.operator.result if self.named is None else self.named.layout
+
+    @cached_property
+    def folds(self) -> tuple[Fold, ...]:
+        """The fold of each input."""
+        return self.node.folds if self.named is None else (self.named.fold,)
+
+    def values_of(self, batch: Batch) -> list[Any]:
+        """The values that are folded."""
+        return batch.values if self.named is None else self.named.lifted(batch)
 
     @property
     def in_groups(self) -> bool:
@@ -113,7 +137,9 @@ class FoldStep:
                 output = self._fold_records(inputs, store, place)
         if self.node.emit == "last":
             output = output.last_of_keys()
-        return typed(self.node, output, inputs).in_order()
+        if self.named is None:
+            return typed(self.node, output, inputs).in_order()
+        return replace(output, batch=self.named.results(output.batch)).in_order()
 
     def place(self, batch: Batch, counted: Rows, store: Any, out: Emitted) -> Placed:
         """Where the rows that count belong."""
@@ -154,16 +180,18 @@ class FoldStep:
             for turn, (key, value) in enumerate(zip(keys, values, strict=True))
             if key is not None and not (value is None and self.needs_value)
         ]
+        if self.named is not None:
+            values = self.named.lifted(inputs.batch)
         stream_times = np.zeros(len(turns), dtype=np.int64)
         if self.node.window is not None:
             stream_times = _stream_times(store, inputs.sides, times, turns)
-        work = Folding(self.node, store, keys, values, times, inputs.sides, turns, stream_times, place)
+        work = Folding(self.node, self.folds, store, keys, values, times, inputs.sides, turns, stream_times, place)
         work.out.dropped = len(keys) - len(turns)
         self.want_records(work)
         for turn, stream_time_ms in zip(turns, stream_times.tolist(), strict=True):
             self.fold_record(work, turn, stream_time_ms)
         self.end_records(work)
-        return work.out.output(self.operator.result)
+        return work.out.output(self.kept)
 
     def _fold_groups(self, batch: Batch, store: Any, place: Place) -> Output:
         counted = rows_that_count(batch, needs_value=self.needs_value)
@@ -172,7 +200,7 @@ class FoldStep:
         groups = group(batch, placed.rows, placed.starts)
         self.want(store, groups)
         taken = batch.take(groups.rows)
-        [fold], values = self.node.folds, taken.values
+        [fold], values = self.folds, self.values_of(taken)
         folded = fold_groups(
             groups,
             taken.times,
@@ -183,10 +211,10 @@ class FoldStep:
         )
         self.finish(placed, store, out)
         if self.node.on_close:
-            return out.output(self.operator.result)
+            return out.output(self.kept)
         changes = self._keyed(groups, taken, folded.times).with_values(folded.results)
         olds = [begin(fold) if each is None else each for each in folded.befores] if self.node.sends_old else None
-        return Output(changes.with_changes(self.operator.result, olds, None), groups.rows, out.dropped)
+        return Output(changes.with_changes(self.kept, olds, None), groups.rows, out.dropped)
 
     def _keyed(self, groups: Groups, taken: Batch, times: list[int]) -> Batch:
         """The keys of the results, with their windows, and the results' times."""
@@ -194,9 +222,9 @@ class FoldStep:
         window = self.node.window
         if window is not None:
             starts = np.repeat(np.asarray(groups.starts, dtype=np.int64), np.diff([0, *groups.ends]))
-            columns += window_columns(starts, window.size_ms if isinstance(window, TimeWindows) else None)
-        names = [name for name in self.operator.result.key_columns if name in taken.layout.names]
-        return Batch.of_frame(self.operator.result, taken.frame.select(names).with_columns(columns))
+            columns += window_columns(starts, length_of(window))
+        names = [name for name in self.kept.key_columns if name in taken.layout.names]
+        return Batch.of_frame(self.kept, taken.frame.select(names).with_columns(columns))
 
 
 def _stream_times(store: Any, sides: Sequence[int], times: Sequence[int], turns: Sequence[int]) -> Rows:

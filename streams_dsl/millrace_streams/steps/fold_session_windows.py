@@ -1,4 +1,4 @@
-"""What Python functions fold together in sessions.
+"""Folds in sessions.
 
 Sessions of different keys have nothing to do with each other but time: up to when they are closed, and which can no
 longer be read, both known beforehand. So the records of one input are folded key by key: a key's sessions are fetched
@@ -57,7 +57,7 @@ class SessionWindowsStep(FoldStep):
         closed_ms, oldest_ms = self._moments(batch, counted, store)
         groups = group(batch, counted)
         taken = batch.take(groups.rows)
-        turns, values, times = groups.rows.tolist(), taken.values, taken.times
+        turns, values, times = groups.rows.tolist(), self.values_of(taken), taken.times
         first = 0
         # All before any is put back: what one key stores moves the time on up to which another's can be read.
         earliest_ms = min(taken.times, default=0) - self.window.gap_ms
@@ -74,7 +74,7 @@ class SessionWindowsStep(FoldStep):
             # Also where the newest session came to nothing.
             store.numbers["newest_end"] = max(store.number("newest_end"), store.number("stream_time_0"))
         self._expire(store)
-        return out.output(self.operator.result)
+        return out.output(self.kept)
 
     def _moments(self, batch: Batch, counted: Rows, store: SessionStore) -> tuple[list[int], list[int]]:
         """At each row: before which end sessions are closed, and from which end on they can be read."""
@@ -145,7 +145,7 @@ class _KeySessions:
         if end < closed_ms:
             out.dropped += 1
             return
-        fold = node.folds[side]
+        fold = self.step.folds[side]
         result = go_on(fold, key, value, self._merged(fold, found))
         emits, widened = not node.on_close, (start, end) != (time_ms, time_ms)
         for session in found:

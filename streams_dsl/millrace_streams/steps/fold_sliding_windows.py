@@ -1,4 +1,4 @@
-"""What Python functions fold together in sliding windows (KIP-450).
+"""Folds in sliding windows (KIP-450).
 
 A record at ``t`` falls into the windows that hold it, and brings two of its own: the *left* one, ``[t - d, t]``, ends
 with it, the *right* one, ``[t + 1, t + 1 + d]``, begins after it and exists once it holds a record. So for every set of
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from millrace_streams.steps.fold import Folding, FoldStep
 from millrace_streams.steps.fold_time_windows import emit_closed
 from millrace_streams.stores.base import Stored, StoreKind
-from millrace_streams.windows import SlidingWindows, Windowed
+from millrace_streams.windows import SlidingWindows, Windowed, window_end
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class SlidingWindowsStep(FoldStep):
         times = [work.times[turn] for turn in work.turns]
         if times:
             keys = {work.keys[turn] for turn in work.turns}
-            work.store.want_between(keys, min(times) - 2 * self.window.difference_ms, max(times) + 1)
+            latest_ms = window_end(max(times), 1)
+            work.store.want_between(keys, min(times) - 2 * self.window.difference_ms, latest_ms)
 
     def fold_record(self, work: Folding, turn: int, stream_time_ms: int) -> None:
         """Update the windows that hold the record, and make those that it brings."""
@@ -137,13 +138,12 @@ class _Record:
             return
         self.work.store.put(self.key, start, after.value, after.timestamp)
         if not self.work.node.on_close:
-            key = Windowed(self.key, start, start + self.length_ms)
+            key = Windowed(self.key, start, window_end(start, self.length_ms))
             self.work.out.add(self.turn, key, after.value, after.timestamp)
 
     def _update(self, start: int, stored: Stored | None) -> None:
-        end = start + self.length_ms
-        if end < self.closed_ms:
+        key = Windowed(self.key, start, window_end(start, self.length_ms))
+        if key.end < self.closed_ms:
             self.work.out.dropped += 1
             return
-        key = Windowed(self.key, start, end)
         self.work.store.put(self.key, start, *self.work.add(self.key, self.turn, stored, key))

@@ -1,20 +1,24 @@
-"""What Python functions fold together in tumbling, hopping and unlimited windows."""
+"""Folds in tumbling, hopping and unlimited windows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
+import polars as pl
 
 from millrace_streams.steps.batch import TIMESTAMP, Batch, Rows
 from millrace_streams.steps.flow import Emitted
 from millrace_streams.steps.fold import Folding, FoldStep, Placed
 from millrace_streams.steps.groups import Groups
+from millrace_streams.steps.window_assignment import STREAM_TIME, WINDOW, in_open_windows, in_windows
 from millrace_streams.stores import WindowStore
 from millrace_streams.stores.base import Stored, StoreKind
-from millrace_streams.windows import TimeWindows, UnlimitedWindows, Windowed
+from millrace_streams.windows import FOREVER_MS, TimeWindows, UnlimitedWindows, Windowed, length_of, window_end
+
+_ROW: Final = "__row"
 
 
 @dataclass(frozen=True)
@@ -37,18 +41,12 @@ class TimeWindowsStep(FoldStep):
 
     def place(self, batch: Batch, counted: Rows, store: WindowStore, out: Emitted) -> Placed:
         """The open windows of each record."""
-        window = self.window
         times = batch.frame[TIMESTAMP].to_numpy()[counted]
         stream_times = np.maximum.accumulate(np.maximum(times, store.number("stream_time_0")))
         if len(stream_times):
             store.numbers["stream_time_0"] = int(stream_times[-1])
-        closed = stream_times - window.grace_ms
-        places, starts = _windows_of(times, window)
-        if isinstance(window, TimeWindows):
-            is_open = starts + window.size_ms > closed[places]
-            out.dropped += len(places) - int(is_open.sum())
-            places, starts = places[is_open], starts[is_open]
-        return Placed(counted[places], starts, counted, closed)
+        rows, starts = self._open_windows(counted, times, stream_times, out)
+        return Placed(rows, starts, counted, stream_times - self.window.grace_ms)
 
     def stored(self, store: WindowStore, key: Any, start: int) -> Stored | None:
         """What is stored of a window."""
@@ -60,8 +58,11 @@ class TimeWindowsStep(FoldStep):
 
     def want_records(self, work: Folding) -> None:
         """Announce the windows that the records fall into."""
-        windows = ((work.keys[turn], self.window.windows_for(work.times[turn])) for turn in work.turns)
-        work.store.want_entries((key, start) for key, each in windows for start, _ in each)
+        turns, times = np.asarray(work.turns, dtype=np.int64), np.asarray(work.times, dtype=np.int64)
+        turns, starts = self._open_windows(turns, times[turns], work.stream_times, work.out)
+        for turn, start in zip(turns.tolist(), starts.tolist(), strict=True):
+            work.starts.setdefault(turn, []).append(start)
+        work.store.want_entries((work.keys[turn], start) for turn, each in work.starts.items() for start in each)
 
     def put(self, store: WindowStore, key: Any, start: int, value: Any, time_ms: int) -> None:
         """Store what a window came to."""
@@ -77,29 +78,22 @@ class TimeWindowsStep(FoldStep):
 
     def fold_record(self, work: Folding, turn: int, stream_time_ms: int) -> None:
         """Fold one record of several inputs, into its windows in turn; there are no finals of these."""
-        store, key, window = work.store, work.keys[turn], self.window
-        for start, end in window.windows_for(work.times[turn]):
-            if end > stream_time_ms - window.grace_ms:
-                store.put(key, start, *work.add(key, turn, store.fetch(key, start), Windowed(key, start, end)))
-            else:
-                work.out.dropped += 1
+        store, key = work.store, work.keys[turn]
+        for start in work.starts.get(turn, ()):
+            windowed = Windowed(key, start, window_end(start, length_of(self.window)))
+            store.put(key, start, *work.add(key, turn, store.fetch(key, start), windowed))
 
     def end_records(self, work: Folding) -> None:
         """Forget the windows that are over."""
         work.store.expire()
 
-
-def _windows_of(times: Rows, window: TimeWindows | UnlimitedWindows) -> tuple[Rows, Rows]:
-    """For each window of each record, ascending: the record's place among ``times``, and the window's start."""
-    if isinstance(window, UnlimitedWindows):
-        places = np.flatnonzero(times >= window.start_ms)
-        return places, np.full(len(places), window.start_ms, dtype=np.int64)
-    advance_ms = window.advance_ms
-    first = np.maximum(0, times - window.size_ms + advance_ms) // advance_ms * advance_ms
-    lengths = (times - first) // advance_ms + 1
-    places = np.repeat(np.arange(len(times)), lengths)
-    within = np.arange(len(places)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return places, first[places] + within * advance_ms
+    def _open_windows(self, rows: Rows, times: Rows, stream_times: Rows, out: Emitted) -> tuple[Rows, Rows]:
+        """Return row and start for each window that a row falls into and that is open by then."""
+        records = pl.DataFrame({_ROW: rows, TIMESTAMP: times, STREAM_TIME: stream_times})
+        placed = in_windows(records, self.window)
+        accepted = in_open_windows(placed, self.window)
+        out.dropped += placed.height - accepted.height
+        return accepted[_ROW].to_numpy(), accepted[WINDOW].to_numpy()
 
 
 def emit_closed(
@@ -115,7 +109,10 @@ def emit_closed(
         return
     last_ms = int(closed[-1])
     first = max(0, before_ms - length_ms - inclusive + 1)
-    for key, start, stored in store.started(first, last_ms - length_ms - inclusive):
-        place = int(np.searchsorted(closed, start + length_ms + inclusive))
-        out.add(int(turns[place]), Windowed(key, start, start + length_ms), stored.value, stored.timestamp)
+    # At the end of all time windows end that would be longer.
+    last = FOREVER_MS if last_ms - inclusive == FOREVER_MS else last_ms - length_ms - inclusive
+    for key, start, stored in store.started(first, last):
+        end = window_end(start, length_ms)
+        place = int(np.searchsorted(closed, end + inclusive))
+        out.add(int(turns[place]), Windowed(key, start, end), stored.value, stored.timestamp)
     store.numbers["closed"] = last_ms

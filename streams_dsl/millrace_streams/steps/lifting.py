@@ -1,7 +1,7 @@
 """From records to what aggregates are made of: lifted accumulators by key and window, and these folded by group.
 
-What is decided record by record is decided here for all records of a batch at once: which of them count, into which
-windows each falls, and which windows are closed by then. Whole batches and parts of one are folded by the same rules.
+Which records count is decided here for all records of a batch at once. Whole batches and parts of one are folded by the
+same rules.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ import pyarrow as pa
 
 from millrace_streams.aggregates import Aggregate
 from millrace_streams.layout import Layout
-from millrace_streams.steps.accumulators import AccumulatedAggregate, Accumulator, accumulate
+from millrace_streams.steps.accumulators import AccumulatedAggregate, Accumulator, accumulate, check_decimals
 from millrace_streams.steps.batch import TIMESTAMP, Batch
 from millrace_streams.steps.evaluation import polars_schema
 from millrace_streams.steps.groups import counts
+from millrace_streams.steps.window_assignment import WINDOW
 from millrace_streams.windows import TimeWindows
 
-WINDOW: Final = "__window"
 ROW: Final = "__row"
 MEMBER: Final = "__member"
-STREAM_TIME: Final = "__stream_time"
 _COUNTS: Final = "__counts"
 
 
@@ -42,8 +41,7 @@ class Lifting:
     @cached_property
     def accumulated(self) -> tuple[AccumulatedAggregate, ...]:
         """The aggregates as accumulators."""
-        schema = polars_schema(self.schema)
-        return tuple(accumulate(name, value, schema, self.node) for name, value in self.aggregates)
+        return accumulate(self.aggregates, self.schema, self.node)
 
     @cached_property
     def accumulators(self) -> tuple[Accumulator, ...]:
@@ -53,7 +51,7 @@ class Lifting:
     @cached_property
     def sequential(self) -> list[Accumulator]:
         """The accumulators whose records must be added one after the other."""
-        return [accumulator for accumulator in self.accumulators if accumulator.fold == "sequential_sum"]
+        return [accumulator for accumulator in self.accumulators if accumulator.fold.whole is None]
 
     @cached_property
     def group(self) -> list[str]:
@@ -83,32 +81,10 @@ class Lifting:
         )
         return (records if records[_COUNTS].all() else records.filter(_COUNTS)).drop(_COUNTS)
 
-    def in_windows(self, records: pl.DataFrame) -> pl.DataFrame:
-        """One row per record and window that it falls into, in record order, windows ascending."""
-        window = self.window
-        if window is None:
-            return records
-        time = pl.col(TIMESTAMP)
-        if window.tumbling:
-            return records.with_columns((time // window.size_ms * window.size_ms).alias(WINDOW))
-        # As Kafka Streams: no window begins before the epoch.
-        first = pl.max_horizontal(time - window.size_ms + window.advance_ms, pl.lit(0, pl.Int64))
-        first = first // window.advance_ms * window.advance_ms
-        starts = pl.int_ranges(first, time + 1, window.advance_ms)
-        return records.with_columns(starts.alias(WINDOW)).explode(WINDOW)
-
-    def open(self, placed: pl.DataFrame) -> pl.DataFrame:
-        """Those whose window is open when the record comes, at its stream time."""
-        window = self.window
-        if window is None:
-            return placed
-        is_open = pl.col(WINDOW) + window.size_ms + window.grace_ms > pl.col(STREAM_TIME)
-        flags = placed.select(is_open).to_series()
-        return placed if flags.all() else placed.filter(flags)
-
     def fold(self, lifted: pl.DataFrame, *further: pl.Expr) -> pl.DataFrame:
         """One row per group: all that is in it folded, and ``further`` folds, by last record and window."""
-        folds = [_last_fold(each) for each in self.accumulators if each not in self.sequential]
+        check_decimals(lifted, self.group, self.accumulators, self.node)
+        folds = [each.fold.whole(pl.col(each.name)) for each in self.accumulators if each.fold.whole is not None]
         folds += [pl.col(TIMESTAMP).max(), pl.col(ROW).last(), *further]
         if self.sequential:
             lifted = lifted.with_row_index(MEMBER)
@@ -125,14 +101,3 @@ class Lifting:
             }
             folded = folded.with_columns(**{name: pl.Series(values) for name, values in sums.items()})
         return folded.sort(ROW, *self.group[len(self.key) :])
-
-
-def _last_fold(accumulator: Accumulator) -> pl.Expr:
-    column = pl.col(accumulator.name)
-    match accumulator.fold:
-        case "sum" | "sequential_sum":
-            return column.sum()
-        case "min":
-            return column.min()
-        case "max":
-            return column.nan_max() if accumulator.data_type.is_float() else column.max()

@@ -41,8 +41,8 @@ class Operator:
         return self.inputs[0]
 
 
-Lookup: TypeAlias = Callable[[Store, Iterable[Any]], dict[Any, Stored]]
-"""Rows of a store in columns, by key."""
+Lookup: TypeAlias = Callable[[AnyStore, Iterable[Any]], dict[Any, Stored]]
+"""A table's rows by key, where its store holds something else."""
 
 
 @dataclass(slots=True)
@@ -60,12 +60,18 @@ class State:
     def rows_before(self, store_name: str, keys: Iterable[Any]) -> dict[Any, Stored]:
         """The rows that a table's store held for these keys when the batch began."""
         store = self.stores[store_name]
-        if isinstance(store, Store):
+        if store_name in self.lookups:
             return self.lookups[store_name](store, keys)
-        wanted = list(keys)
-        store.want_entries([_identity(store, key) for key in wanted])
-        found = {key: _stored(store, key) for key in wanted}
-        return {key: stored for key, stored in found.items() if stored is not None}
+        assert not isinstance(store, Store)
+        return entries_before(store, keys)
+
+
+def entries_before(store: ObjectStore, keys: Iterable[Any]) -> dict[Any, Stored]:
+    """Look up the entries that a store held for these keys when the batch began."""
+    wanted = list(keys)
+    store.want_entries([_identity(store, key) for key in wanted])
+    found = {key: _stored(store, key) for key in wanted}
+    return {key: stored for key, stored in found.items() if stored is not None}
 
 
 def _identity(store: ObjectStore, key: Any) -> Hashable:

@@ -25,8 +25,9 @@ import polars as pl
 from millrace_streams.graph import PartialAggregateNode
 from millrace_streams.steps.batch import TIMESTAMP, Batch
 from millrace_streams.steps.flow import ROOT, Inputs, Output
-from millrace_streams.steps.lifting import ROW, STREAM_TIME, Lifting
+from millrace_streams.steps.lifting import ROW, Lifting
 from millrace_streams.steps.operator import State, StatelessStep
+from millrace_streams.steps.window_assignment import STREAM_TIME, in_open_windows, in_windows
 
 RECORDS: Final = "__records"
 RUN: Final = "__run"
@@ -56,8 +57,9 @@ class PartialAggregateStep(StatelessStep):
         """Fold a run's records."""
         lifting, batch = self.lifting, inputs.batch
         records = lifting.records(batch, self.operator.given)
-        placed = lifting.in_windows(records.with_columns(pl.col(TIMESTAMP).cum_max().alias(STREAM_TIME)))
-        lifted = lifting.open(placed).drop(STREAM_TIME)
+        timed = records.with_columns(pl.col(TIMESTAMP).cum_max().alias(STREAM_TIME))
+        placed = in_windows(timed, self.node.window)
+        lifted = in_open_windows(placed, self.node.window).drop(STREAM_TIME)
         rows = self._folded(lifted)
         run = int(inputs.marks[0, ROOT]) if len(inputs.marks) else 0
         dropped = (batch.height - records.height) + (placed.height - lifted.height)

@@ -1,4 +1,4 @@
-"""Steps that leave records as they are: peek, for_each, merge, to_stream, and the way through a topic."""
+"""Steps that leave records as they are: peek, for_each, merge, to_stream, a processor's children, and topics."""
 
 from __future__ import annotations
 
@@ -32,6 +32,15 @@ class ToStreamStep(StatelessStep):
     def run(self, inputs: Inputs, state: State) -> Output:
         """The same rows."""
         return Output(inputs.batch.with_layout(self.operator.result))
+
+
+@dataclass(frozen=True)
+class ChildStep(StatelessStep):
+    """The step of a ``ChildNode``: the task gives it only what is addressed to its child."""
+
+    def run(self, inputs: Inputs, state: State) -> Output:
+        """The same rows."""
+        return Output(inputs.batch)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,15 @@ from millrace.records import Headers
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph import ProcessNode
 from millrace_streams.layout import KEY, VALUE, WINDOW_COLUMNS, WINDOW_TYPE, Layout
-from millrace_streams.processors import PunctuationType, Record, RecordMetadata, StoreBuilder
+from millrace_streams.processors import (
+    FIRST_TASK,
+    Milliseconds,
+    PunctuationType,
+    Record,
+    RecordMetadata,
+    StoreBuilder,
+    TaskId,
+)
 from millrace_streams.serdes import STRING, RowSerde
 from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.flow import FIXED, LAST, Emitted, Inputs, Marks, Origin, Output
@@ -64,6 +72,19 @@ class Context:
     cause: int = 0
     record: Record | None = None
     origin: Callable[[int], Origin] | None = None
+    task_id: TaskId = FIRST_TASK
+    application_id: str = ""
+    children: list[str | None] = field(default_factory=list)
+
+    @property
+    def current_stream_time_ms(self) -> Milliseconds:
+        """Stream time."""
+        return Milliseconds(self.stream_time_ms)
+
+    @property
+    def current_system_time_ms(self) -> Milliseconds:
+        """The wall clock."""
+        return Milliseconds(self.wall_clock_ms)
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
@@ -80,21 +101,46 @@ class Context:
             return ()
         return self.origin(self.cause).headers
 
-    def forward(self, key: Any, value: Any = None, timestamp: int | None = None) -> None:
-        """Give a record to what comes after."""
-        if self.node.fixed_key:
-            raise TopologyError(f"{self.node.name}: process_values keeps the key: use forward_value")
+    def begin(self, inputs: Inputs) -> None:
+        """Take a batch in hand."""
+        self.out, self.children = Emitted(), []
+        self.wall_clock_ms, self.origin = inputs.wall_clock_ms, inputs.origin_of
+        self.task_id, self.application_id = inputs.task, inputs.application_id
+
+    def forward(
+        self, key: Any, value: Any = None, timestamp: int | None = None, *, child_name: str | None = None
+    ) -> None:
+        """Give a record to what comes after, or to one child."""
         if isinstance(key, Record):
             key, value, timestamp = key.key, key.value, key.timestamp
-        self.out.add(self.cause, key, value, self._time(timestamp))
+        if self.node.fixed_key and (self.record is None or key != self.record.key):
+            raise TopologyError(f"{self.node.name}: process_values keeps the key: use forward_value")
+        self._forward(key, value, timestamp, child_name)
 
-    def forward_value(self, value: Any, timestamp: int | None = None) -> None:
+    def forward_value(self, value: Any, timestamp: int | None = None, *, child_name: str | None = None) -> None:
         """Give a value to what comes after, under the key of the record in hand."""
         if self.record is None:
             raise TopologyError(
                 f"{self.node.name}: there is no record in hand whose key a value could be forwarded under"
             )
-        self.out.add(self.cause, self.record.key, value, self._time(timestamp))
+        self._forward(self.record.key, value, timestamp, child_name)
+
+    def _forward(self, key: Any, value: Any, timestamp: int | None, child_name: str | None) -> None:
+        if child_name is not None and child_name not in self.node.children:
+            known = ", ".join(self.node.children) or "none"
+            raise TopologyError(
+                f"{self.node.name}: no child is named {child_name} (children: {known}): forward to one of these, or "
+                "name the node with name=..."
+            )
+        self.out.add(self.cause, key, value, self._time(timestamp))
+        self.children.append(child_name)
+
+    def commit(self) -> None:
+        """Do nothing: a micro-batch is committed as a whole."""
+
+    def get_state_store(self, name: str) -> Any:
+        """A view of a connected store."""
+        return self.store(name)
 
     def store(self, name: str) -> Any:
         """A view of a connected store."""
@@ -146,8 +192,8 @@ class Context:
 class ProcessStep:
     """The step of a ``ProcessNode``.
 
-    A record that moves the task's stream time on is processed first, then punctuations are called; the task's
-    stream time is that of all records that come in, whether they reach the processor or not.
+    The task's stream time is that of all records that come in, whether they reach the processor or not. A record moves
+    it on before it is processed, and punctuations are called afterwards.
     """
 
     operator: Operator
@@ -164,28 +210,29 @@ class ProcessStep:
         with inputs.blaming(node.name, "the processor's beginning") as place:
             place.turn = batch.height
             context, processor = self._running(inputs, state)
-        context.out, context.wall_clock_ms = Emitted(), inputs.wall_clock_ms
-        context.origin = inputs.origin_of
+        context.begin(inputs)
         ticks = inputs.ticks
         self._announce(batch, context)
         tick_marks = ticks.marks if ticks is not None else inputs.marks[:0]
         after = _after(tick_marks)
-        events = _events(inputs.marks, after)
+        punctuations = batch.height + len(after)
+        events = _events(tick_marks, inputs.marks, after)
         with inputs.blaming(node.name, type(processor).__name__) as place:
-            context.cause = place.turn = batch.height + len(after)
+            context.cause = place.turn = punctuations
             context.punctuate("wall_clock_time", inputs.wall_clock_ms)
             for event in events:
+                if event >= punctuations and ticks is not None:
+                    context.stream_time_ms = max(context.stream_time_ms, ticks.times[event - punctuations])
+                    continue
                 context.cause = place.turn = event
                 if event < batch.height:
                     self._process(
                         processor, context, Record(batch.keys[event], batch.values[event], batch.times[event])
                     )
-                elif ticks is not None:
-                    time_ms = ticks.times[event - batch.height]
-                    context.stream_time_ms = max(context.stream_time_ms, time_ms)
+                else:
                     context.punctuate("stream_time", context.stream_time_ms)
         context.keep(self._numbers(state))
-        return self._output(inputs, node, context.out, np.concatenate([inputs.marks, after, _wall_clock_marks(after)]))
+        return self._output(inputs, node, context, np.concatenate([inputs.marks, after, _wall_clock_marks(after)]))
 
     def _announce(self, batch: Batch, context: Context) -> None:
         """Most processors ask their stores for the keys of their records."""
@@ -196,7 +243,6 @@ class ProcessStep:
 
     def _process(self, processor: Any, context: Context, record: Record) -> None:
         context.record = record
-        context.stream_time_ms = max(context.stream_time_ms, record.timestamp)
         processor.process(record)
         context.record = None
 
@@ -205,7 +251,8 @@ class ProcessStep:
         node = self._node
         if node.name not in state.running:
             stores = {name: store for name in node.stores if isinstance(store := state.stores[name], ObjectStore)}
-            context = Context(node, stores, wall_clock_ms=inputs.wall_clock_ms)
+            context = Context(node, stores)
+            context.begin(inputs)
             processor = node.supplier()
             if hasattr(processor, "init"):
                 processor.init(context)
@@ -220,9 +267,11 @@ class ProcessStep:
         assert isinstance(store, ObjectStore)
         return store.numbers
 
-    def _output(self, inputs: Inputs, node: ProcessNode, out: Emitted, marks: Marks) -> Output:
-        output = out.output(self.operator.result)
-        return typed(node, Output(output.batch, marks=marks[np.asarray(output.causes, dtype=np.int64)]), inputs)
+    def _output(self, inputs: Inputs, node: ProcessNode, context: Context, marks: Marks) -> Output:
+        output = context.out.output(self.operator.result)
+        children = context.children if any(context.children) else None
+        marks = marks[np.asarray(output.causes, dtype=np.int64)]
+        return typed(node, Output(output.batch, marks=marks, children=children), inputs)
 
     @property
     def _node(self) -> ProcessNode:
@@ -238,11 +287,14 @@ def _after(ticks: Marks) -> Marks:
     return after
 
 
-def _events(rows: Marks, ticks: Marks) -> list[int]:
-    """The order of rows and ticks: a tick comes after all rows that its record caused."""
-    marks = np.concatenate([rows, ticks])
-    late = np.concatenate([np.zeros(len(rows), dtype=np.int64), np.ones(len(ticks), dtype=np.int64)])
-    keys = [late, *(marks[:, column] for column in range(FIXED))]
+def _events(arrivals: Marks, rows: Marks, after: Marks) -> list[int]:
+    """The order of what happens: a record arrives, rows that it caused are processed, punctuations come after them.
+
+    Rows are numbered first, then punctuations, then arrivals.
+    """
+    marks = np.concatenate([rows, after, arrivals])
+    turns = np.repeat(np.asarray([1, 2, 0], dtype=np.int64), [len(rows), len(after), len(arrivals)])
+    keys = [turns, *(marks[:, column] for column in range(FIXED))]
     order: list[int] = np.lexsort([keys[0], *reversed(keys[1:])]).tolist()
     return order
 

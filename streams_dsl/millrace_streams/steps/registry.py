@@ -10,6 +10,7 @@ from millrace_streams.graph import (
     AggregateNode,
     AnswerNode,
     BranchNode,
+    ChildNode,
     FilterNode,
     FoldNode,
     ForEachNode,
@@ -50,7 +51,7 @@ from millrace_streams.steps.map import MapStep
 from millrace_streams.steps.map_values import MapFunctionStep, MapValuesStep
 from millrace_streams.steps.operator import Operator, Step
 from millrace_streams.steps.partial_aggregate import PartialAggregateStep
-from millrace_streams.steps.passing import MergeStep, PeekStep, RepartitionStep, ToStreamStep
+from millrace_streams.steps.passing import ChildStep, MergeStep, PeekStep, RepartitionStep, ToStreamStep
 from millrace_streams.steps.process import ProcessStep
 from millrace_streams.steps.select_key import SelectKeyFunctionStep, SelectKeyStep
 from millrace_streams.steps.stream_stream_join import StreamStreamJoinStep
@@ -102,6 +103,7 @@ _STEPS: Final[dict[type[Node], Callable[[Operator], Step]]] = {
     ResponseJoinNode: ResponseJoinStep,
     SuppressNode: SuppressStep,
     ProcessNode: ProcessStep,
+    ChildNode: ChildStep,
 }
 
 

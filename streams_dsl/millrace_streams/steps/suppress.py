@@ -19,6 +19,9 @@ class SuppressStep:
     Its stream time is that of the changes that reach it. A change leaves when stream time has reached its time (of a
     final one: its window's end) and the wait; a change of a key that is held back already takes the place of the first.
     They leave in order of that time, then of the key. Deletions are forwarded, but not as finals.
+
+    The old value of a forwarded change is that of the newest change of its key, as in Kafka Streams
+    (``InMemoryTimeOrderedKeyValueChangeBuffer``), also where the suppression never forwarded that value.
     """
 
     operator: Operator
@@ -44,9 +47,8 @@ class SuppressStep:
             stream_time_ms = max(buffer.number("stream_time"), time_ms)
             buffer.numbers["stream_time"] = stream_time_ms
             held = buffer.entry(key)
-            before = held.before if held is not None else old
             due = held.due if held is not None else key.end if node.final else time_ms
-            buffer.put(key, Held(key, value, time_ms, before, due))
+            buffer.put(key, Held(key, value, time_ms, old, due))
             assert node.wait_ms is not None
             until_ms = stream_time_ms - node.wait_ms
             while (oldest_ms := buffer.oldest_ms(until_ms)) is not None and oldest_ms <= until_ms:

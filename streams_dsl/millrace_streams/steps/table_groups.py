@@ -1,19 +1,22 @@
-"""A table's rows grouped anew: changes under the group's key, and what Python functions add up of them."""
+"""A table's rows grouped anew: changes under the group's key, and what is added up of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
-from millrace_streams.graph import GroupTableNode, TableFoldNode
+from millrace_streams.graph import Aggregator, GroupTableNode, TableFoldNode
+from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import TIMESTAMP, Batch
 from millrace_streams.steps.evaluation import to_polars
 from millrace_streams.steps.flow import Emitted, Inputs, Output
 from millrace_streams.steps.groups import fold_groups, group
 from millrace_streams.steps.map_values import reserved_of
+from millrace_streams.steps.named_folds import NamedFold
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, StatelessStep, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec
 
@@ -74,23 +77,33 @@ class TableFoldStep:
 
     operator: Operator
 
+    @cached_property
+    def named(self) -> NamedFold | None:
+        """The named aggregates, if these are what is added up."""
+        return NamedFold.of(self.operator)
+
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
         """The aggregates."""
-        return (StoreSpec(name=self._node.store, kind="key_value", layout=self.operator.result),)
+        return (StoreSpec(name=self.node.store, kind="key_value", layout=self._kept),)
+
+    @property
+    def _kept(self) -> Layout:
+        return self.operator.result if self.named is None else self.named.layout
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Take away and add, group by group."""
-        node, batch = self._node, inputs.batch
+        node, batch = self.node, inputs.batch
         store = state.stores[node.store]
         assert isinstance(store, KeyValueStore)
         groups = group(batch, np.arange(batch.height))
         store.want(groups.keys)
         taken = batch.take(groups.rows)
-        news, olds = taken.values, taken.olds
+        news, olds = self._halves(taken)
+        adder, subtractor = self._functions
 
         def add(key: Any, first: int, end: int, aggregate: Any, results: list[Any]) -> None:
-            adder, subtractor, append = node.adder, node.subtractor, results.append
+            append = results.append
             for new, old in zip(news[first:end], olds[first:end], strict=True):
                 if old is not None and aggregate is not None:
                     aggregate = subtractor(key, old, aggregate)
@@ -108,18 +121,43 @@ class TableFoldStep:
                 save=lambda key, start, value, time_ms: store.put(key, value, time_ms),
             )
         times = pl.Series(TIMESTAMP, folded.times, dtype=pl.Int64)
-        keyed = taken.with_times(times).with_values(folded.results, self.operator.result)
-        changes = keyed.with_changes(self.operator.result, folded.befores if node.sends_old else None, None)
+        keyed = taken.with_times(times).with_values(folded.results, self._kept)
+        changes = keyed.with_changes(self._kept, folded.befores if node.sends_old else None, None)
         output = Output(changes, groups.rows)
-        return typed(node, output if node.emit == "every" else output.last_of_keys(), inputs).in_order()
+        if node.emit == "last":
+            output = output.last_of_keys()
+        if self.named is None:
+            return typed(node, output, inputs).in_order()
+        return replace(output, batch=self.named.results(output.batch)).in_order()
+
+    def _halves(self, batch: Batch) -> tuple[list[Any], list[Any]]:
+        """Return what each row adds, and what it takes away; None where there is nothing."""
+        if self.named is None:
+            return batch.values, batch.olds
+        halves = []
+        for half in (batch, batch.with_values(batch.olds)):
+            lifted = zip(half.present, self.named.lifted(half), strict=True)
+            halves.append([entry if is_there else None for is_there, entry in lifted])
+        return halves[0], halves[1]
+
+    @cached_property
+    def _functions(self) -> tuple[Aggregator, Aggregator]:
+        """Adder and subtractor."""
+        if self.named is None:
+            assert self.node.adder is not None
+            assert self.node.subtractor is not None
+            return self.node.adder, self.node.subtractor
+        together, remove = self.named.add, self.named.remove
+        return lambda key, new, entry: together(entry, new), lambda key, old, entry: remove(entry, old)
 
     def _begun(self, key: Any, new: Any) -> Any:
         """The aggregate of a first value."""
-        node = self._node
-        return new if node.initializer is None else node.adder(key, new, node.initializer())
+        initializer = self.node.initializer
+        return new if initializer is None else self._functions[0](key, new, initializer())
 
     @property
-    def _node(self) -> TableFoldNode:
+    def node(self) -> TableFoldNode:
+        """The node."""
         node = self.operator.node
         assert isinstance(node, TableFoldNode)
         return node

@@ -14,13 +14,17 @@ from functools import cached_property
 
 import numpy as np
 
-from millrace_streams.graph import DeltaSinkNode, Node, ProcessNode, RepartitionNode, TopicSinkNode
+from millrace_streams.graph import ChildNode, DeltaSinkNode, Node, ProcessNode, RepartitionNode, TopicSinkNode
+from millrace_streams.processors import TaskId
 from millrace_streams.steps.aggregate import AggregateStep
 from millrace_streams.steps.batch import Rows, concatenate, empty_batch
 from millrace_streams.steps.flow import FIXED, LANE, ROOT, Flow, Inputs, Marks, Origin, Ticks, interleave
+from millrace_streams.steps.fold import FoldStep
 from millrace_streams.steps.operator import AnyStore, AnyStoreSpec, Lookup, Operator, State, Step
 from millrace_streams.steps.registry import make_step
 from millrace_streams.steps.store import StateDelta, Store, StoreSpec
+from millrace_streams.steps.table_groups import TableFoldStep
+from millrace_streams.steps.topic_names import with_topics
 from millrace_streams.stores import ObjectStore, new_store
 from millrace_streams.stores.base import Change
 
@@ -45,6 +49,7 @@ class Steps:
     forks: Forks
     by_node: Mapping[str, Step]
     entries: Mapping[str, frozenset[str]]
+    parts: Mapping[str, int]
 
     @classmethod
     def of(
@@ -58,7 +63,7 @@ class Steps:
         for operator in operators:
             if not isinstance(operator.node, TopicSinkNode | DeltaSinkNode):
                 by_node[operator.node.name] = make_step(operator, lane=lanes.get(operator.node.name, 0))
-        return cls(operators, forks, by_node, _entries([operator.node for operator in operators], parts))
+        return cls(operators, forks, by_node, _entries([operator.node for operator in operators], parts), parts)
 
     @cached_property
     def one_by_one(self) -> bool:
@@ -77,17 +82,24 @@ class Steps:
         return list(specs.values())
 
     def lookups(self) -> dict[str, Lookup]:
-        """How rows are looked up in stores that hold columns."""
-        steps = [step for step in self.by_node.values() if isinstance(step, AggregateStep)]
-        return {step.node.store: step.lookup for step in steps}
+        """How rows are looked up in the stores of named aggregates."""
+        found: dict[str, Lookup] = {}
+        for step in self.by_node.values():
+            if isinstance(step, AggregateStep):
+                found[step.node.store] = step.lookup
+            elif isinstance(step, FoldStep | TableFoldStep) and step.named is not None and not step.node.bare:
+                found[step.node.store] = step.named.lookup
+        return found
 
 
 @dataclass(slots=True)
 class Task:
-    """The steps with the stores of one bucket."""
+    """The steps with the stores of one bucket, numbered ``partition``, of the application ``application_id``."""
 
     steps: Steps
     stores: dict[str, AnyStore] = field(default_factory=dict)
+    partition: int = 0
+    application_id: str = ""
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
@@ -130,6 +142,8 @@ class Task:
             flows = [self._flow(flowing, operator, place) for place in range(len(node.parents))]
             if isinstance(node, TopicSinkNode | DeltaSinkNode):
                 outputs[node.name] = flows[0]
+                if isinstance(node, TopicSinkNode) and node.extractor is not None:
+                    outputs[node.name] = with_topics(node, flows[0], origin)
                 continue
             marks, sides, rows = interleave(flows)
             batches = tuple(flow.batch for flow in flows)
@@ -141,6 +155,8 @@ class Task:
                 origin=origin,
                 ticks=self._ticks(node, flowing),
                 wall_clock_ms=wall_clock_ms,
+                task=TaskId(self.steps.parts.get(node.name, 0), self.partition),
+                application_id=self.application_id,
             )
             output = self.steps.by_node[node.name].run(inputs, self.state)
             flowing[node.name] = output.flow(inputs)
@@ -157,7 +173,8 @@ class Task:
             width = FIXED + self.steps.fork_count
             flow = Flow(empty_batch(operator.inputs[place]), np.zeros((0, width), dtype=np.int64))
         fork = self.steps.forks.get((parent, operator.node.name, place))
-        return flow if fork is None else flow.after_fork(*fork)
+        flow = flow if fork is None else flow.after_fork(*fork)
+        return flow.for_child(operator.node.child) if isinstance(operator.node, ChildNode) else flow
 
     def _ticks(self, node: Node, flowing: Mapping[str, Flow]) -> Ticks | None:
         """The records that come into the sub-topology of a processor."""

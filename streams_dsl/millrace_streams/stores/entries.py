@@ -8,7 +8,7 @@ from millrace_streams.serdes import sort_key
 
 
 class Held(NamedTuple):
-    """A change that is held back: the newest of its key, what the first one replaced, the time that it waits for."""
+    """A change that is held back: the newest of its key, the value that it replaced, the time that it waits for."""
 
     key: Any
     value: Any

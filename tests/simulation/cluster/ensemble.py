@@ -53,12 +53,15 @@ class Ensemble:
         self.changes = 0
         """Grows with everything that may have changed a node."""
         self._sessions: Final[list[SimulatedSession]] = []
+        self.opened: Final[dict[int, SimulatedSession]] = {}
+        """All sessions there ever were, by their ids."""
         self.beats: Final = Process("zookeeper")
         self.loop.call_later(_BEAT_S, self._beat, context=self.beats.context)
 
     def open(self, session: SimulatedSession) -> None:
         """Count on a session being heard of from now on."""
         self._sessions.append(session)
+        self.opened[session.session_id] = session
 
     def reaches(self, host: str) -> bool:
         """Whether a host is in touch with the ensemble."""
@@ -139,6 +142,16 @@ class SimulatedSession(SingleCalls):
         """Whether its process is heard of now."""
         is_silent = self._process.is_dead or self._process.is_paused or self._state is not SessionState.CONNECTED
         return not is_silent and self._ensemble.reaches(self.host)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended on the server."""
+        return self._inner.state is not SessionState.CONNECTED
+
+    @property
+    def process(self) -> Process:
+        """Whose it is."""
+        return self._process
 
     @property
     def is_over(self) -> bool:

@@ -42,6 +42,7 @@ class Faults:
             self._kill_in_write,
             self._kill_in_sync,
             self._pause,
+            self._refuse,
             self._cut_one_way,
             self._cut_off,
             self._split,
@@ -77,6 +78,7 @@ class Faults:
         self._due.clear()
         world = self._world
         world.network.cut.clear()
+        world.network.refusing.clear()
         world.network.on_call = _no_call
         world.network.release()
         world.network.loss = world.network.slow = 0.0
@@ -182,6 +184,18 @@ class Faults:
         if self._choose.random() < 0.5:
             others.append(ZOOKEEPER)
         self._cut({(host, each) for each in others} | {(each, host) for each in others})
+
+    def _refuse(self) -> None:
+        """The ports of a broker are closed, and it lives."""
+        network, host = self._world.network, self._choose.choice(self._hosts())
+        self._world.note(f"{host} refuses connections")
+        network.refuse(host)
+
+        def mend() -> None:
+            network.refusing.discard(host)
+            self._world.note(f"{host} accepts connections")
+
+        self._later(_CUT_S, mend)
 
     def _split(self) -> None:
         """Brokers in two parts, both ways or one way."""

@@ -5,6 +5,8 @@
 * An epoch of a partition has one leader at most, and that begins with everything that is committed.
 * The ISR, as ZooKeeper has it, is of assigned replicas, the leader among them. Each has everything that is committed,
   if its broker is there.
+* A broker's registration goes with its session, or because its process is dead or has refused connections. A process
+  that is paused, or cut off, keeps it.
 * In a generation of a group a partition has one owner, and a generation has one assignment.
 """
 
@@ -73,6 +75,8 @@ class Invariants:
         self._changes = -1
         self._owners: Final[dict[tuple[str, int], dict[Place, str]]] = {}
         self._controller_epoch = -1
+        self._registered: dict[str, int] = {}
+        """Sessions of the brokers that are registered."""
         self._observer: Final = world.ensemble.store.connect()
         self._states: Final[dict[str, tuple[tuple[int, int], PartitionStateNode]]] = {}
         self._topics: dict[str, TopicNode] = {}
@@ -88,6 +92,7 @@ class Invariants:
         if self._changes != self._world.ensemble.changes:
             self._changes = self._world.ensemble.changes
             self._check_controller()
+            self._check_registrations()
             self._topics = self._read_topics()
             self._deleted = frozenset(self._children(paths.DELETE_TOPICS))
         elif not changed:
@@ -180,6 +185,20 @@ class Invariants:
         elif epoch > self._controller_epoch:
             self._world.note(f"controller epoch {epoch}")
         self._controller_epoch = epoch
+
+    def _check_registrations(self) -> None:
+        """Nobody takes a process for dead that lives, unless nothing could connect to it."""
+        before, ensemble = self._registered, self._world.ensemble
+        found = {each: self._observer.exists(f"{paths.BROKER_IDS}/{each}") for each in self._children(paths.BROKER_IDS)}
+        self._registered = {each: stat.ephemeral_owner for each, stat in found.items() if stat is not None}
+        for broker, owner in before.items():
+            session = ensemble.opened[owner]
+            if self._registered.get(broker) == owner or session.has_ended:
+                continue
+            process = session.process
+            if not process.is_dead and process not in self._world.network.have_refused:
+                self._wrong(f"{process.name} lives and accepts connections, and was taken for dead")
+            self._world.note(f"{process.name} is taken for dead")
 
     def in_sync(self, place: Place) -> tuple[int, ...]:
         """The brokers in the ISR of a partition, as ZooKeeper has it."""

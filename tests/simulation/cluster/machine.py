@@ -150,6 +150,7 @@ class Machine:
     def _end(self, disk: SimulatedDisk) -> None:
         assert self.process is not None
         self._loop.kill(self.process)
+        self._network.reset(self.host)
         self.disk, self.broker, self.process = disk, None, None
         self.is_up = self.is_stopping = False
 

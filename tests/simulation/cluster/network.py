@@ -4,11 +4,16 @@ A call is a request and an answer, each a message of bytes that takes a time of 
 other. What is lost or meets a cut link is not told: the caller learns after a while that the connection broke, or
 waits until its time is up. What is held arrives all the same, late: whoever sent it may be told nothing of it any more,
 or have been replaced. Who calls a dead process is refused at once, as by a host without a listener.
+
+A connection between brokers that carries no calls is reset when the process at its other end dies, or its host begins
+to refuse connections. If the link is cut then, the reset is seen once the link is mended. A paused process keeps its
+connections, and its host accepts new ones.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,18 +25,23 @@ from millrace.errors import BrokerUnavailableError, MillraceError, RequestTimedO
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import Call, in_progress, known_error
 from millrace_broker.broker import Broker
-from millrace_broker.limits import Lease
 from millrace_broker.listeners.shared import UNARY_METHODS
 from millrace_broker.peers import Peers
+from millrace_broker.quotas import class_of, current_call, parked
 
 from .loop import Process, VirtualLoop, current
 
 _ANSWERS: Final = {
     method.name: GetMessageClass(method.output_type) for method in pb.DESCRIPTOR.services_by_name["Broker"].methods
 }
+_BROKERS: Final = "broker-"
+"""What the names of brokers' hosts begin with: their connections say whose they are."""
 _TAKES_S: Final = (0.0002, 0.0015)
 _BREAKS_S: Final = (0.05, 2.0)
 """After so long it is seen that a connection is broken."""
+_KEEPALIVE_S: Final = 1.0
+"""So often the kernel asks whether the other end of a connection is still there."""
+_CONNECT_S: Final = 1.0
 
 
 @dataclass(eq=False, slots=True)
@@ -45,6 +55,16 @@ class _Pending:
     answer: asyncio.Future[bytes]
     caller: Process
     task: asyncio.Task[None] | None = None
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    """One without calls. ``ended`` is the caller's future: the other end has reset the connection."""
+
+    source: str
+    target: str
+    ended: asyncio.Future[None]
+    caller: Process
 
 
 class _Message(NamedTuple):
@@ -64,6 +84,11 @@ class Network:
         self.cut: Final[set[tuple[str, str]]] = set()
         """Links that carry nothing, by where they come from and where they go to."""
         self._held: Final[dict[tuple[str, str], list[_Message]]] = {}
+        self.refusing: Final[set[str]] = set()
+        """Hosts whose ports are closed, though processes live behind them."""
+        self.have_refused: Final[set[Process]] = set()
+        """Processes that lived behind such a port."""
+        self._connections: Final[list[_Connection]] = []
         self.on_call: Callable[[str, str], None] = lambda source, name: None
         """Told of each call before it is sent: who makes it, and what it is called."""
         self.loss = 0.0
@@ -74,6 +99,69 @@ class Network:
     def listen(self, host: str, process: Process, broker: Broker) -> None:
         """Answer calls to a host by this broker."""
         self._listeners[host] = (process, broker)
+
+    def refuse(self, host: str) -> None:
+        """Close the ports of a host: connections are reset, and new ones refused."""
+        self.refusing.add(host)
+        if host in self._listeners:
+            self.have_refused.add(self._listeners[host][0])
+        self.reset(host)
+
+    def reset(self, host: str) -> None:
+        """Reset the connections to a host: its process is dead, or its ports are closed."""
+        for connection in [each for each in self._connections if each.target == host]:
+            self._connections.remove(connection)
+            self._reset(connection)
+
+    def _reset(self, connection: _Connection) -> None:
+        if not self.is_open(connection.target, connection.source):
+            self._loop.call_later(_KEEPALIVE_S, self._reset, connection, context=_NOBODY.context)
+            return
+        delay_s = self._choose.uniform(*_TAKES_S)
+        self._loop.call_later(delay_s, self._end, connection, context=connection.caller.context)
+
+    def _end(self, connection: _Connection) -> None:
+        if not connection.ended.done():
+            connection.ended.set_result(None)
+
+    async def wait_for_reset(self, source: str, target: str) -> None:
+        """Hold a connection to a host that has just answered, until that resets it."""
+        caller = current.get()
+        assert caller is not None, "connections are of processes"
+        connection = _Connection(source, target, self._loop.create_future(), caller)
+        if self._does_accept(target):
+            self._connections.append(connection)
+        else:
+            self._reset(connection)
+        try:
+            await connection.ended
+        finally:
+            if connection in self._connections:
+                self._connections.remove(connection)
+
+    async def refuses(self, source: str, target: str, timeout_s: float) -> bool:
+        """Whether a host refuses a new connection; false if nothing is heard of it."""
+        caller = current.get()
+        assert caller is not None, "connections are of processes"
+        answer: asyncio.Future[bool] = self._loop.create_future()
+
+        def tell(is_refused: bool) -> None:
+            if not answer.done():
+                answer.set_result(is_refused)
+
+        def arrive() -> None:
+            is_refused = not self._does_accept(target)
+            self._send(target, source, lambda: self._loop.call_soon(tell, is_refused, context=caller.context))
+
+        self._send(source, target, arrive)
+        try:
+            return await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError:
+            return False
+
+    def _does_accept(self, host: str) -> bool:
+        process = self._process_at(host)
+        return process is not None and not process.is_dead and host not in self.refusing
 
     def is_open(self, source: str, target: str) -> bool:
         """Whether messages go from one to the other."""
@@ -137,7 +225,7 @@ class Network:
         if not self.is_open(call.source, call.target):
             return
         process, broker = self._listeners.get(call.target, (None, None))
-        if process is None or broker is None or process.is_dead:
+        if process is None or broker is None or not self._does_accept(call.target):
             self._send(call.target, call.source, lambda: self._tell(call, self._break), call)
             return
         self._loop.call_soon(self._begin, call, broker, context=process.context)
@@ -151,16 +239,21 @@ class Network:
     async def _handle(self, call: _Pending, broker: Broker) -> None:
         method = UNARY_METHODS[call.name.encode()]
         in_progress.set(f"{call.name} from {call.source}")
-        lease = Lease(broker.response_bytes)
+        peer = f"ipv4:10.0.0.1:{call.source}"
         answer: bytes | MillraceError
-        try:
-            handling = Call(peer=f"ipv4:10.0.0.1:{call.source}", is_local=False, response_lease=lease)
-            response: Any = await method.handler(broker, method.request.FromString(call.request), handling)
-            answer = response.SerializeToString()
-        except Exception as error:  # noqa: BLE001 - every error ends the call with its number
-            answer = known_error(error)
-        finally:
-            lease.release()
+        with contextlib.ExitStack() as held:
+            try:
+                call_class = class_of(call.name, is_broker=call.source.startswith(_BROKERS))
+                admitted = broker.admission.begin(peer, call_class)
+                held.callback(admitted.response_lease.release)
+                held.callback(admitted.end)
+                await admitted.request_lease.take(len(call.request))
+                current_call.set(admitted)
+                handling = Call(peer=peer, is_local=False, response_lease=admitted.response_lease)
+                response: Any = await method.handler(broker, method.request.FromString(call.request), handling)
+                answer = response.SerializeToString()
+            except Exception as error:  # noqa: BLE001 - every error ends the call with its number
+                answer = known_error(error)
         self._send(call.target, call.source, lambda: self._tell(call, self._answer, answer), call)
 
     def _answer(self, call: _Pending, answer: bytes | MillraceError) -> None:
@@ -190,17 +283,33 @@ class SimulatedPeers(Peers):
         self._hosts: Final[dict[int, str]] = {}
 
     def know(self, broker_id: int, host: str, port: int) -> None:
+        super().know(broker_id, host, port)
         self._hosts[broker_id] = host
 
     def forget(self, broker_id: int) -> None:
+        super().forget(broker_id)
         self._hosts.pop(broker_id, None)
 
     async def call(self, broker_id: int, name: str, request: Any, *, timeout_s: float, decode: Any = None) -> Any:
         host = self._hosts.get(broker_id)
         if host is None:
             raise BrokerUnavailableError(f"broker {broker_id} is not alive, as far as is known here")
-        data = await self._network.call(self._host, host, name, request.SerializeToString(), timeout_s)
+        with parked():
+            data = await self._network.call(self._host, host, name, request.SerializeToString(), timeout_s)
         return (decode or _ANSWERS[name].FromString)(data)
+
+    async def stay_connected(self, broker_id: int, connected: Callable[[], None]) -> bool:
+        host = self._hosts.get(broker_id)
+        if host is None:
+            raise BrokerUnavailableError(f"broker {broker_id} is not alive, as far as is known here")
+        await self.call(broker_id, "ApiVersions", pb.ApiVersionsRequest(), timeout_s=_CONNECT_S)
+        connected()
+        await self._network.wait_for_reset(self._host, host)
+        return True
+
+    async def refuses(self, broker_id: int) -> bool:
+        host = self._hosts.get(broker_id)
+        return host is not None and await self._network.refuses(self._host, host, _CONNECT_S)
 
 
 async def ask(network: Network, source: str, target: str, request: Any, *, timeout_s: float) -> Any:

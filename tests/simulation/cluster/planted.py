@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -12,7 +13,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
+from millrace.errors import MillraceError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.cluster.process_watch import ProcessWatch
 from millrace_broker.controller import elections
 from millrace_broker.controller.model import Leadership
 from millrace_broker.log import PartitionLog
@@ -122,6 +125,21 @@ def _decided_whenever(replica: Replica, decision: Any, log: Any, now_ms: int) ->
     return _decided(replica, decision, log, now_ms)
 
 
+async def _watch_by_calls(watch: ProcessWatch, broker_id: int) -> None:
+    """Take a broker that does not answer for one whose process has ended."""
+    peers: Any = watch._connections
+    while True:
+        try:
+            await peers.call(broker_id, "ApiVersions", pb.ApiVersionsRequest(), timeout_s=0.3)
+        except MillraceError:
+            await watch._lost(broker_id)
+        await asyncio.sleep(0.3)
+
+
+async def _refused_without_proof(watch: ProcessWatch, broker_id: int) -> bool:
+    return True
+
+
 PLANTED: Final[Mapping[str, Fault]] = {
     "the watermark is at the leader's own end": Fault(
         _LACKING,
@@ -167,7 +185,8 @@ PLANTED: Final[Mapping[str, Fault]] = {
         },
     ),
     "a new leader in the old epoch": Fault(
-        r"broker-\d leads in epoch \d+ as well",
+        # Two leaders of one epoch are seen as such, or by what they committed one after the other.
+        r"broker-\d leads in epoch \d+ as well|are not what was committed",
         {
             "millrace_broker.controller.model.Leadership.decided_anew": _decided_in_the_same_epoch,
             # Else brokers pass over what is decided in an epoch that they know, and nobody leads.
@@ -216,7 +235,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
         },
     ),
     "what is committed is aborted in some partitions": Fault(
-        r"is torn: ",
+        r"is torn: |is aborted, and was acknowledged as committed",
         {
             f"{_TRANSACTIONS}.shard.write_markers": partial(
                 _write_otherwise, lambda transaction, number: transaction.is_committed and number == 0
@@ -234,6 +253,19 @@ PLANTED: Final[Mapping[str, Fault]] = {
         {
             "millrace_broker.log.producers._check_epoch": lambda *_: None,
             f"{_TRANSACTIONS}.coordinator.TransactionCoordinator.verify": _nothing_to_verify,
+        },
+    ),
+    "a broker that does not answer counts as dead": Fault(
+        r"lives and accepts connections, and was taken for dead",
+        {
+            "millrace_broker.cluster.process_watch.ProcessWatch._watch": _watch_by_calls,
+            "millrace_broker.cluster.process_watch.ProcessWatch.is_refused": _refused_without_proof,
+        },
+    ),
+    "a living broker that was taken for dead stays away": Fault(
+        r"it is still not so: ",
+        {
+            "millrace_broker.cluster.own_registration.OwnRegistration._changed": lambda own, event: None,
         },
     ),
     "members of an old generation commit": Fault(

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import harness, report
+from benchmarks import harness, imports, report
 from benchmarks.harness import Benchmark, Context, Options, Sample, Side
-from benchmarks.workspace import BenchmarkError, Workspace
+from benchmarks.report import Row
+from benchmarks.workspace import BenchmarkError, Workspace, start
+
+from ...integration.waiting import STALL_S
 
 
 def _side(name: str, figures: list[float], log: list[str], answer: Any = None) -> Side:
@@ -81,17 +86,68 @@ def test_one_side_alone_gives_no_result(context: Context) -> None:
 
 
 def test_a_written_result_is_what_the_report_shows(context: Context, tmp_path: Path) -> None:
-    result = json.loads(harness.write(_run(_benchmark([], target_ratio=4), context), tmp_path).read_text())
-    text = report.text([result])
+    benchmark = _benchmark([], target_ratio=4)
+    result = json.loads(harness.write(_run(benchmark, context), tmp_path).read_text())
+    text = report.text([Row(benchmark=benchmark, result=result, changed_lines=3)])
     assert "| [`example`](#example) | rows/s | not synced | 20 / **30** / 40 | 10 / **10** / 10 |" in text
-    assert "ratio ≥ 4 | **missed** |" in text
+    assert f"ratio ≥ 4 | **missed** | `{result['commit'][:8]}`" in text
+    assert "1,000 records 3 times: 3 lines |" in text
     assert "ours settings" in text
     assert "peer settings" in text
 
 
 @pytest.mark.parametrize(("target", "met"), [(2.9, True), (3.1, False), (None, None)])
 def test_goals_are_judged_by_the_median(context: Context, target: float | None, met: bool | None) -> None:
-    assert report.goal_met(_run(_benchmark([], target_ratio=target), context)) is met
+    result = _run(_benchmark([]), context)
+    assert report.goal_met(_benchmark([], target_ratio=target), result) is met
+
+
+@pytest.mark.parametrize(("limit", "met"), [(29, False), (30, True), (31, True)])
+def test_a_limit_is_judged_by_our_own_median(context: Context, limit: float, met: bool) -> None:
+    benchmark = _benchmark([], limit=limit, higher_is_better=False)
+    assert report.goal_met(benchmark, _run(benchmark, context)) is met
+
+
+def test_a_benchmark_without_a_result_says_so_in_the_report() -> None:
+    text = report.text([Row(benchmark=_benchmark([], target_ratio=4))])
+    assert "| [`example`](#example) | rows/s | not synced | **no result yet** | | | ratio ≥ 4 | | |" in " ".join(
+        text.split()
+    )
+    assert "### example\n\nAn example. No result yet: `make bench ONLY=example`" in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({}, []),
+        ({"uncommitted_changes": True}, ["uncommitted changes"]),
+        ({"other_processes_cores_max": 0.2}, []),
+        ({"other_processes_cores_max": 0.21}, ["disturbed"]),
+        ({"records": 500_000}, ["500,000 records 3 times"]),
+        ({"repeats": 2}, ["10,000,000 records 2 times"]),
+        ({"repeats": 9}, []),
+    ],
+)
+def test_the_report_says_what_keeps_a_result_from_being_official(changed: dict[str, Any], says: list[str]) -> None:
+    official = {"uncommitted_changes": False, "other_processes_cores_max": 0.0, "records": 10_000_000, "repeats": 3}
+    assert report.caveats(official | changed) == says
+
+
+def test_a_result_has_the_modules_of_our_own_processes(context: Context) -> None:
+    importing = "import millrace.ids"
+
+    @contextlib.contextmanager
+    def open_side(context: Context) -> Iterator[harness.Measure]:
+        process = start([sys.executable, "-c", importing], context.workspace.log("process"))
+        assert process.wait(STALL_S) == 0
+        yield lambda: Sample(figure=1.0)
+
+    side = Side(what="imports", settings="", open=open_side)
+    other = _side("other", [1.0] * 6, [])
+    assert imports.unpacked(_run(replace(_benchmark([]), ours=side, peer=other), context)["modules"]) >= {
+        "platform/millrace/ids.py"
+    }
+    assert _run(replace(_benchmark([]), ours=other, peer=side), context)["modules"] == {}
 
 
 def test_a_second_run_in_the_same_workspace_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import pytest
 from millrace.errors import StorageError
 from millrace_broker.group_commit import GroupCommit
 
+from ...integration.waiting import STALL_S, eventually_async
+
 
 class Log:
     """Counts its syncs, each of which waits for ``gate`` and covers what was appended when it began."""
@@ -26,7 +28,7 @@ class Log:
         end_offset = self.end_offset
         self.syncs += 1
         self.began.set()
-        assert self.gate.wait(30)
+        assert self.gate.wait(STALL_S)
         if self.failure is not None:
             raise self.failure
         self.recovery_point = end_offset
@@ -41,7 +43,7 @@ async def appended(commits: GroupCommit, log: Log) -> int:
 
 
 async def until(event: threading.Event) -> None:
-    assert await asyncio.to_thread(event.wait, 30)
+    assert await asyncio.to_thread(event.wait, STALL_S)
 
 
 def test_all_that_come_during_a_sync_share_the_next() -> None:
@@ -71,7 +73,7 @@ def test_appends_in_a_row_do_not_find_a_sync_that_has_just_ended() -> None:
             for _ in range(200):
                 await appended(commits, log)
 
-        await asyncio.wait_for(asyncio.gather(*(in_a_row() for _ in range(4))), 30)
+        await asyncio.wait_for(asyncio.gather(*(in_a_row() for _ in range(4))), STALL_S)
         assert log.recovery_point == 800
         commits.close()
 
@@ -134,9 +136,7 @@ def test_a_sync_within_a_time_is_begun_by_itself_and_only_once() -> None:
         for _ in range(3):
             commits.sync_within(log, 0.01)  # type: ignore[arg-type]
         await until(log.began)
-        deadline = asyncio.get_running_loop().time() + 30
-        while log.recovery_point < 7 and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.001)
+        await eventually_async(lambda: log.recovery_point >= 7)
         assert (log.recovery_point, log.syncs) == (7, 1)
         commits.sync_within(log, 60)  # type: ignore[arg-type]
         commits.close()

@@ -9,6 +9,8 @@ import pytest
 
 from millrace_broker.small_work import SLOW_FOR_S, SLOW_S, SMALL_BYTES, SmallWork, StandIn, begun, first_step, rest
 
+from ...integration.waiting import STALL_S
+
 
 class _Clock:
     def __init__(self) -> None:
@@ -129,7 +131,7 @@ def test_what_needs_a_current_task_works_in_the_first_step() -> None:
         assert await begun(_impatient(0.01), _starting(started)) == "too late"
         assert await begun(_divided(), _starting(started)) == [0, 1, 2]
         assert len(started) == 2
-        async with asyncio.timeout(10):  # the caller's own is none the wiser
+        async with asyncio.timeout(STALL_S):  # the caller's own is none the wiser
             assert await begun(_impatient(0.01), _starting(started)) == "too late"
 
     asyncio.run(run())
@@ -167,7 +169,7 @@ def test_a_stand_in_answers_for_the_task_once_there_is_one() -> None:
     assert (stand_in.cancelling(), stand_in.uncancel()) == (0, 0)
 
     async def run() -> None:
-        stand_in.task = asyncio.create_task(asyncio.sleep(60))
+        stand_in.task = asyncio.create_task(asyncio.Event().wait())
         assert stand_in.cancel()
         assert (stand_in.cancelling(), stand_in.uncancel()) == (1, 0)
         with pytest.raises(asyncio.CancelledError):

@@ -9,13 +9,13 @@ import pytest
 
 from millrace_broker.spinning_loop import spinning_loop
 
-DEADLINE_S = 30
+from ...integration.waiting import STALL_S
 
 
 @pytest.fixture
 def run():
     with asyncio.Runner(loop_factory=spinning_loop) as runner:
-        yield lambda awaitable: runner.run(asyncio.wait_for(awaitable, DEADLINE_S))
+        yield lambda awaitable: runner.run(asyncio.wait_for(awaitable, STALL_S))
 
 
 async def answer(reader, writer):

@@ -126,8 +126,8 @@ def test_what_cannot_be_written_is_refused() -> None:
         OffsetCommitKey(group="g", topic="t", partition=0).encode(2)
 
 
-def test_random_bytes_give_an_error_or_a_message() -> None:
-    dice = random.Random(5)
+def test_random_bytes_give_an_error_or_a_message(seed: int) -> None:
+    dice = random.Random(seed)
     reads = [read_offsets_key, read_offset_value, read_group_value, read_transaction_key, read_transaction_value]
     for _ in range(5000):
         data = dice.choice([b"\0\0", b"\0\1", b"\0\2", b"\0\3", b"\0\4"]) + dice.randbytes(dice.randrange(60))

@@ -18,6 +18,8 @@ from millrace_broker.broker import Broker
 from millrace_broker.coordinators import OFFSETS_TOPIC, InternalTopics, LoadedBatch, Shards, StateLog, StateRecord
 from millrace_broker.coordinators import shards as shards_module
 
+from ...integration.waiting import STALL_S
+
 
 class Keys:
     """A shard that knows the keys of its partition, and is not read while ``gate`` is closed."""
@@ -30,7 +32,7 @@ class Keys:
         self.is_active = False
 
     def replay(self, batch: LoadedBatch) -> None:
-        assert self.gate.wait(30)
+        assert self.gate.wait(STALL_S)
         self.seen += [record.key for record in batch.records]
 
     def activate(self) -> None:
@@ -111,7 +113,7 @@ def test_a_topic_that_is_being_created_is_read_once_it_is_there(
 
             def make_logs_late(*args: Any) -> None:
                 is_named.set()
-                assert Keys.gate.wait(30)
+                assert Keys.gate.wait(STALL_S)
                 make_logs(*args)
 
             monkeypatch.setattr(broker.changes.deployment, "created", make_logs_late)

@@ -12,12 +12,13 @@ from millrace.errors import CorruptBatchError, FencedLeaderEpochError, StorageEr
 from millrace.records import ControlType, EndTransactionMarker
 from millrace_broker.log import PartitionLog
 
+from ...integration.waiting import STALL_S
+
 Open = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
 START = 1_700_000_000_000
 COMMIT = EndTransactionMarker(type=ControlType.COMMIT, coordinator_epoch=0)
 ABORT = EndTransactionMarker(type=ControlType.ABORT, coordinator_epoch=0)
-WAIT_S = 30
 
 
 def test_it_appends_once_the_files_are_open(open_log: Open, batch: Batch) -> None:
@@ -61,12 +62,12 @@ def test_it_does_not_wait_for_others_at_the_log(open_log: Open, batch: Batch) ->
     def hold() -> None:
         with log._lock:
             is_held.set()
-            release.wait(WAIT_S)
+            release.wait(STALL_S)
 
     holder = threading.Thread(target=hold)
     holder.start()
     try:
-        assert is_held.wait(WAIT_S)
+        assert is_held.wait(STALL_S)
         assert log.append_at_once(batch([START])) is None
     finally:
         release.set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,8 @@ from millrace.errors import MillraceError, StorageError
 from millrace.records import scan_headers
 from millrace_broker.log import OsFiles, PartitionLog
 from millrace_broker.log.files import OsFile, Part
+
+from ...integration.waiting import STALL_S, eventually
 
 Open = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
@@ -38,7 +39,7 @@ class WatchedFile(OsFile):
         self._disk.unsynced.discard(self._path.name)
         self._disk.syncs.append(self._path.name)
         self._disk.began.set()
-        assert self._disk.gate.wait(30)
+        assert self._disk.gate.wait(STALL_S)
         if self._disk.is_broken:
             if covered:
                 self._disk.unsynced.add(self._path.name)
@@ -114,14 +115,12 @@ def test_who_waits_for_a_sync_shares_the_next_one(open_log: Open, batch: Batch, 
     watched.began.clear()
     with ThreadPoolExecutor(9) as threads:
         first = threads.submit(log.append, batch())
-        assert watched.began.wait(30)
+        assert watched.began.wait(STALL_S)
         rest = [threads.submit(log.append, batch()) for _ in range(8)]
-        deadline = time.monotonic() + 30
-        while log.log_end_offset < 10 and time.monotonic() < deadline:
-            time.sleep(0.001)
+        eventually(lambda: log.log_end_offset >= 10, "the appends")
         assert not any(each.done() for each in (first, *rest))
         watched.gate.set()
-        assert sorted(each.result(30).base_offset for each in (first, *rest)) == list(range(1, 10))
+        assert sorted(each.result(STALL_S).base_offset for each in (first, *rest)) == list(range(1, 10))
     assert len(watched.syncs) == 2
 
 
@@ -186,10 +185,10 @@ def test_who_waited_for_a_sync_that_failed_is_not_acknowledged(
     watched.began.clear()
     with ThreadPoolExecutor(4) as threads:
         appends = [threads.submit(log.append, batch()) for _ in range(4)]
-        assert watched.began.wait(30)
+        assert watched.began.wait(STALL_S)
         watched.is_broken = True
         watched.gate.set()
-        assert all(isinstance(each.exception(30), StorageError) for each in appends)
+        assert all(isinstance(each.exception(STALL_S), StorageError) for each in appends)
     assert log.high_watermark == 1
 
 

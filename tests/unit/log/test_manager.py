@@ -18,6 +18,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace_broker.log import LogManager, read_meta_properties
+from millrace_broker.log.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
 from millrace_broker.log.files import OsFiles
 
 Batch = Callable[..., bytes]
@@ -120,6 +121,76 @@ def test_delete_frees_the_name_at_once_and_leaves_nothing_in_the_end(
     with pytest.raises(UnknownTopicOrPartitionError, match="orders-0"):
         manager.delete_log("orders", 0)
     assert manager.create_log("orders", uuid4(), 0).log_end_offset == 0
+
+
+CHECKPOINTS = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS)
+
+
+class CountedFiles(OsFiles):
+    """Files that note which checkpoints are replaced."""
+
+    def __init__(self) -> None:
+        self.replaced: list[str] = []
+
+    def rename(self, source: Path, target: Path) -> None:
+        if target.name in CHECKPOINTS:
+            self.replaced.append(target.name)
+        super().rename(source, target)
+
+
+def test_a_deletion_writes_no_checkpoint_and_another_partition_of_the_name_one(
+    open_manager: Callable[..., LogManager], batch: Batch
+) -> None:
+    files = CountedFiles()
+    manager = open_manager(files=files)
+    for number in range(20):
+        manager.create_log("orders", TOPIC_ID, number).append(batch([number, number + 1]))
+        manager.delete_records("orders", number, 1)
+    manager.checkpoint()
+    files.replaced.clear()
+    for number in range(10):
+        manager.delete_log("orders", number)
+    manager.create_log("other", TOPIC_ID, 0)
+    assert files.replaced == []
+    manager.create_log("orders", uuid4(), 3)
+    assert sorted(files.replaced) == sorted(CHECKPOINTS)
+    manager.create_log("orders", uuid4(), 4)
+    assert len(files.replaced) == len(CHECKPOINTS)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_crash_gives_a_new_partition_nothing_of_the_one_of_its_name_that_was_deleted(
+    open_manager: Callable[..., LogManager], batch: Batch, is_restarted: bool
+) -> None:
+    manager = open_manager()
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    log.append(batch([1, 2, 3]))
+    manager.delete_records("orders", 0, 2)
+    manager.checkpoint()
+    manager.delete_log("orders", 0)
+    if is_restarted:
+        crash(manager)
+        manager = open_manager()
+    new = manager.create_log("orders", uuid4(), 0)
+    new.append(batch([4, 5, 6, 7]))
+    crash(manager)
+    found = open_manager().get("orders", 0)
+    assert found is not None
+    assert (found.log_start_offset, found.log_end_offset) == (0, 4)
+
+
+def test_only_checkpoints_whose_offsets_changed_are_written(
+    open_manager: Callable[..., LogManager], batch: Batch
+) -> None:
+    files = CountedFiles()
+    manager = open_manager(files=files)
+    manager.create_log("orders", TOPIC_ID, 0).append(batch([1, 2, 3]))
+    manager.checkpoint()
+    files.replaced.clear()
+    manager.checkpoint()
+    assert files.replaced == []
+    manager.delete_records("orders", 0, 1)
+    assert files.replaced == [LOG_START_OFFSETS]
 
 
 def test_interrupted_creation_and_deletion_are_cleared_away(
@@ -249,6 +320,21 @@ def test_checkpoints_are_due_from_time_to_time(
     clock.advance_ms(1)
     manager.tick()
     assert path.read_text() == "0\n1\norders 0 2\n"
+
+
+def test_retention_waits_for_the_initial_task_delay(
+    open_manager: Callable[..., LogManager], batch: Batch, clock: Any
+) -> None:
+    manager = open_manager(options={"retention.ms": 100}, initial_task_delay_ms=30_000)
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    log.append(batch([clock.now_ms() - 1000]))
+    manager.tick()
+    clock.advance_ms(29_999)
+    manager.tick()
+    assert log.log_start_offset == 0
+    clock.advance_ms(1)
+    manager.tick()
+    assert log.log_start_offset == 1
 
 
 def test_retention_is_due_from_time_to_time(open_manager: Callable[..., LogManager], batch: Batch, clock: Any) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from millrace_broker.log.retention import SegmentFacts, count_deletable
+from millrace_broker.log.retention import SegmentFacts, count_copied, count_deletable
 
 NOW = 10_000
 SEGMENTS = [
@@ -34,7 +34,19 @@ NONE: dict[str, Any] = {
         ({"retention_bytes": 650}, 0),
         ({"retention_bytes": 551}, 0),
         ({"retention_bytes": 550}, 1),
-        ({"retention_bytes": 349}, 2),
+        ({"retention_bytes": 351}, 1),
+        ({"retention_bytes": 350}, 2),
+        ({"retention_bytes": 51}, 2),
+        ({"retention_bytes": 50}, 3),
+        ({"retention_bytes": 1}, 3),
+        ({"retention_ms": 0, "now_ms": 1000}, 0),
+        ({"retention_ms": 0, "now_ms": 1001}, 1),
+        ({"log_start_offset": 11}, 1),
+        ({"log_start_offset": 39}, 3),
+        ({"log_start_offset": 41}, 3),
+        ({"retention_bytes": 0, "high_watermark": 9}, 0),
+        ({"retention_bytes": 0, "high_watermark": 10}, 1),
+        ({"retention_bytes": 0, "high_watermark": 39}, 3),
         ({"retention_bytes": 0}, 4),
         ({"log_start_offset": 9}, 0),
         ({"log_start_offset": 10}, 1),
@@ -48,3 +60,17 @@ def test_what_may_go(limits: dict[str, int], count: int) -> None:
 
 def test_an_empty_last_segment_stays() -> None:
     assert count_deletable([SegmentFacts(0, 0, 0, 0)], **(NONE | {"retention_ms": 0, "retention_bytes": 0})) == 0
+
+
+def test_a_last_segment_of_one_byte_may_go() -> None:
+    limits = NONE | {"retention_ms": 0, "high_watermark": 1}
+    assert count_deletable([SegmentFacts(0, 1, 1, 0)], **limits) == 1
+    assert count_deletable([SegmentFacts(0, 0, 0, 0), SegmentFacts(0, 1, 1, 0)], **limits) == 2
+
+
+@pytest.mark.parametrize(
+    ("copied", "start", "count"),
+    [(9, 0, 0), (10, 0, 1), (11, 0, 1), (0, 9, 0), (0, 10, 1), (20, 10, 2), (10, 20, 2), (40, 0, 3), (0, 40, 3)],
+)
+def test_what_is_copied_or_before_the_start_may_leave_the_disk(copied: int, start: int, count: int) -> None:
+    assert count_copied(SEGMENTS, 3, copied_end_offset=copied, log_start_offset=start) == count

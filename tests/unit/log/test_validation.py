@@ -62,7 +62,7 @@ def test_headers_that_no_producer_sends(
 
 
 def test_nothing_at_all() -> None:
-    with pytest.raises(InvalidRequestError, match="at least one"):
+    with pytest.raises(InvalidRecordError, match="at least one"):
         check_produced(b"", ANY)
 
 

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.errors import CorruptBatchError
 from millrace.segments import OffsetIndex, TimeIndex
 from millrace.segments.indexes import pack_offset_entry, pack_time_entry
 
@@ -49,6 +51,43 @@ def test_problems_are_named() -> None:
     assert offsets.problem() == "entry 1 (5005, 200) does not follow (5005, 100)"
     times = TimeIndex(pack_time_entry(7, 5) + pack_time_entry(6, 9), BASE)
     assert times.problem() == "entry 1 (6, 5009) does not follow (7, 5005)"
+
+
+@pytest.mark.parametrize(
+    ("offset", "other", "is_sound"),
+    [(5, 101, False), (6, 100, False), (6, 99, False), (4, 101, False), (6, 101, True)],
+)
+def test_both_fields_of_an_entry_are_larger_than_those_before(offset: int, other: int, is_sound: bool) -> None:
+    offsets = OffsetIndex(pack_offset_entry(5, 100) + pack_offset_entry(offset, other), BASE)
+    assert (offsets.problem() is None) is is_sound
+    times = TimeIndex(pack_time_entry(100, 5) + pack_time_entry(other, offset), BASE)
+    assert (times.problem() is None) is is_sound
+
+
+@pytest.mark.parametrize(
+    ("relative", "position", "is_sound"), [(-1, 1, False), (0, 1, True), (0, 0, False), (1, 1, True)]
+)
+def test_the_first_entry_is_of_a_batch_behind_the_beginning(relative: int, position: int, is_sound: bool) -> None:
+    assert (OffsetIndex(pack_offset_entry(relative, position), BASE).problem() is None) is is_sound
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "relative", "is_sound"), [(-1, 0, False), (0, 0, True), (0, -1, False), (1, 1, True)]
+)
+def test_the_first_time_is_not_negative(time_ms: int, relative: int, is_sound: bool) -> None:
+    assert (TimeIndex(pack_time_entry(time_ms, relative), BASE).problem() is None) is is_sound
+
+
+@pytest.mark.parametrize("relative", [-(2**31), -(2**31) + 1, 2**31 - 1, 2**31])
+def test_no_entry_is_further_from_the_base_offset_than_a_segment_reaches(relative: int) -> None:
+    if abs(relative) < 2**31:
+        assert OffsetIndex(pack_offset_entry(relative, 7), BASE)[0].offset == BASE + relative
+        assert TimeIndex(pack_time_entry(7, relative), BASE)[0].offset == BASE + relative
+        return
+    with pytest.raises(CorruptBatchError, match="cannot be"):
+        pack_offset_entry(relative, 7)
+    with pytest.raises(CorruptBatchError, match="cannot be"):
+        pack_time_entry(7, relative)
 
 
 def test_one_entry_of_zeros_is_an_entry() -> None:

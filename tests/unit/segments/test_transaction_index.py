@@ -39,3 +39,22 @@ def test_only_transactions_of_the_range_are_collected() -> None:
     found = collect_aborted([[before, within], [late], unread], 10, 30)
     assert found == [within]
     assert next(unread), "nothing is read beyond the entry whose last stable offset had reached the end"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "is_within"), [(0, 9, False), (0, 10, True), (29, 40, True), (30, 40, False)]
+)
+def test_a_transaction_is_within_a_range_by_its_first_offset_and_its_marker(
+    first: int, last: int, is_within: bool
+) -> None:
+    aborted = AbortedTransaction(producer_id=1, first_offset=first, last_offset=last, last_stable_offset=0)
+    assert collect_aborted([[aborted]], 10, 30) == [aborted][: int(is_within)]
+
+
+@pytest.mark.parametrize(("stable", "is_read_on"), [(29, True), (30, False), (31, False)])
+def test_entries_behind_one_whose_stable_offset_reached_the_end_are_not_read(stable: int, is_read_on: bool) -> None:
+    first, second = (
+        AbortedTransaction(producer_id=number, first_offset=12, last_offset=14, last_stable_offset=stable)
+        for number in (1, 2)
+    )
+    assert collect_aborted([[first, second]], 10, 30) == ([first, second] if is_read_on else [first])

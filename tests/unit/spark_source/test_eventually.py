@@ -10,12 +10,14 @@ import pytest
 from millrace.errors import UsageError
 from pyspark_millrace.eventually import Eventually
 
+from ...integration.waiting import STALL_S
+
 
 def test_it_is_made_while_others_go_on_and_waited_for_when_it_is_asked_for() -> None:
     may_go_on, made = Event(), []
 
     def make() -> list[str]:
-        assert may_go_on.wait(timeout=60)
+        assert may_go_on.wait(STALL_S)
         made.append("value")
         return made
 

@@ -1,7 +1,8 @@
 """What a worker has imported is frozen; what its tasks leave behind is not."""
 
-import subprocess
 import sys
+
+from ...integration.waiting import run_to_end
 
 PROGRAM = """
 import gc, sys
@@ -21,5 +22,5 @@ print("settled")
 
 
 def test_a_worker_freezes_what_it_has_whenever_modules_were_imported():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+    done = run_to_end([sys.executable, "-c", PROGRAM])
     assert done.stdout == "settled\n", done.stderr

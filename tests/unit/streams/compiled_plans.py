@@ -112,6 +112,11 @@ def taken(key: Any, value: int, aggregate: int) -> int:
     return aggregate - value
 
 
+def by_digit(key: int, value: int) -> str:
+    """A topic for each last digit."""
+    return f"digit-{value % 10}"
+
+
 class Last:
     """A processor with a store."""
 
@@ -285,6 +290,13 @@ def processors_and_their_stores(builder: StreamsBuilder) -> None:
     stream = numbers(builder).filter(col("value") > 1)
     stream.process(Last, stores=[key_value_store("last", **LONGS)], name="process").to("processed")
     stream.process_values(Last, stores=["versions"], value=row("n BIGINT"), name="values").to("values")
+
+
+@plan_of
+def a_processor_with_children_and_topics_by_a_function(builder: StreamsBuilder) -> None:
+    stream = numbers(builder).process(Last, stores=[key_value_store("last", **LONGS)], name="process")
+    stream.filter(even, name="even").to(by_digit, name="topics")
+    stream.to("all")
 
 
 JOB_TOPICS: Final = {

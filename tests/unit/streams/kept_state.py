@@ -20,14 +20,26 @@ from millrace_streams.compiler import stages_of
 from millrace_streams.state.pages import Page
 from millrace_streams.state.variables import MemoryVariables
 
-from .test_state_packed import TYPES, InPages, joins, keeping_rows, processors, rows, shared_store, windows
+from .test_state_packed import (
+    TYPES,
+    InPages,
+    joins,
+    keeping_rows,
+    means,
+    named_folds,
+    processors,
+    rows,
+    shared_store,
+    windows,
+)
 
 DIRECTORY = Path(__file__).parent / "kept_state"
 BATCHES, RECORDS = 6, 8
 KEPT_AFTER = 4
 """So many batches have gone into what was kept."""
 TOPOLOGIES: dict[str, Callable[[Any, Any], None]] = {
-    build.__name__: build for build in (processors, keeping_rows, shared_store, joins, windows, rows)
+    build.__name__: build
+    for build in (processors, keeping_rows, shared_store, joins, windows, named_folds, means, rows)
 }
 
 

@@ -80,8 +80,8 @@ def test_a_picture_names_everything() -> None:
     assert enriched()._repr_svg_() == enriched().describe("svg")
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_nothing_overlaps_and_records_flow_downwards(seed: int) -> None:
+@pytest.mark.parametrize("run", range(40))
+def test_nothing_overlaps_and_records_flow_downwards(run: int, seed: int) -> None:
     builder = StreamsBuilder()
     topology_at_random(builder, random.Random(seed).choice)
     root = ElementTree.fromstring(builder.build().describe("svg"))

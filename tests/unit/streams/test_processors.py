@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from millrace_streams import (
+    ContextualProcessor,
     Record,
     StreamsBuilder,
     TestRecord,
@@ -170,3 +171,93 @@ def test_process_values_keeps_the_key() -> None:
     builder.stream("in", **TYPES).process_values(Other).to("out")
     with pytest.raises((TopologyError, UserFunctionError), match="process_values keeps the key: use forward_value"):
         TopologyTestDriver(builder.build()).pipe_records(script(1))
+
+
+def test_the_context_tells_task_application_and_times_by_kafkas_names() -> None:
+    class Tell(ContextualProcessor):
+        def process(self, record: Record) -> None:
+            context = self.context
+            assert context.current_stream_time_ms == context.current_stream_time_ms() == context.stream_time_ms
+            assert context.current_system_time_ms == context.current_system_time_ms() == 1234
+            assert (context.application_id, str(context.task_id)) == ("orders", "0_1")
+            assert context.get_state_store("st").get("nobody") is None
+            context.commit()
+            context.forward(record.with_value(context.current_stream_time_ms))
+
+    builder = StreamsBuilder()
+    stream = builder.stream("in", **TYPES)
+    stream.process(Tell, stores=[key_value_store("st", **TYPES)]).to("out")
+    driver = TopologyTestDriver(builder.build(), partitions=2, wall_clock_ms=1234, application_id="orders")
+    driver.pipe_records(script(5, 3, 9), partition=1)
+    assert [record.value for record in driver.read_records("out")] == [5, 5, 9]
+
+
+def test_stream_time_is_that_of_the_records_read_and_not_of_those_that_a_processor_forwards() -> None:
+    class Shift(Processor):
+        def process(self, record: Record) -> None:
+            self.context.forward(record.with_timestamp(record.timestamp + record.value))
+
+    class Tell(Processor):
+        def process(self, record: Record) -> None:
+            self.context.forward(record.key, self.context.current_stream_time_ms, record.timestamp)
+
+    builder = StreamsBuilder()
+    builder.stream("in", **TYPES).process(Shift).process(Tell).to("out")
+    records = [TestRecord("in", "a", shift, time) for time, shift in ((10, 50), (20, -15), (15, 0))]
+    for at_once in (True, False):
+        driver = TopologyTestDriver(builder.build())
+        for batch in [records] if at_once else [[record] for record in records]:
+            driver.pipe_records(batch)
+        found = [(record.value, record.timestamp) for record in driver.read_records("out")]
+        assert found == [(10, 60), (20, 5), (20, 15)]
+
+
+class Sort(Processor):
+    """Forwards odd values to one child, even ones to another, and zero to both."""
+
+    def process(self, record: Record) -> None:
+        child = None if not record.value else "odd" if record.value % 2 else "even"
+        self.context.forward(record, child_name=child)
+
+
+def sorted_by_child(*, moves: bool) -> TopologyTestDriver:
+    builder = StreamsBuilder()
+    sort = builder.stream("in", **TYPES).process(Sort, name="sort")
+    odd = sort.map_values(lambda value: value * 10, name="odd")
+    even = sort.map_values(lambda value: -value, name="even")
+    if moves:
+        odd.merge(even).select_key(lambda value: "same").group_by_key().count().to_stream().to("out")
+    else:
+        odd.merge(even).to("out")
+    return TopologyTestDriver(builder.build())
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_child_takes_what_is_forwarded_to_it_and_to_no_one_by_name(at_once: bool) -> None:
+    records = [TestRecord("in", "a", value, value) for value in (1, 2, 0, 4, 3)]
+    for moves, expected in ((False, [10, -2, 0, 0, -4, 30]), (True, [1, 2, 3, 4, 5, 6])):
+        driver = sorted_by_child(moves=moves)
+        for batch in [records] if at_once else [[record] for record in records]:
+            driver.pipe_records(batch)
+        assert [record.value for record in driver.read_records("out")] == expected
+
+
+def test_a_child_that_is_not_there_is_refused_with_those_that_are() -> None:
+    class Astray(Processor):
+        def process(self, record: Record) -> None:
+            self.context.forward(record, child_name="nobody")
+
+    with pytest.raises(TopologyError, match=r"no child is named nobody \(children: KSTREAM-SINK-0000000002\)"):
+        run(Astray, script(1))
+
+
+def test_process_values_forwards_a_record_that_keeps_its_key() -> None:
+    class Next(Processor):
+        def process(self, record: Record) -> None:
+            self.context.forward(record.with_value(record.value + 1))
+
+    builder = StreamsBuilder()
+    builder.stream("in", **TYPES).process_values(Next).to("out")
+    driver = TopologyTestDriver(builder.build())
+    driver.pipe_records(script(1))
+    assert driver.read_records("out") == [Record("a", 2, 1)]

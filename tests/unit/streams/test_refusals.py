@@ -25,7 +25,6 @@ from millrace_streams import (
     compile_topology,
     count,
     key_value_store,
-    mean,
     row,
     sessions,
     tumbling,
@@ -33,6 +32,7 @@ from millrace_streams import (
     window_store,
     within,
 )
+from millrace_streams import min as min_
 
 TYPES = {"key": "string", "value": "long"}
 
@@ -81,16 +81,12 @@ def stream(b: StreamsBuilder, topic: str = "s", **types: Any) -> Any:
             "merger=... goes with session windows, and there it is needed",
         ),
         (
-            lambda b: stream(b).group_by_key().windowed_by(sessions(5)).aggregate(m=mean("value")),
-            "not to be had in these windows: aggregate sum and count, and divide",
-        ),
-        (
             lambda b: stream(b).group_by_key().windowed_by(tumbling(5)).emit_strategy("never"),
             "'never': must be 'on_window_update' or 'on_window_close'",
         ),
         (lambda b: stream(b).group_by_key().cogroup(lambda v: v), r"must take \(key, value, aggregate\), not 1"),
         (lambda b: Suppressed.until_window_closes(BufferConfig.max_records(5)), "needs a strict buffer"),
-        (lambda b: BufferConfig.max_records(0), "a buffer of 0 records holds nothing"),
+        (lambda b: BufferConfig.max_records(-1), "a buffer of -1 records: the limit must not be negative"),
         (lambda b: JoinWindows(before_ms=-5, after_ms=4), "a join window from 5 to 4 ms is empty"),
         (lambda b: SlidingWindows(difference_ms=-1), "sliding windows of -1 ms: must not be negative"),
         (lambda b: SessionWindows(gap_ms=0), "sessions with a gap of 0 ms: the gap must be positive"),
@@ -118,8 +114,12 @@ def stream(b: StreamsBuilder, topic: str = "s", **types: Any) -> Any:
         ),
         (lambda b: table(b).suppress("hour"), "'hour': give Suppressed.until_window_closes"),
         (
-            lambda b: table(b).group_by("value").aggregate(n=count()),
-            "rows of a table come and go: give initializer, adder and subtractor, or count",
+            lambda b: table(b).group_by("value").aggregate(n=count(), least=min_("value")),
+            r"least=min\(value\): rows of a table come and go, and nothing tells what is left when this one goes",
+        ),
+        (
+            lambda b: table(b).group_by("value").aggregate(lambda: 0, n=count()),
+            "give initializer, adder and subtractor, or named aggregates such as n=count",
         ),
         (lambda b: stream(b).process(object, stores="st"), "stores='st': give a list of stores"),
         (

@@ -17,8 +17,10 @@ from millrace_streams import (
     Suppressed,
     TestRecord,
     TopologyTestDriver,
+    col,
     count,
     key_value_store,
+    mean,
     row,
     session_store,
     sessions,
@@ -29,6 +31,8 @@ from millrace_streams import (
     within,
 )
 from millrace_streams import max as max_
+from millrace_streams import min as min_
+from millrace_streams import sum as sum_
 from millrace_streams.layout import WINDOW_TYPE, Layout
 from millrace_streams.runners.state import kept_rows, save, store_over
 from millrace_streams.state.rows import LIMITS, KeptRows, Limits
@@ -183,6 +187,26 @@ def windows(x: Any, y: Any) -> None:
     grouped.windowed_by(sessions(5, grace=9)).aggregate(n=count(), top=max_("value")).to_stream().to("sessions")
 
 
+def named_folds(x: Any, y: Any) -> None:
+    grouped = x.group_by_key()
+    all_four: dict[str, Any] = {"n": count(), "sum": sum_("value"), "least": min_("value"), "most": max_("value")}
+    grouped.windowed_by(sliding(7, grace=20)).aggregate(**all_four).to_stream().to("sliding")
+    grouped.windowed_by(sessions(5, grace=9)).aggregate(**all_four).to_stream().to("sessions")
+    final = grouped.windowed_by(tumbling(10, grace=4)).emit_strategy("on_window_close")
+    final.aggregate(**all_four).to_stream().to("finals")
+    x.to_table().group_by(lambda key, value: (str(value % 3), value), key="string").count().to_stream().to("groups")
+
+
+def means(x: Any, y: Any) -> None:
+    grouped = x.group_by_key()
+    both: dict[str, Any] = {"half": mean(col("value") / 2), "twice": sum_(col("value") * 2)}
+    grouped.windowed_by(sliding(7, grace=20)).aggregate(**both).to_stream().to("sliding")
+    grouped.windowed_by(sessions(5, grace=9)).aggregate(**both).to_stream().to("sessions")
+    grouped.windowed_by(tumbling(10)).emit_strategy("on_window_close").aggregate(**both).to_stream().to("finals")
+    groups = x.to_table().group_by(lambda key, value: (str(value % 3), value), key="string")
+    groups.aggregate(**both).to_stream().to("groups")
+
+
 def rows(x: Any, y: Any) -> None:
     typed = x.map_values(lambda value: None if value is None else {"n": value, "tag": str(value)}, value=ROWS)
     table = typed.to_table(store="t")
@@ -217,7 +241,9 @@ class InTheLog(Restarting):
 
 
 @pytest.mark.parametrize(
-    "build", [processors, keeping_rows, shared_store, joins, windows, rows], ids=lambda build: build.__name__
+    "build",
+    [processors, keeping_rows, shared_store, joins, windows, named_folds, means, rows],
+    ids=lambda build: build.__name__,
 )
 @settings(max_examples=6)
 @given(script=st.lists(st.lists(records, min_size=1, max_size=6), min_size=2, max_size=6))

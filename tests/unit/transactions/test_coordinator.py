@@ -26,8 +26,9 @@ from millrace_broker.metadata import TopicSpec
 from millrace_broker.transactions import Marker, Member, Producer, Transaction
 from millrace_broker.transactions.markers import Markers as BrokerMarkers
 
+from ...integration.waiting import eventually_async
+
 PartitionKey = tuple[str, int]
-DEADLINE_S = 60
 DAY_MS = 24 * 60 * 60 * 1000
 
 
@@ -65,13 +66,7 @@ async def opened(
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 2 * DEADLINE_S))
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not is_so():
-            await asyncio.sleep(0.001)
+    asyncio.run(scenario())
 
 
 async def at_rest(broker: Broker, name: str) -> Transaction:
@@ -84,7 +79,7 @@ async def at_rest(broker: Broker, name: str) -> Transaction:
             return False
         return found[0].state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
-    await until(is_at_rest)
+    await eventually_async(is_at_rest)
     return found[0]
 
 
@@ -191,14 +186,14 @@ def test_a_transaction_that_was_open_at_a_restart_still_has_its_time(tmp_path: P
         clock.ms += 61_000
         async with opened(tmp_path, clock) as broker:
             clock.ms += 2_000
-            await until(lambda: len(broker.timer) > 0)
+            await eventually_async(lambda: len(broker.timer) > 0)
 
             def is_aborted() -> bool:
                 broker.timer.turn()
                 return broker.transactions.describe("open").state is TransactionState.COMPLETE_ABORT
 
-            await until(lambda: not broker.transactions._shards.is_loading)
-            await until(is_aborted)
+            await eventually_async(lambda: not broker.transactions._shards.is_loading)
+            await eventually_async(is_aborted)
 
     run(scenario)
 
@@ -214,11 +209,13 @@ def test_ids_that_are_not_used_are_forgotten(tmp_path: Path) -> None:
             await broker.transactions.init_producer_id("kept", None, timeout_ms=1000)
             clock.ms += DAY_MS + 1
             broker.timer.turn()
-            await until(lambda: {each.transactional_id for each in broker.transactions.transactions()} == {"kept"})
+            await eventually_async(
+                lambda: {each.transactional_id for each in broker.transactions.transactions()} == {"kept"}
+            )
             with pytest.raises(InvalidProducerIdMappingError):
                 await broker.transactions.end("gone", gone, committed=True)
         async with opened(tmp_path, clock) as broker:
-            await until(lambda: not broker.transactions._shards.is_loading)
+            await eventually_async(lambda: not broker.transactions._shards.is_loading)
             assert {each.transactional_id for each in broker.transactions.transactions()} == {"kept"}
 
     run(scenario)
@@ -237,7 +234,7 @@ def test_what_was_decided_is_ended_everywhere_after_a_restart(
         async with opened(tmp_path) as broker:
             producer = await begin(broker, "decided", 0, 1, 2)
             after = await broker.transactions.end("decided", producer, committed=committed)
-            await until(lambda: len(markers.written) == markers_before)
+            await eventually_async(lambda: len(markers.written) == markers_before)
             assert not is_stable(broker, 0, 1, 2)
             with pytest.raises(ConcurrentTransactionsError):
                 await broker.transactions.end("decided", producer, committed=committed)
@@ -259,7 +256,7 @@ def test_those_committed_together_are_ended_everywhere_after_a_restart(tmp_path:
             members = [Member(f"task-{n}", await begin(broker, f"task-{n}", n, key="query")) for n in range(3)]
             decision = await broker.transactions.commit_together("query", 7, members[:2], members[2:])
             assert not decision.was_committed_before
-            await until(lambda: len(markers.written) == 1)
+            await eventually_async(lambda: len(markers.written) == 1)
         markers.held_from = None
         async with opened(tmp_path) as broker:
             for number in range(3):

@@ -1,14 +1,15 @@
 """Up to where each partition has been cleaned: ``cleaner-offset-checkpoint``, one in each log directory.
 
 Kafka's format and place (``checkpoints``). What it says may be behind, which costs a cleaning that finds little; a
-partition that it does not name is dirty from its start.
+partition that it does not name is dirty from its start. It may name a partition that is gone until another one of that
+name is made (``leave_gone_out``), so that a deletion need not write it.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Final
 
@@ -24,11 +25,18 @@ CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 class CleanerCheckpoints:
     """The checkpoints of all log directories, in memory and on disk. Safe from any thread."""
 
-    def __init__(self, files: Files, directories: list[Path]) -> None:
-        """Read them. One that is damaged costs a cleaning from the start and is no reason to do without it."""
+    def __init__(self, files: Files, directories: list[Path], present: Set[Partition]) -> None:
+        """Read them; only the partitions ``present`` are there.
+
+        A file that is damaged costs a cleaning from the start and is no reason to do without it.
+        """
         self._files: Final = files
         self._lock: Final = threading.Lock()
         self._offsets: Final = {path: self._read(path) for path in directories}
+        self._gone: Final = {path: set(offsets.keys() - present) for path, offsets in self._offsets.items()}
+        for path, gone in self._gone.items():
+            for partition in gone:
+                del self._offsets[path][partition]
 
     def _read(self, directory: Path) -> dict[Partition, int]:
         try:
@@ -51,11 +59,22 @@ class CleanerCheckpoints:
             self.put(directory, partition, end_offset)
 
     def forget(self, directory: Path, partition: Partition) -> None:
-        """Note that a partition is gone."""
-        if self.get(directory, partition) is not None:
-            self._change(directory, lambda offsets: offsets.pop(partition, None))
+        """Note that a partition is gone; the file leaves it out when it is next written."""
+        with self._lock:
+            if self._offsets[directory].pop(partition, None) is not None:
+                self._gone[directory].add(partition)
+
+    def leave_gone_out(self, partition: Partition) -> None:
+        """Have no file name a partition of this name that is gone: what it says would count for the new one.
+
+        Raises ``StorageError``.
+        """
+        for directory, gone in self._gone.items():
+            if partition in gone:
+                self._change(directory, lambda offsets: None)
 
     def _change(self, directory: Path, change: Callable[[dict[Partition, int]], object]) -> None:
         with self._lock:
             change(self._offsets[directory])
             write_offsets(self._files, directory / CLEANER_OFFSETS, self._offsets[directory])
+            self._gone[directory].clear()

@@ -3,8 +3,8 @@
 Invariants:
 
 - a partition is cleaned by one thread at a time, and by none while it is ``paused``;
-- a partition whose cleaning failed because of what is on its disk is not tried again until the broker starts anew, or
-  it is ``resumed`` by hand: it stays readable, and it is named in ``statistics``;
+- a partition whose cleaning failed stays readable and is named in ``statistics`` until it is cleaned; it is tried again
+  after a time that doubles with each failure, and when the cleaner is reconfigured;
 - a checkpoint is written only after the segments that it speaks of are in place.
 
 States and order of work are those of Kafka's ``LogCleanerManager``.
@@ -17,7 +17,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -39,11 +39,16 @@ from millrace_broker.log.workers import Workers
 
 _LOG: Final = logging.getLogger(__name__)
 _REMEMBERED_MAX: Final = 100
+_DOUBLINGS_MAX: Final = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerSettings:
-    """How a broker cleans (``log.cleaner.*``). Memory and I/O are of all threads together."""
+    """How a broker cleans (``log.cleaner.*``). Memory and I/O are of all threads together.
+
+    A partition whose cleaning failed is tried again after ``retry_ms``, and after each failure that follows twice as
+    much later, up to ``retry_ms_max``.
+    """
 
     threads: int = 1
     dedupe_buffer_bytes: int = 128 * 2**20
@@ -51,6 +56,8 @@ class CleanerSettings:
     io_buffer_bytes: int = 4 * 2**20
     io_bytes_per_second_max: float = sys.float_info.max
     backoff_ms: int = 15_000
+    retry_ms: int = 300_000
+    retry_ms_max: int = 3_600_000
 
     @property
     def limits(self) -> CleanerLimits:
@@ -64,7 +71,7 @@ class CleanerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerStatistics:
-    """What the cleaner does and did. ``uncleanable`` says why a partition is not cleaned any more.
+    """What the cleaner does and did. ``uncleanable`` says why a partition could not be cleaned when it was last tried.
 
     ``latest`` are the last ones of ``cleanings``; the bytes and seconds are of all since the start.
     """
@@ -93,6 +100,15 @@ class CompactedPartition:
         return self.log.topic, self.log.partition
 
 
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """A partition that could not be cleaned: why, how often in succession, and when it is tried again (monotonic)."""
+
+    why: str
+    failures: int
+    retry_at_s: float
+
+
 class LogCleaner:
     """Cleans what ``find_partitions`` names; see ``start`` and ``stop``."""
 
@@ -114,7 +130,7 @@ class LogCleaner:
         self._before_cleaning: Final = before_cleaning
         """Writes the recovery point down: gaps that a cleaning leaves are not to look like the loss of records."""
         self._workers: Final[Workers[Partition]] = Workers("cleaner", settings.threads)
-        self._uncleanable: dict[Partition, str] = {}
+        self._uncleanable: dict[Partition, _Failed] = {}
         self._latest: deque[CleaningStatistics] = deque(maxlen=_REMEMBERED_MAX)
         self._cleanings = self._bytes_read = self._bytes_written = 0
         self._seconds = 0.0
@@ -134,7 +150,7 @@ class LogCleaner:
     def reconfigure(self, settings: CleanerSettings) -> None:
         """Clean with other settings from now on: what is being cleaned is broken off, and begun anew.
 
-        After ``stop`` this does nothing.
+        Partitions that could not be cleaned are tried again at once. After ``stop`` this does nothing.
         """
         if settings == self._settings or self._workers.is_stopping:
             return
@@ -142,6 +158,7 @@ class LogCleaner:
         self._settings = settings
         self._throttle = self._make_throttle()
         self._workers.resize(settings.threads)
+        self._retry_all()
         self.start()
 
     def _make_throttle(self) -> Throttle:
@@ -168,16 +185,23 @@ class LogCleaner:
         """Keep cleaners off a partition: one that is at it breaks off first. For truncating, moving and deleting."""
         return self._workers.paused(partition)
 
-    def resumed(self, partition: Partition) -> None:
-        """Try a partition again that could not be cleaned."""
+    def _retry_all(self) -> None:
         with self._workers.changed:
-            self._uncleanable.pop(partition, None)
-            self._workers.changed.notify_all()
+            for partition, failed in self._uncleanable.items():
+                self._uncleanable[partition] = replace(failed, failures=0, retry_at_s=self._clock.monotonic())
 
     def forget(self, directory: Path, partition: Partition) -> None:
         """Note that a partition is gone; call it while the partition is ``paused``."""
         self._checkpoints.forget(directory, partition)
-        self.resumed(partition)
+        with self._workers.changed:
+            self._uncleanable.pop(partition, None)
+
+    def leave_gone_out(self, partition: Partition) -> None:
+        """Note that a partition is about to be made, maybe under the name of one that is gone.
+
+        Raises ``StorageError``.
+        """
+        self._checkpoints.leave_gone_out(partition)
 
     def truncated(self, directory: Path, partition: Partition, end_offset: int) -> None:
         """Note that a partition ends earlier than it did; call it while the partition is ``paused``."""
@@ -194,7 +218,7 @@ class LogCleaner:
                 seconds=self._seconds,
                 in_progress=self._workers.in_progress,
                 dirtiest_ratio=self._dirtiest_ratio,
-                uncleanable=dict(self._uncleanable),
+                uncleanable={partition: failed.why for partition, failed in self._uncleanable.items()},
             )
 
     # --- cleaning ------------------------------------------------------------------------------------------
@@ -209,19 +233,30 @@ class LogCleaner:
             return self._clean(candidate, dirty)
         except CleaningAbortedError as error:
             _LOG.info("%s", error.message)
-        except Exception as error:  # noqa: BLE001 - whatever it is, this partition is not tried again; it is logged
+        except Exception as error:  # noqa: BLE001 - whatever it is, this partition is left alone; it is logged
             self._give_up(candidate, error)
         finally:
             self._workers.done(candidate.partition)
         return None
 
     def _give_up(self, candidate: CompactedPartition, error: Exception) -> None:
-        """Leave a partition alone from now on, unless it failed because it has been deleted."""
+        """Leave a partition alone for a time, unless it failed because it has been deleted."""
         if any(other.log is candidate.log for other in self._find_partitions()):
             why = error.message if isinstance(error, MillraceError) else repr(error)
-            _LOG.error("%s cannot be cleaned and is left as it is: %s", candidate.log.name, why, exc_info=error)
             with self._workers.changed:
-                self._uncleanable[candidate.partition] = why
+                before = self._uncleanable.get(candidate.partition)
+                failures = 1 if before is None else before.failures + 1
+                doublings = min(failures - 1, _DOUBLINGS_MAX)
+                wait_s = min(self._settings.retry_ms * 2**doublings, self._settings.retry_ms_max) / 1000
+                failed = _Failed(why, failures, self._clock.monotonic() + wait_s)
+                self._uncleanable[candidate.partition] = failed
+            _LOG.error(
+                "%s cannot be cleaned and is left as it is for %.0f s: %s",
+                candidate.log.name,
+                wait_s,
+                why,
+                exc_info=error,
+            )
 
     def _take_dirtiest(self) -> tuple[CompactedPartition, CleanableRange] | None:
         """Choose a partition, and be the one who cleans it."""
@@ -241,7 +276,9 @@ class LogCleaner:
 
     def _may_be_cleaned(self, partition: Partition) -> bool:
         with self._workers.changed:
-            return self._workers.is_free(partition) and partition not in self._uncleanable
+            failed = self._uncleanable.get(partition)
+            is_due = failed is None or self._clock.monotonic() >= failed.retry_at_s
+            return is_due and self._workers.is_free(partition)
 
     def _range_of(self, candidate: CompactedPartition) -> CleanableRange:
         log = candidate.log
@@ -272,6 +309,8 @@ class LogCleaner:
         done = cleaner.clean(view, dirty, candidate.keys, self._clock.now_ms())
         if done is not None:
             self._checkpoints.put(candidate.directory, candidate.partition, done.end_offset)
+            with self._workers.changed:
+                self._uncleanable.pop(candidate.partition, None)
             _LOG.info("%s", done)
             self._count(done)
         return done

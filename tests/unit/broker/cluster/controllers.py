@@ -16,6 +16,8 @@ from millrace_broker.controller import IsrChange, Leadership, TopicPartition
 from millrace_broker.controller.requests import BrokerRequest, LeaderAndIsrRequest, UpdateMetadataRequest
 from millrace_broker.metadata import registration
 
+from ....integration.waiting import STALL_S
+
 
 class Cluster:
     """Brokers without logs: they answer that all is done, and remember what they were told."""
@@ -73,7 +75,7 @@ class Cluster:
     async def bring_in_sync(self, topic: str, isr: tuple[int, ...]) -> None:
         """Have the leader of partition 0 ask for this ISR, anew where the controller raises epochs meanwhile."""
         partition, answer = TopicPartition(topic, 0), None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(STALL_S):
             while not isinstance(answer, Leadership):
                 state = self.state(topic)
                 assert state is not None
@@ -161,12 +163,6 @@ class Node:
                 self.told[partition] = state.leadership
         elif isinstance(request, UpdateMetadataRequest):
             self.clients_told.update({each: state.leadership for each, state in request.partitions.items()})
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.001)
 
 
 def registration_epoch(cluster: Cluster, broker_id: int) -> int:

@@ -12,7 +12,8 @@ from millrace.errors import NotControllerError
 from millrace_broker.cluster import controlling
 from millrace_broker.controller import TopicPartition
 
-from .controllers import Cluster, eventually
+from ....integration.waiting import eventually_async
+from .controllers import Cluster
 
 BALANCE_INTERVAL = "leader.imbalance.check.interval.seconds"
 
@@ -20,10 +21,10 @@ BALANCE_INTERVAL = "leader.imbalance.check.interval.seconds"
 def test_one_of_the_brokers_is_the_controller_and_leads_topics_somewhere() -> None:
     async def scenario() -> None:
         async with Cluster(0, 1, 2) as cluster:
-            await eventually(lambda: len(cluster.active) == 1)
+            await eventually_async(lambda: len(cluster.active) == 1)
             cluster.create("t", (1, 2), (2, 0))
             partition = TopicPartition("t", 0)
-            await eventually(lambda: all(partition in node.clients_told for node in cluster.nodes.values()))
+            await eventually_async(lambda: all(partition in node.clients_told for node in cluster.nodes.values()))
             state = cluster.state("t")
             assert state is not None
             assert (state.leader, state.isr, state.leader_epoch) == (1, (1, 2), 0)
@@ -44,17 +45,17 @@ async def elect_create_and_delete(cluster: Cluster) -> None:
     cluster.delete("gone")
     async with cluster:
         cluster.create("new", (1, 0))
-        await eventually(lambda: cluster.is_gone("gone"))
+        await eventually_async(lambda: cluster.is_gone("gone"))
         for topic in ("old", "new"):
             partition = TopicPartition(topic, 0)
-            await eventually(lambda topic=topic: (s := cluster.state(topic)) is not None and s.leader in (0, 1))
-            await eventually(
+            await eventually_async(lambda topic=topic: (s := cluster.state(topic)) is not None and s.leader in (0, 1))
+            await eventually_async(
                 lambda partition=partition: all(
                     partition in each.clients_told and each.clients_told[partition].leader in (0, 1)
                     for each in cluster.nodes.values()
                 )
             )
-        await eventually(lambda: len(cluster.active) == 1)
+        await eventually_async(lambda: len(cluster.active) == 1)
 
 
 @pytest.mark.parametrize("how", ["before", "after", "lost before", "lost after"])
@@ -74,16 +75,16 @@ def test_these_are_all_steps() -> None:
 def test_a_controller_whose_session_is_over_refuses_who_waits_for_it_and_another_takes_over() -> None:
     async def scenario() -> None:
         async with Cluster(0, 1) as cluster:
-            await eventually(lambda: len(cluster.active) == 1)
+            await eventually_async(lambda: len(cluster.active) == 1)
             first = cluster.nodes[cluster.active[0]]
             epoch = first.controlling.epoch
             cluster.create("t", (0, 1))
-            await eventually(lambda: cluster.state("t") is not None)
+            await eventually_async(lambda: cluster.state("t") is not None)
             first.calls, first.dies_at = 0, 1
             with pytest.raises(NotControllerError):
                 await first.controlling.ask("move", lambda each: each.reassign({TopicPartition("t", 0): (1, 0)}))
-            await eventually(lambda: len(cluster.active) == 1)
-            await eventually(lambda: cluster.nodes[cluster.active[0]].controlling.epoch > epoch)
+            await eventually_async(lambda: len(cluster.active) == 1)
+            await eventually_async(lambda: cluster.nodes[cluster.active[0]].controlling.epoch > epoch)
 
     asyncio.run(scenario())
 
@@ -94,15 +95,15 @@ def test_a_chair_that_could_not_be_left_is_left_later(loses: int) -> None:
 
     async def scenario() -> None:
         async with Cluster(0, 1) as cluster:
-            await eventually(lambda: len(cluster.active) == 1)
+            await eventually_async(lambda: len(cluster.active) == 1)
             first = cluster.nodes[cluster.active[0]]
             epoch = first.controlling.epoch
             cluster.create("t", (0, 1))
-            await eventually(lambda: cluster.state("t") is not None)
+            await eventually_async(lambda: cluster.state("t") is not None)
             first.calls, first.dies_at, first.how, first.loses = 0, 1, "lost before", loses
             with pytest.raises(NotControllerError):
                 await first.controlling.ask("move", lambda each: each.reassign({TopicPartition("t", 0): (1, 0)}))
-            await eventually(lambda: any(each.controlling.epoch > epoch for each in cluster.nodes.values()))
+            await eventually_async(lambda: any(each.controlling.epoch > epoch for each in cluster.nodes.values()))
 
     asyncio.run(scenario())
 
@@ -110,14 +111,14 @@ def test_a_chair_that_could_not_be_left_is_left_later(loses: int) -> None:
 def test_whoever_loses_the_chair_while_he_thinks_that_he_has_it_writes_nothing() -> None:
     async def scenario() -> None:
         async with Cluster(0, 1) as cluster:
-            await eventually(lambda: len(cluster.active) == 1)
+            await eventually_async(lambda: len(cluster.active) == 1)
             epoch = cluster.nodes[cluster.active[0]].controlling.epoch
             cluster.outside.delete(paths.CONTROLLER)  # as an administrator does to have another one
-            await eventually(
+            await eventually_async(
                 lambda: len(cluster.active) == 1 and cluster.nodes[cluster.active[0]].controlling.epoch > epoch
             )
             cluster.create("t", (0, 1))
-            await eventually(lambda: cluster.state("t") is not None)
+            await eventually_async(lambda: cluster.state("t") is not None)
 
     asyncio.run(scenario())
 
@@ -128,15 +129,15 @@ def test_a_chair_that_somebody_has_overwritten_is_left_and_taken_anew(written: b
 
     async def scenario() -> None:
         async with Cluster(0, 1) as cluster:
-            await eventually(lambda: len(cluster.active) == 1)
+            await eventually_async(lambda: len(cluster.active) == 1)
             epoch = cluster.nodes[cluster.active[0]].controlling.epoch
             cluster.outside.set(paths.CONTROLLER, written)
-            await eventually(
+            await eventually_async(
                 lambda: len(cluster.active) == 1 and cluster.nodes[cluster.active[0]].controlling.epoch > epoch
             )
             assert ControllerNode.decode(cluster.outside.get(paths.CONTROLLER)[0]).broker_id == cluster.active[0]
             cluster.create("t", (0, 1))
-            await eventually(lambda: cluster.state("t") is not None)
+            await eventually_async(lambda: cluster.state("t") is not None)
 
     asyncio.run(scenario())
 
@@ -144,16 +145,16 @@ def test_a_chair_that_somebody_has_overwritten_is_left_and_taken_anew(written: b
 def test_a_broker_that_goes_is_led_for_and_comes_back() -> None:
     async def scenario() -> None:
         async with Cluster(0, 1, 2) as cluster:
-            await eventually(lambda: len(cluster.active) == 1)
+            await eventually_async(lambda: len(cluster.active) == 1)
             cluster.create("t", (2, 1))
-            await eventually(lambda: cluster.state("t") is not None)
+            await eventually_async(lambda: cluster.state("t") is not None)
             node = cluster.nodes[2]
             node.is_closed = True  # it does not come back by itself
             node.expire()
-            await eventually(lambda: (s := cluster.state("t")) is not None and s.leader == 1 and s.isr == (1,))
+            await eventually_async(lambda: (s := cluster.state("t")) is not None and s.leader == 1 and s.isr == (1,))
             node.is_closed = False
             node._over()
-            await eventually(lambda: node.told[TopicPartition("t", 0)].leader == 1)
+            await eventually_async(lambda: node.told[TopicPartition("t", 0)].leader == 1)
 
     asyncio.run(scenario())
 
@@ -165,10 +166,10 @@ def test_a_session_that_follows_before_the_last_one_was_looked_at_is_run_for_con
             for _ in range(3):
                 node.expire()  # its events are in the queue, and not handled yet
                 await asyncio.sleep(0)
-            await eventually(lambda: cluster.active == [0])
+            await eventually_async(lambda: cluster.active == [0])
             first = node.session
             cluster.store.expire(first.session_id)
-            await eventually(lambda: node.session is not first and cluster.active == [0])
+            await eventually_async(lambda: node.session is not first and cluster.active == [0])
 
     asyncio.run(scenario())
 
@@ -180,16 +181,16 @@ def test_a_partition_goes_back_to_the_broker_that_is_to_lead_it(monkeypatch: pyt
         cluster.create("t", (0, 1))
         partition = TopicPartition("t", 0)
         async with cluster:
-            await eventually(lambda: cluster.leads("t", 0))
+            await eventually_async(lambda: cluster.leads("t", 0))
             cluster.nodes[0].is_closed = True  # it does not come back by itself
             cluster.nodes[0].expire()
             cluster.nodes[0].controlling.session_over()
-            await eventually(lambda: cluster.leads("t", 1) and cluster.active == [1])
+            await eventually_async(lambda: cluster.leads("t", 1) and cluster.active == [1])
             cluster.nodes[0].is_closed = False
             cluster.nodes[0]._over()
-            await eventually(lambda: cluster.nodes[0].told[partition].leader == 1)
+            await eventually_async(lambda: cluster.nodes[0].told[partition].leader == 1)
             await cluster.bring_in_sync("t", (0, 1))
-            await eventually(lambda: cluster.leads("t", 0))
+            await eventually_async(lambda: cluster.leads("t", 0))
 
     asyncio.run(scenario())
 
@@ -198,17 +199,17 @@ async def enlarge(cluster: Cluster, dies_at: int, how: str) -> int:
     """Give a topic a second partition while the controller's session ends; returns how many calls that one made."""
     cluster.create("t", (0, 1))
     async with cluster:
-        await eventually(lambda: cluster.leads("t", 0) and len(cluster.active) == 1)
-        await eventually(lambda: TopicPartition("t", 0) in cluster.nodes[1].clients_told)
+        await eventually_async(lambda: cluster.leads("t", 0) and len(cluster.active) == 1)
+        await eventually_async(lambda: TopicPartition("t", 0) in cluster.nodes[1].clients_told)
         first = cluster.nodes[cluster.active[0]]
         first.calls, first.dies_at, first.how = 0, dies_at, how
         path = paths.topic_path("t")
         node = TopicNode.decode(cluster.outside.get(path)[0])
         cluster.outside.set(path, TopicNode(node.topic_id, {**node.assignment, 1: (1, 0)}).encode())
         added = TopicPartition("t", 1)
-        await eventually(lambda: (s := cluster.state("t", 1)) is not None and s.leader in (0, 1))
-        await eventually(lambda: all(added in each.clients_told for each in cluster.nodes.values()))
-        await eventually(lambda: len(cluster.active) == 1)
+        await eventually_async(lambda: (s := cluster.state("t", 1)) is not None and s.leader in (0, 1))
+        await eventually_async(lambda: all(added in each.clients_told for each in cluster.nodes.values()))
+        await eventually_async(lambda: len(cluster.active) == 1)
     return first.calls
 
 

@@ -11,6 +11,8 @@ from millrace_broker.cluster.wire import Answers
 from millrace_broker.controller import LiveBroker
 from millrace_broker.controller.requests import BrokerRequest, StopReplicaRequest
 
+from ....integration.waiting import eventually_async
+
 
 def request(number: int, broker_epoch: int = 1) -> BrokerRequest:
     return StopReplicaRequest(controller_id=0, controller_epoch=number, broker_epoch=broker_epoch, partitions={})
@@ -37,9 +39,7 @@ class Brokers:
         self.answered.append((broker_id, request.controller_epoch))
 
     async def until(self, broker_id: int, count: int) -> list[int]:
-        async with asyncio.timeout(10):
-            while len(self.got[broker_id]) < count:
-                await asyncio.sleep(0.001)
+        await eventually_async(lambda: len(self.got[broker_id]) >= count)
         return self.got[broker_id]
 
 

@@ -13,7 +13,8 @@ from millrace.coordination.nodes import TopicNode
 from millrace.errors import MillraceError
 from millrace_broker.controller import Controller, IsrChange, Leadership, Occasion, TopicPartition
 
-from .controllers import Cluster, eventually, registration_epoch
+from ....integration.waiting import eventually_async
+from .controllers import Cluster, registration_epoch
 
 PARTITION = TopicPartition("t", 0)
 STEPS_MAX = 60
@@ -30,15 +31,17 @@ async def ask(
     cluster: Cluster, name: str, steps: Callable[[Controller], object], *, is_done: Callable[[], bool]
 ) -> None:
     """Ask whoever is the controller, as brokers and tools do, until it is done."""
-    async with asyncio.timeout(20):
-        while not is_done():
-            await asyncio.sleep(0.001)
-            for each in cluster.active[:1]:
-                try:
-                    await cluster.nodes[each].controlling.ask(name, steps)  # type: ignore[arg-type]
-                except MillraceError as error:
-                    if not error.retriable:
-                        raise
+
+    async def is_done_now() -> bool:
+        for each in cluster.active[:1]:
+            try:
+                await cluster.nodes[each].controlling.ask(name, steps)  # type: ignore[arg-type]
+            except MillraceError as error:
+                if not error.retriable:
+                    raise
+        return is_done()
+
+    await eventually_async(is_done_now, name)
 
 
 def isr_of(cluster: Cluster) -> tuple[int, ...]:
@@ -84,10 +87,10 @@ async def lead_by_another(cluster: Cluster) -> None:
     """The preferred leader goes, and comes back in sync."""
     cluster.nodes[2].is_closed = True  # it does not come back by itself
     cluster.nodes[2].expire()
-    await eventually(lambda: cluster.leads("t", 1))
+    await eventually_async(lambda: cluster.leads("t", 1))
     cluster.nodes[2].is_closed = False
     cluster.nodes[2]._over()
-    await eventually(lambda: cluster.nodes[2].told[PARTITION].leader == 1)
+    await eventually_async(lambda: cluster.nodes[2].told[PARTITION].leader == 1)
     await cluster.bring_in_sync("t", (1, 2))
 
 
@@ -109,10 +112,10 @@ async def move(cluster: Cluster) -> None:
 
     await ask(cluster, "reassign", steps, is_done=lambda: 0 in node().assignment[0])
     if 0 not in isr_of(cluster):
-        await eventually(lambda: PARTITION in cluster.nodes[0].told)
+        await eventually_async(lambda: PARTITION in cluster.nodes[0].told)
         await change_isr(cluster, (0, 1, 2))
-    await eventually(lambda: (node().assignment[0], node().adding, node().removing) == ((1, 0), {}, {}))
-    await eventually(lambda: isr_of(cluster) == (0, 1) and cluster.leads("t", 1))
+    await eventually_async(lambda: (node().assignment[0], node().adding, node().removing) == ((1, 0), {}, {}))
+    await eventually_async(lambda: isr_of(cluster) == (0, 1) and cluster.leads("t", 1))
 
 
 PROTOCOLS = {
@@ -127,14 +130,14 @@ async def run(protocol: Protocol, dies_at: int, how: str) -> int:
     """Carry it out while the controller's ``dies_at``-th call goes wrong; returns how many that one made."""
     cluster = Cluster(0, 1, 2)
     async with cluster:
-        await eventually(lambda: len(cluster.active) == 1)
+        await eventually_async(lambda: len(cluster.active) == 1)
         cluster.create("t", (2, 1))
-        await eventually(lambda: all(PARTITION in each.clients_told for each in cluster.nodes.values()))
+        await eventually_async(lambda: all(PARTITION in each.clients_told for each in cluster.nodes.values()))
         await protocol.prepare(cluster)
         first = cluster.nodes[cluster.active[0]]
         first.calls, first.dies_at, first.how = 0, dies_at, how
         await protocol.carry_out(cluster)
-        await eventually(lambda: len(cluster.active) == 1)
+        await eventually_async(lambda: len(cluster.active) == 1)
     return first.calls
 
 

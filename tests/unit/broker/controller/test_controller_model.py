@@ -133,8 +133,8 @@ def somebody_asks(world: World, chance: random.Random) -> None:
         world.event("shut_down", broker_id, world.brokers[broker_id].epoch)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_long_runs_from_seeds(seed: int) -> None:
+@pytest.mark.parametrize("run", range(60))
+def test_long_runs_from_seeds(run: int, seed: int) -> None:
     chance, world = random.Random(seed), World(*BROKERS)
     world.unclean = {"c"}
     epochs: dict[TopicPartition, tuple[int, int]] = {}
@@ -142,7 +142,7 @@ def test_long_runs_from_seeds(seed: int) -> None:
     for _ in range(250):
         act(world, chance)
         check(world, epochs)
-    finish(world, has_failover=seed % 2 == 0)
+    finish(world, has_failover=run % 2 == 0)
     check(world, epochs)
     check_finished(world)
 

@@ -11,6 +11,8 @@ from millrace.config.broker import BrokerConfig
 from millrace_broker.broker import Broker
 from millrace_broker.replicas.fetching import SourceFetcher
 
+from ....integration.waiting import STALL_S
+
 
 @pytest.mark.parametrize("turns", range(4))
 def test_a_fetcher_that_is_woken_and_closed_at_about_the_same_time_ends(tmp_path: Path, turns: int) -> None:
@@ -22,6 +24,6 @@ def test_a_fetcher_that_is_woken_and_closed_at_about_the_same_time_ends(tmp_path
         fetcher.wake()
         for _ in range(turns):
             await asyncio.sleep(0)
-        await asyncio.wait_for(fetcher.close(), 10)
+        await asyncio.wait_for(fetcher.close(), STALL_S)
 
     asyncio.run(wake_and_close())

@@ -172,6 +172,36 @@ def test_out_of_range_it_goes_to_the_leaders_end_or_begins_anew(
     assert follower.stage is Stage.FETCHING
 
 
+@pytest.mark.parametrize(("leader_end", "watermark"), [(1, 1), (2, 2), (3, 2), (9, 2)])
+def test_a_watermark_is_never_behind_where_the_log_was_truncated(leader_end: int, watermark: int) -> None:
+    follower = following(log_of(0, 0, 0), watermark=2)
+    asked = follower.question(NOW)
+    assert asked is not None
+    follower.failed(asked, OffsetOutOfRangeError("gone"), NOW)
+    bounds_asked = follower.question(NOW)
+    assert isinstance(bounds_asked, AskLogBounds)
+    follower.bounded(bounds_asked, 0, leader_end)
+    assert follower.high_watermark == watermark
+
+
+def test_an_answer_about_bounds_that_were_not_asked_for_changes_nothing() -> None:
+    follower = following(log_of(0, 0, 0))
+    assert follower.bounded(AskLogBounds(leader_epoch=5), 0, 1) == ()
+    assert follower.stage is Stage.FETCHING
+
+
+def test_a_stopped_replica_keeps_the_watermark_that_it_heard_of_as_a_follower() -> None:
+    log, replica = log_of(0, 0, 0), Replica("t-0", 2, ReplicationSettings(), high_watermark=1)
+    replica.decided(FOLLOW, log, NOW)
+    follower = replica.role
+    assert isinstance(follower, Follower)
+    asked = follower.question(NOW)
+    assert isinstance(asked, FetchFrom)
+    follower.fetched(asked, FetchedRecords(end_offset=3, high_watermark=3))
+    replica.stopped(NO_EPOCH)
+    assert (replica.role, replica.high_watermark) == (None, 3)
+
+
 def test_fenced_it_waits_for_the_controller_and_otherwise_asks_again_later() -> None:
     follower = following(log_of(0))
     asked = follower.question(NOW)

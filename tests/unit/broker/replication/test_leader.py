@@ -15,6 +15,7 @@ from millrace.errors import (
     RequestTimedOutError,
 )
 from millrace_broker.replication import AlterIsr, Leader, PartitionDecision, ReplicationSettings, preferred_read_replica
+from millrace_broker.replication.read_replicas import ReplicaView
 
 LAG = 30_000
 NOW = 1_000_000
@@ -183,3 +184,18 @@ def test_consumers_are_sent_to_followers_in_sync_in_their_rack() -> None:
     own, followers = leader.views({1: "a", 2: "b", 3: "c"}, NOW)
     assert preferred_read_replica("c", 4, own, followers) == 3
     assert preferred_read_replica("a", 4, own, followers) is None
+
+
+def test_a_consumer_is_shown_the_leader_and_its_followers() -> None:
+    leader = leading(replace(FIRST, isr=(1, 2)))
+    leader.fetched(2, 10, 3, NOW)
+    own, followers = leader.views({1: "a", 2: "b"}, NOW + 5)
+    assert own == ReplicaView(
+        broker_id=1, rack="a", log_start_offset=0, log_end_offset=10, caught_up_ms_ago=0, is_in_sync=True
+    )
+    second, third = sorted(followers, key=lambda view: view.broker_id)
+    assert second == ReplicaView(
+        broker_id=2, rack="b", log_start_offset=3, log_end_offset=10, caught_up_ms_ago=5, is_in_sync=True
+    )
+    assert (third.broker_id, third.rack, third.is_in_sync) == (3, "", False)
+    assert leader.views({}, NOW - 9)[1][0].caught_up_ms_ago == 0, "never negative"

@@ -10,13 +10,15 @@ import pytest
 from millrace.clients.consuming.signal import Signal
 from millrace.errors import ConcurrentUseError, WakeupError
 
+from ....integration.waiting import STALL_S
+
 
 def test_what_rang_since_one_looked_is_not_missed() -> None:
     signal = Signal()
     serial = signal.serial
     signal.ring()
     started = time.monotonic()
-    signal.wait(serial, 60)
+    signal.wait(serial, STALL_S)
     assert time.monotonic() - started < 30
 
 
@@ -24,7 +26,7 @@ def test_a_wake_up_ends_one_wait() -> None:
     signal = Signal()
     signal.wakeup()
     with pytest.raises(WakeupError):
-        signal.wait(signal.serial, 60)
+        signal.wait(signal.serial, STALL_S)
     signal.wait(signal.serial, 0)
     signal.wakeup()
     signal.forget_wakeup()

@@ -22,6 +22,8 @@ from millrace.errors import ClientClosedError, MillraceError, SchemaMismatchErro
 from millrace.records import decode_range
 from millrace.schemas import parse_schema
 
+from ....integration.waiting import STALL_S
+
 
 def _topic(partitions: int, ddl: str | None = None) -> TopicDescription:
     return TopicDescription(
@@ -220,7 +222,7 @@ def test_only_the_records_that_do_not_fit_fail() -> None:
     futures = [buffer.append(None, {"id": 1, "tags": tags}, (), None, -1) for tags in (["a"], [3], ["b"], [4], None)]
     world.accumulator.drain("t")
     world.sender.finish(0)
-    errors = [type(future.exception(0)) for future in futures]
+    errors = [type(future.exception(STALL_S)) for future in futures]
     assert errors == [type(None), SchemaMismatchError, type(None), SchemaMismatchError, type(None)]
     assert [futures[row].result().offset for row in (0, 2, 4)] == [0, 1, 2]
 
@@ -231,7 +233,7 @@ def test_records_that_become_batches_too_late_fail_with_the_reason() -> None:
     future = buffer.append_value(b"x")
     world.refusal = TransactionAbortedError("too late")
     world.accumulator.drain("t")
-    assert isinstance(future.exception(0), TransactionAbortedError)
+    assert isinstance(future.exception(STALL_S), TransactionAbortedError)
     assert world.memory.used_bytes == 0
 
 
@@ -240,7 +242,7 @@ def test_a_closed_accumulator_takes_nothing() -> None:
     buffer = world.accumulator.buffer(world.topic)
     future = buffer.append_value(b"x")
     world.accumulator.close(ClientClosedError("closed"))
-    assert isinstance(future.exception(0), ClientClosedError)
+    assert isinstance(future.exception(STALL_S), ClientClosedError)
     with pytest.raises(ClientClosedError):
         buffer.append_value(b"x")
     assert world.memory.used_bytes == 0

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from millrace.clients.producing.memory import BufferMemory, Waiter
 from millrace.errors import BufferExhaustedError
 
+from ....integration.waiting import STALL_S
+
 
 def test_memory_blocks_until_there_is_room() -> None:
     memory = BufferMemory(100)
@@ -25,7 +27,7 @@ def test_memory_blocks_until_there_is_room() -> None:
     thread = threading.Thread(target=take)
     thread.start()
     memory.release(80)
-    thread.join(30)
+    thread.join(STALL_S)
     assert taken.is_set()
     assert memory.used_bytes == 30
 

@@ -13,6 +13,8 @@ from millrace.config.client import ProducerConfig
 from millrace.errors import NotLeaderError
 from millrace.protocol import millrace_pb2 as pb
 
+from ....integration.waiting import STALL_S
+
 TOPIC_ID = uuid.UUID(int=7).bytes
 
 
@@ -63,8 +65,8 @@ def test_the_leader_is_looked_up_when_a_batch_is_sent_again_and_not_before(confi
     done = threading.Event()
     try:
         sender.enqueue("t", BuiltBatch(0, bytes(61), 1, 0), lambda *outcome: done.set())
-        assert looked.wait(30)
-        assert done.wait(30)
+        assert looked.wait(STALL_S)
+        assert done.wait(STALL_S)
     finally:
         sender.stop()
     assert network.asked == ["broker:1", "broker:2"]

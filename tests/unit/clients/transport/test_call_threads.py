@@ -8,7 +8,7 @@ import pytest
 
 from millrace.clients.transport.call_threads import CallThreads
 
-WAIT_S = 30
+from ....integration.waiting import STALL_S
 
 
 def _run(threads: CallThreads) -> threading.Thread:
@@ -21,7 +21,7 @@ def _run(threads: CallThreads) -> threading.Thread:
         is_done.set()
 
     assert threads.start(work)
-    assert is_done.wait(WAIT_S)
+    assert is_done.wait(STALL_S)
     return found[0]
 
 
@@ -33,10 +33,10 @@ def test_work_that_waits_keeps_no_other_waiting() -> None:
 
         def work(event: threading.Event = event) -> None:
             event.set()
-            release.wait(WAIT_S)
+            release.wait(STALL_S)
 
         assert threads.start(work)
-    assert all(event.wait(WAIT_S) for event in begun)
+    assert all(event.wait(STALL_S) for event in begun)
     release.set()
     threads.close()
 
@@ -59,7 +59,7 @@ def test_a_failure_is_logged_and_its_thread_goes_on(caplog: pytest.LogCaptureFix
     threads.close()
     for thread in threading.enumerate():
         if thread.name.startswith("test-"):
-            thread.join(WAIT_S)
+            thread.join(STALL_S)
     assert "a defect" in caplog.text
 
 
@@ -68,6 +68,6 @@ def test_nothing_is_started_once_closed_and_threads_end() -> None:
     thread = _run(threads)
     threads.close()
     threads.close()
-    thread.join(WAIT_S)
+    thread.join(STALL_S)
     assert not thread.is_alive()
     assert not threads.start(lambda: None)

@@ -28,6 +28,8 @@ from millrace.errors import (
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 
+from ....integration.waiting import STALL_S, eventually
+
 _CALL = unary(lambda stub: stub.Metadata)
 _REQUEST = pb.MetadataRequest(topics=["t" * 100])
 _RESPONSE = pb.MetadataResponse(cluster_id="here")
@@ -148,7 +150,7 @@ class _Client:
         return pending
 
     def begun(self, timeout_s: float = 10, request: Any = _REQUEST) -> pb.MetadataResponse:
-        return self.begin(timeout_s, request).result(20)
+        return self.begin(timeout_s, request).result(STALL_S)
 
     def helped(self, timeout_s: float = 10, request: Any = _REQUEST) -> pb.MetadataResponse:
         pending = self.begin(timeout_s, request)
@@ -293,8 +295,7 @@ def test_an_idle_connection_that_was_closed_is_not_used(broker: _Broker, client:
     broker.behaviour = once
     for number in range(5):
         assert getattr(client, way)() == _RESPONSE
-        while broker.connections[number].fileno() >= 0:
-            time.sleep(0.001)
+        eventually(lambda number=number: broker.connections[number].fileno() < 0)
 
 
 @_WAYS
@@ -317,9 +318,9 @@ def test_closing_ends_what_is_under_way(broker: _Broker, client: _Client, way: s
 
     thread = threading.Thread(target=make)
     thread.start()
-    assert under_way.wait(10)
+    assert under_way.wait(STALL_S)
     client.close()
-    thread.join(10)
+    thread.join(STALL_S)
     assert [type(outcome) for outcome in outcomes] == [ClientClosedError]
     with pytest.raises(ClientClosedError):
         client.call()
@@ -340,7 +341,7 @@ def test_a_cancelled_call_ends_at_once_and_its_connection_too(broker: _Broker, c
     pending.cancel()
     with pytest.raises(BrokerUnavailableError, match="cancelled"):
         pending.result()
-    assert over.wait(10)
+    assert over.wait(STALL_S)
     assert len(told) == 1
 
 
@@ -349,23 +350,23 @@ def test_many_calls_at_a_time_each_have_a_connection(broker: _Broker, client: _C
 
     def behave(sock: socket.socket) -> None:
         take(sock)
-        all_there.wait(10)
+        all_there.wait(STALL_S)
         sock.sendall(_ANSWER)
 
     broker.behaviour = behave
     pending = [client.begin() for _ in range(20)]
-    assert [each.result(20) for each in pending] == [_RESPONSE] * 20
+    assert [each.result(STALL_S) for each in pending] == [_RESPONSE] * 20
     assert broker.greetings == 20
 
 
 def test_what_follows_a_call_keeps_no_other_waiting(broker: _Broker, client: _Client) -> None:
     broker.behaviour = _answering(_ANSWER)
     go_on = threading.Event()
-    blocked = [client.begin(on_done=lambda *outcome: go_on.wait(20)) for _ in range(5)]
+    blocked = [client.begin(on_done=lambda *outcome: go_on.wait(STALL_S)) for _ in range(5)]
     assert client.begun() == _RESPONSE
     go_on.set()
     for each in blocked:
-        each.result(20)
+        each.result(STALL_S)
 
 
 def test_who_helps_is_woken_by_others(broker: _Broker, client: _Client) -> None:
@@ -375,11 +376,10 @@ def test_who_helps_is_woken_by_others(broker: _Broker, client: _Client) -> None:
     helped: list[bool] = []
     thread = threading.Thread(target=lambda: helped.append(client.receiver.help(is_over.is_set, 60)))
     thread.start()
-    while client.receiver._helper is None:
-        time.sleep(0.001)
+    eventually(lambda: client.receiver._helper is not None)
     is_over.set()
     client.receiver.wake()
-    thread.join(10)
+    thread.join(STALL_S)
     assert helped == [True]
     assert client.receiver.help(lambda: True, 60)  # what it had taken is there again
     client.close()
@@ -409,4 +409,4 @@ def test_what_is_no_greeting_ends_the_connection(answer: bytes, error: type[Exce
         thread.start()
         with pytest.raises(error):
             connect("127.0.0.1", listener.getsockname()[1], pb.HelloRequest(), timeout_s=10, response_bytes_max=1000)
-        thread.join(10)
+        thread.join(STALL_S)

@@ -18,10 +18,10 @@ from millrace_broker.log.cleaning.checkpoints import CLEANER_OFFSETS
 from millrace_broker.log.cleaning.threads import CleanerSettings, LogCleaner
 from millrace_broker.log.files import OsFiles
 
+from ....integration.waiting import STALL_S, eventually
 from .conftest import OPAQUE_KEYS, contents, rows
 
 COMPACT = TopicConfig.load({"cleanup.policy": "compact", "segment.bytes": 2000})
-WAIT_S = 60
 Open = Callable[..., LogManager]
 
 
@@ -54,13 +54,6 @@ def fill(manager: LogManager, log: PartitionLog, count: int = 40) -> None:
         log.roll()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
-
-
 def cleaner_of(manager: LogManager) -> LogCleaner:
     assert manager.cleaner is not None
     return manager.cleaner
@@ -72,7 +65,7 @@ def test_compacted_partitions_are_cleaned_and_the_rest_left_alone(open_manager: 
     kept = manager.create_log("kept", UUID(int=2), 0, TopicConfig.load({}))
     for log in [*orders, kept]:
         fill(manager, log)
-    until(lambda: len(cleaner_of(manager).statistics().latest) >= 3)
+    eventually(lambda: len(cleaner_of(manager).statistics().latest) >= 3)
     for log in orders:
         assert list(contents(log)) == [73, 75, 77, 78, 79]
     assert len(contents(kept)) == 80
@@ -87,13 +80,13 @@ def test_compacted_partitions_are_cleaned_and_the_rest_left_alone(open_manager: 
 def test_checkpoints_outlive_the_broker(open_manager: Open, tmp_path: Path) -> None:
     manager = open_manager()
     fill(manager, manager.create_log("orders", UUID(int=1), 0, COMPACT))
-    until(lambda: len(cleaner_of(manager).statistics().latest) == 1)
+    eventually(lambda: len(cleaner_of(manager).statistics().latest) == 1)
     manager.close()
     again = open_manager()
     log = again.get("orders", 0)
     assert log is not None
     fill(again, log, 60)
-    until(lambda: len(cleaner_of(again).statistics().latest) == 1)
+    eventually(lambda: len(cleaner_of(again).statistics().latest) == 1)
     assert cleaner_of(again).statistics().latest[0].start_offset == 80
 
 
@@ -104,10 +97,10 @@ def test_a_partition_is_not_cleaned_while_it_is_paused(open_manager: Open) -> No
     with cleaner.paused(("orders", 0)), cleaner.paused(("orders", 0)):
         fill(manager, log)
         fill(manager, manager.create_log("other", UUID(int=2), 0, COMPACT))
-        until(lambda: len(cleaner.statistics().latest) == 1)
+        eventually(lambda: len(cleaner.statistics().latest) == 1)
         assert cleaner.statistics().latest[0].partition == "other-0"
         assert cleaner.clean_dirtiest() is None
-    until(lambda: len(cleaner.statistics().latest) == 2)
+    eventually(lambda: len(cleaner.statistics().latest) == 2)
 
 
 def test_pausing_breaks_off_what_is_being_cleaned(open_manager: Open) -> None:
@@ -115,11 +108,11 @@ def test_pausing_breaks_off_what_is_being_cleaned(open_manager: Open) -> None:
     log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
     fill(manager, log)
     cleaner = cleaner_of(manager)
-    until(lambda: cleaner.statistics().in_progress == (("orders", 0),))
+    eventually(lambda: cleaner.statistics().in_progress == (("orders", 0),))
     before = contents(log)
     started = time.monotonic()
     with cleaner.paused(("orders", 0)):
-        assert time.monotonic() - started < WAIT_S / 2
+        assert time.monotonic() - started < STALL_S / 2
         assert cleaner.statistics().in_progress == ()
         assert contents(log) == before
         assert not list(log.directory.glob("*.cleaned"))
@@ -130,15 +123,16 @@ def test_a_deleted_partition_is_forgotten(open_manager: Open, tmp_path: Path) ->
     log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
     fill(manager, log)
     cleaner = cleaner_of(manager)
-    until(lambda: cleaner.statistics().in_progress == (("orders", 0),))
+    eventually(lambda: cleaner.statistics().in_progress == (("orders", 0),))
     manager.delete_log("orders", 0)
     assert cleaner.statistics().in_progress == ()
     fill(manager, manager.create_log("orders", UUID(int=3), 0, COMPACT), 5)
     assert cleaner.statistics().uncleanable == {}
 
 
-def test_a_damaged_partition_is_left_alone_and_named(open_manager: Open) -> None:
-    manager = open_manager()
+@pytest.mark.parametrize("is_reconfigured", [False, True])
+def test_a_damaged_partition_is_named_and_tried_again(open_manager: Open, is_reconfigured: bool) -> None:
+    manager = open_manager(retry_ms=3_600_000 if is_reconfigured else 20)
     cleaner = cleaner_of(manager)
     with cleaner.paused(("orders", 0)):
         log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
@@ -147,13 +141,14 @@ def test_a_damaged_partition_is_left_alone_and_named(open_manager: Open) -> None
         data = bytearray(path.read_bytes())
         data[100] ^= 1
         path.write_bytes(data)
-    until(lambda: bool(cleaner.statistics().uncleanable))
+    eventually(lambda: bool(cleaner.statistics().uncleanable))
     assert "checksum" in cleaner.statistics().uncleanable["orders", 0]
     data[100] ^= 1
     path.write_bytes(data)
-    assert cleaner.clean_dirtiest() is None
-    cleaner.resumed(("orders", 0))
-    until(lambda: len(cleaner.statistics().latest) == 1)
+    if is_reconfigured:
+        assert cleaner.clean_dirtiest() is None
+        cleaner.reconfigure(CleanerSettings(backoff_ms=21))
+    eventually(lambda: len(cleaner.statistics().latest) == 1)
     assert cleaner.statistics().uncleanable == {}
 
 
@@ -161,10 +156,10 @@ def test_closing_breaks_off_a_long_cleaning(open_manager: Open) -> None:
     manager = open_manager(io_bytes_per_second_max=100, io_buffer_bytes=100)
     log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
     fill(manager, log)
-    until(lambda: bool(cleaner_of(manager).statistics().in_progress))
+    eventually(lambda: bool(cleaner_of(manager).statistics().in_progress))
     started = time.monotonic()
     manager.close()
-    assert time.monotonic() - started < WAIT_S / 2
+    assert time.monotonic() - started < STALL_S / 2
     assert not list(log.directory.glob("*.cleaned"))
 
 
@@ -174,9 +169,9 @@ def test_other_settings_hold_for_what_is_being_cleaned_too(open_manager: Open) -
     log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
     fill(manager, log)
     cleaner = cleaner_of(manager)
-    until(lambda: bool(cleaner.statistics().in_progress))
+    eventually(lambda: bool(cleaner.statistics().in_progress))
     cleaner.reconfigure(CleanerSettings(backoff_ms=20, threads=2))
-    until(lambda: len(cleaner.statistics().latest) == 1)
+    eventually(lambda: len(cleaner.statistics().latest) == 1)
     assert list(contents(log)) == [73, 75, 77, 78, 79]
     manager.close()
     cleaner.reconfigure(CleanerSettings(threads=1))
@@ -192,7 +187,7 @@ def test_compact_and_delete_do_both(open_manager: Open) -> None:
     )
     for log in (deleting, compacting):
         fill(manager, log)
-    until(lambda: len(cleaner_of(manager).statistics().latest) >= 2)
+    eventually(lambda: len(cleaner_of(manager).statistics().latest) >= 2)
     assert deleting.apply_retention() > 0
     assert contents(deleting) == {}
     assert compacting.apply_retention() == 0

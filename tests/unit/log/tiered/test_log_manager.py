@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ from millrace.config.topic import TopicConfig
 from millrace.records import scan_headers
 from millrace_broker.log import LogManager, PartitionLog
 from millrace_broker.log.tiered.manager import TieringSettings
+
+from ....integration.waiting import eventually
 
 TIERED = TopicConfig.load(
     {
@@ -23,13 +24,6 @@ TIERED = TopicConfig.load(
     }
 )
 SETTINGS = TieringSettings(threads=2, interval_ms=1, backoff_max_ms=1)
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def open_manager(directory: Path, store: Any, clock: Any) -> LogManager:
@@ -60,7 +54,7 @@ def tier(manager: LogManager, log: PartitionLog, clock: Any) -> None:
         manager.tick()
         return log.segment_count == 1
 
-    wait_until(passes)
+    eventually(passes)
 
 
 def offsets_of(log: PartitionLog) -> list[int]:
@@ -74,7 +68,7 @@ def offsets_of(log: PartitionLog) -> list[int]:
 
 def attached(log: PartitionLog | None) -> PartitionLog:
     assert log is not None
-    wait_until(lambda: log.remote is not None and log.remote.is_loaded)
+    eventually(lambda: log.remote is not None and log.remote.is_loaded)
     return log
 
 
@@ -130,7 +124,7 @@ def test_a_store_that_is_away_keeps_no_broker_from_starting(
         clock.advance_ms(100)
         return found.remote is not None and found.remote.is_loaded
 
-    wait_until(passes)
+    eventually(passes)
     assert offsets_of(found) == list(range(40))
     manager.close()
 
@@ -148,7 +142,7 @@ def test_a_deleted_topic_leaves_nothing(
         clock.advance_ms(100)
         return list(remote_directory.iterdir()) == []
 
-    wait_until(passes)
+    eventually(passes)
     assert manager.tiering is not None
     assert manager.tiering.statistics().partitions == {}
     manager.close()

@@ -61,6 +61,11 @@ A1 = Comparison("a", EQUAL, 1)
         ("a = NULL", Membership("a", (), has_null=True)),
         ("a = X'0aFF'", Comparison("a", EQUAL, b"\x0a\xff")),
         ("date > DATE '2024-05-17'", Comparison("date", Operator.GREATER, datetime.date(2024, 5, 17))),
+        ("5 < date", Comparison("date", Operator.GREATER, 5)),
+        ("date", Comparison("date", EQUAL, True)),
+        ("timestamp IN (TRUE, FALSE)", Membership("timestamp", (True, False))),
+        ("5 = `date`", Comparison("date", EQUAL, 5)),
+        ("a IN (NULL)", Membership("a", (), has_null=True)),
         ("a <> TIMESTAMP '2024-05-17T01:00'", Comparison("a", Operator.UNEQUAL, datetime.datetime(2024, 5, 17, 1))),
     ],
 )  # fmt: skip
@@ -71,11 +76,19 @@ def test_a_condition_means_what_it_means_in_sql(text, expected):
 @pytest.mark.parametrize(
     ("text", "place"),
     [("", 1), ("a =", 4), ("a = 1)", 6), ("(a = 1", 7), ("a ? 1", 3), ("a IN ()", 7), ("a = X'0'", 5),
-     ("a = DATE 'x'", 5), ("AND a = 1", 1), ("a LIKE 5", 9), ("(" * 200 + "a" + ")" * 200, 101)],
+     ("a = DATE 'x'", 5), ("AND a = 1", 1), ("1 = 2", 5), ("a = b", 5),
+     ("a = date 5", 5), ("  ?", 3), ("a LIKE 5", 9), ("(" * 200 + "a" + ")" * 200, 101)],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_with_its_place(text, place):
     with pytest.raises(UsageError, match=f"at character {place};"):
         parse_filter(text)
+
+
+def test_parentheses_beside_each_other_are_no_depth():
+    assert parse_filter(" OR ".join(["(a = 1)"] * 300)) == Disjunction((A1,) * 300)
+    assert parse_filter("(" * 99 + "a = 1" + ")" * 99) == A1
+    with pytest.raises(UsageError, match="too many parentheses"):
+        parse_filter("(" * 100 + "a = 1" + ")" * 100)
 
 
 numbers, words = st.integers(-3, 3), st.text("ab%", max_size=3)

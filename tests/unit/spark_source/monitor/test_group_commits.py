@@ -6,9 +6,10 @@ from millrace.clients.model import TopicPartition
 from millrace.errors import BrokerUnavailableError
 from pyspark_millrace.monitor.group_commits import GroupCommits, Target
 
+from ....integration.waiting import STALL_S
+
 P = TopicPartition("t", 0)
 SLOW, OTHER, AWAY = Target("a:1", "slow"), Target("a:1", "other"), Target("away:1", "g")
-DEADLINE_S = 30
 
 
 class Broker:
@@ -24,7 +25,7 @@ class Broker:
 
     def alter_group_offsets(self, group_id, offsets):
         self.asked.set()
-        assert self.let_through.wait(DEADLINE_S)
+        assert self.let_through.wait(STALL_S)
         self.commits.append((group_id, offsets[P]))
 
 
@@ -33,13 +34,13 @@ def test_the_newest_offsets_are_committed_and_nobody_waits():
     written = []
     commits = GroupCommits(broker.connect, after=lambda: written.append(len(broker.commits)))
     commits.commit(SLOW, {P: 1})
-    assert broker.asked.wait(DEADLINE_S)
+    assert broker.asked.wait(STALL_S)
     for offset in (2, 3):
         commits.commit(SLOW, {P: offset})
     commits.commit(OTHER, {P: 7})
     assert not commits.wait_until_idle(0)
     broker.let_through.set()
-    assert commits.wait_until_idle(DEADLINE_S)
+    assert commits.wait_until_idle(STALL_S)
     assert broker.commits == [("slow", 1), ("slow", 3), ("other", 7)]
     assert written[-1] == 3
     assert commits.statistics.succeeded == 3
@@ -51,7 +52,7 @@ def test_brokers_that_do_not_answer_are_counted_and_logged(caplog):
     commits = GroupCommits(broker.connect)
     commits.commit(AWAY, {P: 1})
     commits.commit(OTHER, {P: 2})
-    assert commits.wait_until_idle(DEADLINE_S)
+    assert commits.wait_until_idle(STALL_S)
     assert broker.commits == [("other", 2)]
     assert (commits.statistics.succeeded, commits.statistics.failed) == (1, 1)
     assert "group g was not told how far the query is: nobody answers" in caplog.text

@@ -6,7 +6,7 @@ from prometheus_client.registry import Collector
 
 from pyspark_millrace.monitor.outlets import Outlets
 
-DEADLINE_S = 30
+from ....integration.waiting import STALL_S
 
 
 class Moody(Collector):
@@ -32,7 +32,7 @@ def test_a_failure_does_not_end_the_writing(tmp_path, caplog):
     outlets.add_textfile(file)
     for there in (False, True):
         outlets.writing.wake()
-        assert outlets.writing.wait_until_idle(DEADLINE_S)
+        assert outlets.writing.wait_until_idle(STALL_S)
         assert file.exists() is there
     assert "asked 2.0" in file.read_text()
     assert "metrics were not written" in caplog.text
@@ -43,6 +43,6 @@ def test_files_that_cannot_be_written_are_named_and_the_others_are(tmp_path, cap
     outlets.add_textfile(tmp_path / "missing" / "metrics.prom")
     outlets.add_textfile(tmp_path / "metrics.prom")
     outlets.writing.wake()
-    assert outlets.writing.wait_until_idle(DEADLINE_S)
+    assert outlets.writing.wait_until_idle(STALL_S)
     assert (tmp_path / "metrics.prom").exists()
     assert f"metrics were not written to {tmp_path}/missing" in caplog.text

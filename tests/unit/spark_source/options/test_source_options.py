@@ -3,11 +3,10 @@
 import pytest
 
 from millrace.errors import UsageError
-from pyspark_millrace.decoding.options import DECODE_OPTIONS
 from pyspark_millrace.options.limits import TriggerLimits
 from pyspark_millrace.options.positions import AtTimestamp, AtTimestamps, Edge, ExactOffsets, PartitionKey
+from pyspark_millrace.options.reference import DECODE_OPTIONS, READ_OPTIONS, names_of
 from pyspark_millrace.options.source import (
-    OPTIONS,
     AssignedPartitions,
     DirectReads,
     IsolationLevel,
@@ -143,7 +142,7 @@ WRONG = [
     ("filter", "a >", "filter"),
     ("decode", "xml", "avro, json, protobuf"),
     ("decode.key", "xml", "avro, json, protobuf"),
-    *((name, "x", "which is not given") for name in sorted({*DECODE_OPTIONS} - {"decode", "decode.key"})),
+    *((name, "x", "which is not given") for name in sorted({*names_of(DECODE_OPTIONS)} - {"decode", "decode.key"})),
 ]
 
 
@@ -159,7 +158,7 @@ def test_a_wrong_value_is_refused_by_name_value_and_form(option, value, expected
 
 
 def test_every_option_has_a_wrong_value_here():
-    assert {option for option, _, _ in WRONG} | {"transform", "transformSchema"} == set(OPTIONS)
+    assert {option for option, _, _ in WRONG} | {"transform", "transformSchema"} == set(names_of(READ_OPTIONS))
 
 
 def test_one_way_to_say_what_to_read():

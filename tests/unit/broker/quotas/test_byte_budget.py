@@ -4,20 +4,12 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.errors import ThrottledError
-from millrace_broker.limits import ACTIVE_CONNECTION_S, ByteBudget, Lease, RequestLimits, SizeEstimate
+from millrace_broker.quotas import ByteBudget, Lease, SizeEstimate
 
-
-class _Time:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from ....integration.waiting import STALL_S
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
@@ -27,41 +19,6 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 async def _settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
-
-
-def test_more_requests_than_allowed_are_refused_until_one_ends() -> None:
-    limits = RequestLimits(requests_max=2, connections_max=9, monotonic=_Time())
-    with limits.request("a"), limits.request("a"):  # noqa: SIM117 - the refusal is within
-        with pytest.raises(ThrottledError, match=r"queued\.max\.requests"), limits.request("b"):
-            pytest.fail("admitted")
-    with limits.request("b"):
-        assert (limits.requests, limits.refused) == (1, 1)
-    assert limits.requests == 0
-
-
-def test_a_request_that_waits_for_others_keeps_nobody_out() -> None:
-    limits = RequestLimits(requests_max=1, connections_max=9, monotonic=_Time())
-    with limits.request("a"):
-        with limits.waiting(), limits.request("b"):
-            assert limits.requests == 1
-        assert limits.requests == 1
-    assert limits.requests == 0
-
-
-def test_more_connections_than_allowed_are_refused_until_one_was_idle_for_a_while() -> None:
-    time = _Time()
-    limits = RequestLimits(requests_max=9, connections_max=1, monotonic=time)
-    with limits.request("a"):
-        time.now += ACTIVE_CONNECTION_S * 2  # a long call keeps its connection
-        with pytest.raises(ThrottledError, match=r"max\.connections"), limits.request("b"):
-            pytest.fail("admitted")
-    with limits.request("a"):
-        pass
-    with pytest.raises(ThrottledError), limits.request("b"):
-        pytest.fail("admitted")
-    time.now += ACTIVE_CONNECTION_S + 1
-    with limits.request("b"):
-        assert limits.connections == 1
 
 
 def test_who_asks_for_more_bytes_than_are_left_waits_for_them() -> None:
@@ -166,41 +123,7 @@ def test_everything_taken_is_given_back_in_the_end(takers: list[tuple[int, bool]
             await asyncio.sleep(0)
             if is_cancelled:
                 tasks[-1].cancel()
-        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), STALL_S)
         assert budget.in_use_bytes == 0
 
     _run(work())
-
-
-def test_connections_that_are_known_count_until_they_are_closed() -> None:
-    time = _Time()
-    limits = RequestLimits(requests_max=9, connections_max=2, monotonic=time)
-    limits.connected("a")
-    with limits.request("b"):
-        assert limits.is_full
-        with pytest.raises(ThrottledError, match=r"max\.connections"):
-            limits.connected("c")
-        limits.begin("a")  # those that are counted go on
-        limits.end("a")
-    limits.disconnected("a")
-    limits.connected("c")
-    assert (limits.connections, limits.requests, limits.refused) == (2, 0, 1)
-    limits.disconnected("c")
-    assert limits.connections == 1
-
-
-def test_what_is_left_is_taken_at_once_unless_somebody_waits() -> None:
-    async def run() -> None:
-        budget = ByteBudget(10)
-        first, second = Lease(budget), Lease(budget)
-        assert first.take_now(8)
-        assert not second.take_now(3)
-        waiting = asyncio.create_task(second.take(3))
-        await asyncio.sleep(0)
-        assert budget.take_now(1) is None  # it would overtake
-        first.release()
-        await waiting
-        assert budget.in_use_bytes == 3
-        assert budget.take_now(1) == 1
-
-    asyncio.run(run())

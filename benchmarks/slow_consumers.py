@@ -1,0 +1,157 @@
+"""Producing with acks=all into three replicas while consumers ask for megabytes and do not read the answers.
+
+The consumers' topic is on the same brokers, and its partitions have the same leaders. A process of its own holds the
+consumers' connections, with the smallest buffers that the kernel gives, so that the answers stay in the brokers' memory.
+A broker disconnects a consumer that takes nothing for a minute, therefore all of them connect anew before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import grpc
+
+from benchmarks import cluster_produce
+from benchmarks.clusters import MillraceCluster
+from benchmarks.harness import Context, Measure, Sample
+from benchmarks.worker import Run, worker
+from benchmarks.workspace import BenchmarkError
+from millrace.clients import Producer
+from millrace.protocol import frames
+from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.millrace_pb2_grpc import BrokerStub
+
+CONSUMERS: Final = 50
+FETCH_BYTES: Final = 16 * 2**20
+"""As much as a broker puts into one answer by default."""
+_TOPIC: Final = "unread"
+_VALUE_BYTES: Final = 2**19
+_CONNECT_ANEW_S: Final = 45.0
+_GREETING_S: Final = 60.0
+
+
+@contextlib.contextmanager
+def open_with_consumers(context: Context) -> Iterator[Measure]:
+    """``cluster_produce``'s records/s beside the consumers."""
+    with _cluster(context, "millrace-cluster") as (cluster, produce):
+        arguments = {"targets": _targets(cluster)}
+
+        def measure() -> Sample:
+            with worker(context.workspace, "slow-consumers", "benchmarks.slow_consumers:serve", arguments) as look:
+                sample = produce()
+                found = look()
+            if found["filled"] < len(cluster.ports):
+                raise BenchmarkError(f"answers should have waited on every broker to be read: {found}")
+            return sample
+
+        yield measure
+
+
+@contextlib.contextmanager
+def open_alone(context: Context) -> Iterator[Measure]:
+    """The same on a cluster without those consumers."""
+    with _cluster(context, "millrace-cluster-alone") as (_, produce):
+        yield produce
+
+
+@contextlib.contextmanager
+def _cluster(context: Context, name: str) -> Iterator[tuple[MillraceCluster, Measure]]:
+    """A cluster with the topic that is not read, and a warm producer for another one."""
+    records = cluster_produce.records_of(context)
+    with MillraceCluster(context.workspace, name) as cluster:
+        cluster.create_topic(_TOPIC, cluster_produce.PARTITIONS)
+        cluster.wait_until_in_sync(_TOPIC)
+        with Producer(cluster.bootstrap) as producer:
+            for partition in range(cluster_produce.PARTITIONS):
+                for _ in range(FETCH_BYTES // _VALUE_BYTES):
+                    producer.send(_TOPIC, bytes(_VALUE_BYTES), partition=partition)
+        arguments = {"bootstrap": cluster.bootstrap, "records": records}
+        with worker(context.workspace, f"{name}-producer", "benchmarks.cluster_produce:serve", arguments) as run:
+
+            def produce() -> Sample:
+                with cluster.topic(cluster_produce.TOPIC, cluster_produce.PARTITIONS):
+                    seconds = run()["seconds"]
+                    return Sample(figure=records / seconds, answer=cluster.count(cluster_produce.TOPIC))
+
+            produce()  # brokers and producer are warm from here on
+            yield cluster, produce
+
+
+def _targets(cluster: MillraceCluster) -> list[tuple[int, int]]:
+    """The port for frames of each partition's leader, and the partition."""
+    frame_ports = {}
+    for broker, port in cluster.ports.items():
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub: Any = BrokerStub(channel)
+            frame_ports[broker] = stub.ApiVersions(pb.ApiVersionsRequest()).frame_port
+    return [(frame_ports[found.leader], number) for number, found in cluster.partitions(_TOPIC).items()]
+
+
+@contextlib.contextmanager
+def serve(*, targets: Sequence[tuple[int, int]]) -> Iterator[Run]:
+    """The worker with the consumers; its run tells how many have something that they could read."""
+    consumers = [_asked(*targets[number % len(targets)]) for number in range(CONSUMERS)]
+    lock, ended = threading.Lock(), threading.Event()
+
+    def connect_anew() -> None:
+        while not ended.wait(_CONNECT_ANEW_S):
+            for number in range(CONSUMERS):
+                with lock:
+                    consumers[number].close()
+                    consumers[number] = _asked(*targets[number % len(targets)])
+
+    def run() -> dict[str, Any]:
+        with lock:
+            return {"filled": sum(map(_is_filled, consumers))}
+
+    thread = threading.Thread(target=connect_anew)
+    thread.start()
+    try:
+        yield run
+    finally:
+        ended.set()
+        thread.join()
+        for each in consumers:
+            each.close()
+
+
+def _asked(port: int, partition: int) -> socket.socket:
+    """A connection that has asked for megabytes."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(_GREETING_S)
+    connection.connect(("127.0.0.1", port))
+    hello = pb.HelloRequest(client_id="slow").SerializeToString()
+    connection.sendall(frames.greeting() + frames.request_head(b"", len(hello)) + hello)
+    with connection.makefile("rb", buffering=0) as stream:
+        frames.check_greeting(_exactly(stream, frames.GREETING_BYTES))
+        _exactly(stream, frames.read_response_head(_exactly(stream, frames.RESPONSE_HEAD_BYTES)).body_bytes)
+    request = pb.FetchRequest(replica_id=-1, max_wait_ms=600_000, min_bytes=1, max_bytes=FETCH_BYTES)
+    wanted = pb.FetchRequest.PartitionFetch(
+        partition=partition, partition_max_bytes=FETCH_BYTES, current_leader_epoch=-1
+    )
+    request.topics.add(name=_TOPIC, partitions=[wanted])
+    message = request.SerializeToString()
+    connection.sendall(frames.request_head(b"Fetch", len(message)) + message)
+    return connection
+
+
+def _exactly(stream: Any, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = stream.read(size - len(data))
+        if not part:
+            raise BenchmarkError("the broker closed a consumer's connection before its fetch")
+        data += part
+    return data
+
+
+def _is_filled(connection: socket.socket) -> bool:
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return False

@@ -1,0 +1,28 @@
+"""Windowed count of a million keys, each side at its best."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks import streams
+from benchmarks.spark import Outcome, Source
+from benchmarks.suite import streams_window
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BENCHMARK = streams.benchmark(
+    name="streams_window_1m_keys_best",
+    title="Streams: count per key and minute, a million keys, each side at its best",
+    mode="window",
+    target_ratio=1,
+    ours=streams_window.BENCHMARK.ours.what,
+    peer=streams_window.BENCHMARK.peer.what,
+    words=streams.KEYS_MANY,
+    batches="micro-batches of up to 4,000,000 records, the default where state is kept",
+    tuned=True,
+)
+
+
+def ours(spark: SparkSession, source: Source) -> Outcome:
+    return streams_window.count_windows(spark, source, None)

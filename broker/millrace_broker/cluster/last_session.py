@@ -1,0 +1,58 @@
+"""The ZooKeeper session of this broker's last process: remembered beside the data, and ended by the next process.
+
+A process that is killed leaves a session that lives on until its time-out, with the broker's registration and perhaps
+the controller's node. The next process holds the locks of the same log directories, so the last one is dead.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from millrace.coordination import BadVersionError, Check, Coordination, Delete, NoNodeError, paths
+from millrace.coordination.nodes import BrokerNode
+from millrace.coordination.outcomes import settle
+from millrace_broker.log.files import Files, replace_file
+
+FILE: Final = "zookeeper-session"
+"""In the first log directory: the number of the session."""
+
+
+def remember_session(files: Files, directory: Path, session_id: int) -> None:
+    """Note the session under which this process registers. Raises ``StorageError``."""
+    replace_file(files, directory / FILE, f"{session_id}\n".encode())
+
+
+def last_session(files: Files, directory: Path) -> int | None:
+    """The session of the last process; None if that is not known. Raises ``StorageError``."""
+    text = (files.read_bytes(directory / FILE) or b"").strip()
+    return int(text) if text.lstrip(b"-").isdigit() else None
+
+
+def remove_leftovers(coordination: Coordination, session_id: int, broker_id: int, node: BrokerNode) -> bool:
+    """Remove the nodes of a dead process of this broker; false if it has left none.
+
+    A registration of another address is not touched: the directories may be a copy of those of a broker that lives.
+    """
+    registration = paths.broker_path(broker_id)
+    try:
+        # The epoch first: a controller elected later than this read has raised its version.
+        _, epoch = coordination.get(paths.CONTROLLER_EPOCH)
+        data, registered = coordination.get(registration)
+        if registered.ephemeral_owner != session_id or BrokerNode.decode(data).endpoints != node.endpoints:
+            return False
+        _remove_chair(coordination, session_id, epoch.version)
+        settle(coordination, [Delete(registration, registered.version)])
+    except (BadVersionError, NoNodeError):
+        return False
+    return True
+
+
+def _remove_chair(coordination: Coordination, session_id: int, epoch_version: int) -> None:
+    try:
+        _, chair = coordination.get(paths.CONTROLLER)
+        if chair.ephemeral_owner == session_id:
+            check = Check(paths.CONTROLLER_EPOCH, epoch_version)
+            settle(coordination, [check, Delete(paths.CONTROLLER, chair.version)])
+    except (BadVersionError, NoNodeError):
+        return  # another controller has been elected

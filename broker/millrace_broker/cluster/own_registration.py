@@ -1,0 +1,135 @@
+"""This broker's own registration in ZooKeeper: made under each session, watched, and made again if it is removed.
+
+Invariants
+* One registration is made at a time, so that ``epoch`` is that of the node that this process made last.
+* What the last process of this broker left is removed first; a registration of anybody else never is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from millrace.coordination import (
+    Coordination,
+    CoordinationError,
+    OnLoop,
+    SessionExpiredError,
+    WatchEvent,
+    paths,
+)
+from millrace.coordination.nodes import BrokerNode
+from millrace.errors import EnvironmentProblemError, StorageError
+from millrace_broker.cluster.last_session import last_session, remember_session, remove_leftovers
+from millrace_broker.log import Files
+from millrace_broker.metadata import registration
+
+_logger = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 0.5
+"""Between attempts to register again."""
+
+
+class OwnRegistration:
+    """See the module. For the event loop's thread; blocking calls are made in threads."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        patience_s: float,
+        on_again: Callable[[], Awaitable[None]],
+        on_failure: Callable[[EnvironmentProblemError], None],
+    ) -> None:
+        """``patience_s``: how long the end of an earlier registration of this broker is waited for.
+
+        ``on_again`` is awaited after the broker has registered again under the same session. ``on_failure`` is told
+        when that is impossible, because another broker has the id.
+        """
+        self.epoch = -1
+        """The broker epoch: the transaction of the registration."""
+        self._id: Final = broker_id
+        self._patience_s: Final = patience_s
+        self._on_again: Final = on_again
+        self._on_failure: Final = on_failure
+        self._lock: Final = asyncio.Lock()
+        self._again: Final[set[asyncio.Task[None]]] = set()
+        self._is_closed = False
+        self._session: Coordination | None = None
+        self._watch: OnLoop | None = None
+
+    async def begin(self, session: Coordination, node: BrokerNode, files: Files, directory: Path | None) -> None:
+        """Register under a new session; ``directory``, which is locked, remembers it.
+
+        Raises ``BrokerIdTakenError``, ``CoordinationError``.
+        """
+        self._session, self._node = session, node
+        self._watch = OnLoop(asyncio.get_running_loop(), self._changed)
+        if directory is not None:
+            await asyncio.to_thread(self._replace_last, session, files, directory)
+        async with self._lock:
+            await self._register(session)
+
+    async def close(self) -> None:
+        """Register no more."""
+        self._is_closed = True
+        for task in self._again:
+            task.cancel()
+        await asyncio.gather(*self._again, return_exceptions=True)
+
+    def _replace_last(self, session: Coordination, files: Files, directory: Path) -> None:
+        """Remove what the last process left, so that the end of its session need not be waited for."""
+        try:
+            last = last_session(files, directory)
+            if last is not None and remove_leftovers(session, last, self._id, self._node):
+                _logger.info("broker %d: the registration of its last process is removed", self._id)
+            remember_session(files, directory, session.session_id)
+        except StorageError as error:
+            _logger.warning("broker %d waits for the end of its last session, if it left one: %s", self._id, error)
+
+    async def _register(self, session: Coordination) -> None:
+        """Register until the registration stands, and have it watched."""
+        while True:
+            self.epoch = await asyncio.to_thread(
+                registration.register, session, self._id, self._node, patience_s=self._patience_s
+            )
+            _logger.info("broker %d is registered, in broker epoch %d", self._id, self.epoch)
+            if await asyncio.to_thread(self._stands, session):
+                return
+
+    def _stands(self, session: Coordination) -> bool:
+        """Whether the registration is there; it is watched then."""
+        found = session.exists(paths.broker_path(self._id), self._watch)
+        return found is not None and found.created_id == self.epoch
+
+    def _changed(self, event: WatchEvent) -> None:
+        if not self._is_closed and self._session is not None:
+            task = asyncio.create_task(self._register_again(self._session), name="millrace-register-again")
+            self._again.add(task)
+            task.add_done_callback(self._again.discard)
+
+    async def _register_again(self, session: Coordination) -> None:
+        """Register under the same session if only the registration is gone: this process was taken for dead."""
+        while True:
+            try:
+                async with self._lock:
+                    if await asyncio.to_thread(self._stands, session):
+                        return
+                    _logger.warning(
+                        "broker %d: its registration was removed, because its listeners refused connections; "
+                        "it registers again",
+                        self._id,
+                    )
+                    await self._register(session)
+                await self._on_again()
+            except registration.BrokerIdTakenError as error:
+                self._on_failure(error)
+            except SessionExpiredError:
+                return  # the next session begins with a registration
+            except (EnvironmentProblemError, CoordinationError) as error:
+                _logger.warning("broker %d cannot register again yet: %s", self._id, error.message)
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            return

@@ -1,0 +1,217 @@
+"""Admission of calls: places for those that run, memory for their bytes, room for those that wait for others.
+
+Kafka's ``RequestChannel`` and ``ConnectionQuotas``, for the event loop's thread. Each class of call
+(``call_classes``) has its own places and its own memory, so that no class can take another's.
+
+Invariants
+
+- A call takes one place of its class while it runs. It gives the place back when it first waits for others, and takes
+  none again: what it does after the wait was admitted before.
+- A call that waits is counted in memory: ``PARKED_CALL_BYTES`` and its request. That is in ``parked_calls``, or, where
+  it has no room there, in the memory for requests of its class. Calls of brokers are always counted in theirs.
+- Whatever a call was given is given back when it ends, its response's memory when that was sent.
+
+What exceeds the places is refused with ``ThrottledError``, which clients retry; what exceeds the memory waits its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.config.broker import BrokerConfig
+from millrace.errors import ThrottledError
+from millrace_broker.quotas.byte_budget import ByteBudget, Lease, SizeEstimate
+from millrace_broker.quotas.call_classes import CallClass
+from millrace_broker.quotas.connections import Connections
+from millrace_broker.quotas.parked_calls import ParkedCalls
+
+PARKED_CALL_BYTES: Final = 16 * 1024
+"""Memory of a call that waits, besides its request: task, coroutine, timer, state of the connection or stream."""
+_FIRST_BODIES: Final = 4
+"""So many bodies are received at a time before anything is known of their sizes."""
+_OPTIONS: Final = {
+    CallClass.CLIENT: "queued.max.requests",
+    CallClass.CONTROL: "control.queued.max.requests",
+    CallClass.BROKER: "inter.broker.queued.max.requests",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionStatistics:
+    """What is in progress, and how often a limit refused, delayed or ended something since the start."""
+
+    requests: int
+    """Calls that run, of all classes."""
+    by_class: Mapping[str, int]
+    """The same by class."""
+    connections: int
+    bytes_in_use: int
+    """Bytes of requests and responses held, without those of ``parked_bytes``."""
+    refused: int
+    delayed: int
+    parked: int
+    """Calls of clients that wait for others."""
+    parked_bytes: int
+    evicted: int
+    """Polls that were answered early because the memory for parked calls was full."""
+
+
+class Room:
+    """Places and memory of one class of calls."""
+
+    def __init__(self, call_class: CallClass, *, requests_max: int, bytes_max: int) -> None:
+        self._class: Final = call_class
+        self._requests_max: Final = requests_max
+        self.request_bytes: Final = ByteBudget(bytes_max)
+        self.response_bytes: Final = ByteBudget(bytes_max)
+        self.body_estimate: Final = SizeEstimate(bytes_max // _FIRST_BODIES)
+        """For listeners that learn the size of a request only with its body."""
+        self.requests = 0
+        self.refused = 0
+
+    def enter(self) -> None:
+        """Take a place. Raises ``ThrottledError``."""
+        if self.requests >= self._requests_max:
+            self.refused += 1
+            raise ThrottledError(
+                f"{self.requests} requests are in progress, as many as {_OPTIONS[self._class]} allows: try again"
+            )
+        self.requests += 1
+
+    def leave(self) -> None:
+        """Give a place back."""
+        self.requests -= 1
+        assert self.requests >= 0, "a place is given back once"
+
+
+class Admission:
+    """Admits calls and connections; see the module."""
+
+    def __init__(self, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
+        self.rooms: Final = {
+            CallClass.CLIENT: Room(
+                CallClass.CLIENT,
+                requests_max=config.queued_max_requests,
+                bytes_max=config.queued_max_request_bytes,
+            ),
+            CallClass.CONTROL: Room(
+                CallClass.CONTROL,
+                requests_max=config.control_queued_max_requests,
+                bytes_max=config.control_queued_max_request_bytes,
+            ),
+            CallClass.BROKER: Room(
+                CallClass.BROKER,
+                requests_max=config.inter_broker_queued_max_requests,
+                bytes_max=config.inter_broker_queued_max_request_bytes,
+            ),
+        }
+        self.connections: Final = Connections(
+            {
+                CallClass.CLIENT: config.max_connections,
+                CallClass.CONTROL: config.control_max_connections,
+                CallClass.BROKER: config.inter_broker_max_connections,
+            },
+            monotonic,
+        )
+        self.parked: Final[ParkedCalls[AdmittedCall]] = ParkedCalls(config.purgatory_max_request_bytes)
+
+    def begin(self, peer: Hashable, call_class: CallClass) -> AdmittedCall:
+        """Admit a call of a connection; it is to be ended. Raises ``ThrottledError``."""
+        room = self.rooms[call_class]
+        room.enter()
+        try:
+            self.connections.call_begins(peer, call_class)
+        except ThrottledError:
+            room.leave()
+            raise
+        return AdmittedCall(self, peer, call_class)
+
+    def statistics(self) -> AdmissionStatistics:
+        """Return the present numbers."""
+        rooms = self.rooms.values()
+        budgets = [budget for room in rooms for budget in (room.request_bytes, room.response_bytes)]
+        return AdmissionStatistics(
+            requests=sum(room.requests for room in rooms),
+            by_class={each.value: room.requests for each, room in self.rooms.items()},
+            connections=len(self.connections),
+            bytes_in_use=sum(budget.in_use_bytes for budget in budgets),
+            refused=self.connections.refused + sum(room.refused for room in rooms),
+            delayed=sum(budget.delayed for budget in budgets),
+            parked=len(self.parked),
+            parked_bytes=self.parked.bytes,
+            evicted=self.parked.evicted,
+        )
+
+
+class AdmittedCall:
+    """One call from its admission to its answer. It is ``Parkable``."""
+
+    __slots__ = (
+        "_admission",
+        "_class",
+        "_has_place",
+        "_is_counted",
+        "_is_over",
+        "_peer",
+        "_room",
+        "request_lease",
+        "response_lease",
+    )
+
+    def __init__(self, admission: Admission, peer: Hashable, call_class: CallClass) -> None:
+        """``Admission.begin`` makes one, and has taken its place."""
+        self._admission: Final = admission
+        self._peer: Final = peer
+        self._class: Final = call_class
+        self._room: Final = admission.rooms[call_class]
+        self._has_place = True
+        self._is_counted = False
+        self._is_over = False
+        self.request_lease: Final = Lease(self._room.request_bytes)
+        """Memory of the request, to be taken before it is received."""
+        self.response_lease: Final = Lease(self._room.response_bytes)
+        """Memory of the response; it outlives the call until the response was sent, and is released by the listener."""
+
+    @property
+    def body_estimate(self) -> SizeEstimate:
+        """How large the request may be, for listeners that learn it only with its body."""
+        return self._room.body_estimate
+
+    def park(self, give_up: Callable[[], None] | None) -> None:
+        """Wait for others; see ``waiting.Parkable``. Waits of one call may overlap if they are no polls."""
+        if self._is_over:  # work goes on for a caller that is gone
+            return
+        self._give_place()
+        if self._class is CallClass.BROKER:
+            return
+        parked, is_first, self._is_counted = self._admission.parked, not self._is_counted, True
+        cost_bytes = self.request_lease.held_bytes + (PARKED_CALL_BYTES if is_first else 0)
+        if give_up is not None:
+            parked.poll(self, cost_bytes, give_up)
+        elif not is_first:
+            return
+        elif not parked.bind(self, cost_bytes):
+            self.request_lease.settle(cost_bytes)
+            return
+        self.request_lease.release()
+
+    def resume(self) -> None:
+        """Go on after a wait."""
+        self._admission.parked.woken(self)
+
+    def end(self) -> None:
+        """Give everything back but the response's memory. Ending again does nothing."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._give_place()
+        self._admission.parked.release(self)
+        self._admission.connections.call_ended(self._peer)
+        self.request_lease.release()
+
+    def _give_place(self) -> None:
+        if self._has_place:
+            self._has_place = False
+            self._room.leave()

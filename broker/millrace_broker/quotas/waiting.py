@@ -1,0 +1,51 @@
+"""How code that waits for others says so, whichever call it works for.
+
+A call that waits for replicas, members or records is *parked* meanwhile: it takes no place among the requests that
+run. The code that waits may be far from the listener, so the call is in a context variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Final, Protocol
+
+
+class Parkable(Protocol):
+    """A call that can be parked."""
+
+    def park(self, give_up: Callable[[], None] | None) -> None:
+        """Begin to wait. ``give_up`` ends a wait that may end early; it may be called before this returns."""
+        ...
+
+    def resume(self) -> None:
+        """End a wait."""
+        ...
+
+
+current_call: ContextVar[Parkable | None] = ContextVar("current_call", default=None)
+"""The call that a task works for. Listeners set it; tasks that a handler starts inherit it."""
+
+
+class parked:  # noqa: N801 - it reads as the function that it stands for
+    """Context manager around a wait for others; outside of a call it does nothing.
+
+    ``give_up`` ends the wait of a poll, which is answered empty then. A wait without it is never ended early.
+    """
+
+    __slots__ = ("_call", "_give_up")
+
+    def __init__(self, give_up: Callable[[], None] | None = None) -> None:
+        self._call: Final = current_call.get()
+        self._give_up: Final = give_up
+
+    def __enter__(self) -> None:
+        if self._call is not None:
+            self._call.park(self._give_up)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._call is not None:
+            self._call.resume()

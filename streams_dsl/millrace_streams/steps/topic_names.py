@@ -1,0 +1,40 @@
+"""The names of topics that a user's function gives record by record, as Kafka's ``TopicNameExtractor``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+
+from millrace_streams.graph import TopicSinkNode
+from millrace_streams.graph.topology import is_topic_name
+from millrace_streams.processors import RecordContext
+from millrace_streams.steps.batch import TOPIC, Batch
+from millrace_streams.steps.flow import ROOT, Flow, Origin, failure_of
+
+
+def with_topics(node: TopicSinkNode, flow: Flow, origin: Callable[[int], Origin]) -> Flow:
+    """Add the column ``__topic`` to the rows of a sink whose topics a function names.
+
+    Raises ``UserFunctionError`` with the place of the record for which the function fails or names no topic.
+    """
+    assert node.extractor is not None
+    batch, topics = flow.batch, list[str]()
+    rows = zip(batch.keys, batch.values, batch.times, flow.marks[:, ROOT].tolist(), strict=True)
+    for key, value, time_ms, root in rows:
+        place = origin(root) if root >= 0 else None  # the wall clock caused it
+        context = (
+            RecordContext(None, -1, -1, time_ms)
+            if place is None
+            else RecordContext(place.topic, place.partition, place.offset, time_ms, place.headers)
+        )
+        try:
+            topic = node.extractor.call(key, value, context)
+        except Exception as error:
+            text = f"{node.extractor} raised {type(error).__name__}: {error}"
+            raise failure_of(node.name, text, place, time_ms) from error
+        if not is_topic_name(topic):
+            raise failure_of(node.name, f"{node.extractor} gave {topic!r}, which cannot be a topic", place, time_ms)
+        topics.append(topic)
+    named = batch.frame.with_columns(pl.Series(TOPIC, topics, dtype=pl.String))
+    return Flow(Batch.of_frame(batch.layout, named), flow.marks)

@@ -1,0 +1,106 @@
+"""Kafka's verdicts on damaged lengths and odd snappy bodies: of its readers, of recovery, and of a produce.
+
+``records/produced.json`` has per case what ``MemoryRecords``, ``FileRecords``, the opening of a log after an unclean
+stop, and ``ProduceRequest`` with ``UnifiedLog.appendAsLeader`` (``max.message.bytes`` = 1000) made of the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.config.topic import TopicConfig
+from millrace.errors import CorruptBatchError, InvalidRecordError, MessageTooLargeError, MillraceError
+from millrace.records import LogEntry, read_entries, read_file_entries, sound_prefix_bytes
+from millrace_broker.api.record_checks import prepare_records
+from millrace_broker.log.validation import check_produced
+from millrace_broker.metadata import TopicInfo
+
+ORACLES = Path(os.environ.get("ORACLES", Path(__file__).parents[1] / "oracles")) / "records"
+CASES = json.loads((ORACLES / "produced.json").read_text(encoding="utf-8"))
+CONFIG = {"max.message.bytes": "1000"}
+TOPIC = TopicInfo(
+    name="t", topic_id=uuid.UUID(int=1), partitions={}, overrides=CONFIG, config=TopicConfig.load(dict(CONFIG))
+)
+SAME: dict[str, type[MillraceError]] = {
+    "CorruptRecordException": CorruptBatchError,
+    "InvalidRecordException": InvalidRecordError,
+    "RecordTooLargeException": MessageTooLargeError,
+}
+UNEXPECTED = {"KafkaException", "SnappyError", "IllegalArgumentException", "IndexOutOfBoundsException"}
+"""Exceptions that Kafka's broker answers with UNKNOWN_SERVER_ERROR, or that end its thread."""
+
+
+def observed(entries: Iterator[LogEntry]) -> dict[str, Any]:
+    """Size of each batch, whether it is valid, how many records it hands out, and whether reading them fails."""
+    batches = []
+    try:
+        for entry in entries:
+            is_valid, fails, records = True, False, 0
+            try:
+                entry.check()
+            except MillraceError:
+                is_valid = False
+            try:
+                for _ in entry.records():
+                    records += 1
+            except MillraceError:
+                fails = True
+            batches.append((entry.size_bytes, is_valid, records, fails))
+    except MillraceError:
+        return {"batches": batches, "fails": True}
+    return {"batches": batches, "fails": False}
+
+
+def verdict(expected: dict[str, Any]) -> dict[str, Any]:
+    batches = [
+        (batch["size"], batch["ensureValid"] is None, batch["records"], batch["recordsError"] is not None)
+        for batch in expected["batches"]
+    ]
+    return {"batches": batches, "fails": expected["error"] is not None}
+
+
+def sent_of(case: dict[str, Any]) -> bytes:
+    """What a producer would send: base offsets are 0, also of the second and third batch where there are three."""
+    sent = bytearray(base64.b64decode(case["data"]))
+    if case["name"].startswith("length-"):
+        [sound] = [each for each in CASES if each["name"] == "sound"]
+        first = len(base64.b64decode(sound["data"]))
+        for position in (0, first, len(sent) - case_tail(case)):
+            sent[position : position + 8] = bytes(8)
+    return bytes(sent)
+
+
+def case_tail(case: dict[str, Any]) -> int:
+    """Size of the third batch: that of the rest once the first two, whose sizes are known, are taken off."""
+    [other] = [each for each in CASES if each["name"] == "length-2--1"]
+    return len(base64.b64decode(case["data"])) - sum(batch["size"] for batch in other["memory"]["batches"])
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_damage_gets_kafkas_verdict(case: dict[str, Any]) -> None:
+    data = base64.b64decode(case["data"])
+    assert observed(read_entries(data)) == verdict(case["memory"])
+    assert observed(read_file_entries(data)) == verdict(case["file"])
+    assert sound_prefix_bytes(data) == case["recovery"]["bytes"]
+    sent, expected = sent_of(case), case["produce"]
+    if "error" not in expected:
+        batches = verdict(case["memory"])["batches"]
+        if sum(size for size, *_ in batches) < len(sent):
+            # Kafka leaves an incomplete last batch out and acknowledges the rest.
+            with pytest.raises(InvalidRecordError, match=r"no complete record batch|at least one"):
+                check_produced(prepare_records(TOPIC, sent), TOPIC.config)
+        else:
+            found = check_produced(prepare_records(TOPIC, sent), TOPIC.config)
+            assert sum(header.count for _, header in found) == expected["end"]
+        return
+    errors = (CorruptBatchError, InvalidRecordError) if expected["error"] in UNEXPECTED else SAME[expected["error"]]
+    with pytest.raises(errors):
+        check_produced(prepare_records(TOPIC, sent), TOPIC.config)

@@ -1,0 +1,310 @@
+"""Brokers whose processes end, stand still, or only refuse connections: leaders change at once, or with the session.
+
+Sessions are so long here that nothing happens by their end: ``ZooKeeperServer.sessions`` says that the dead broker's
+is still there when a test is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.clients import Admin, Consumer, Producer, ShareConsumer, TopicPartition
+from millrace.coordination import paths
+from millrace.coordination.nodes import ControllerNode
+from millrace.errors import MillraceError
+
+from ..ports import free_port
+from .broker_cluster import Cluster
+from .waiting import eventually
+from .zookeeper_server import Proxy, ZooKeeperServer, zookeeper_client
+
+SESSION_MS = 60_000
+PATIENCE_S = 50.0
+"""Less than a session: a wait for its end fails."""
+
+
+class Registrations:
+    """What ZooKeeper has of a cluster's brokers."""
+
+    def __init__(self, server: ZooKeeperServer, client: Any, cluster: Cluster) -> None:
+        self._server = server
+        self._client = client
+        self._root = "/" + cluster.connect.partition("/")[2]
+
+    def session(self, broker_id: int) -> int:
+        """The session under which a broker is registered."""
+        return int(self._client.get(self._root + paths.broker_path(broker_id))[1].ephemeralOwner)
+
+    def epoch(self, broker_id: int) -> int:
+        """The broker epoch; -1: it is not registered."""
+        stat = self._client.exists(self._root + paths.broker_path(broker_id))
+        return -1 if stat is None else int(stat.czxid)
+
+    def controller(self) -> int:
+        """The controller; -1: there is none."""
+        if self._client.exists(self._root + paths.CONTROLLER) is None:
+            return -1
+        return ControllerNode.decode(self._client.get(self._root + paths.CONTROLLER)[0]).broker_id
+
+    def is_alive(self, session: int) -> bool:
+        """Whether a session has not ended."""
+        return session in self._server.sessions()
+
+
+@pytest.fixture
+def cluster(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> Iterator[Cluster]:
+    options = {"zookeeper_session_timeout_ms": str(SESSION_MS), "share_auto_offset_reset": "earliest"}
+    with Cluster(zookeeper_server, tmp_path, **options) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def registrations(cluster: Cluster, zookeeper_server: ZooKeeperServer) -> Iterator[Registrations]:
+    with zookeeper_client(zookeeper_server.address) as client:
+        yield Registrations(zookeeper_server, client, cluster)
+
+
+class Writer:
+    """A producer at its defaults (acks=all) that sends numbers to a partition, one after the other."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.acknowledged: list[int] = []
+        self.failed: list[Exception] = []
+        self._is_over = threading.Event()
+        self._producer = Producer(cluster.bootstrap_servers)
+        self._topic = topic
+        self._thread = threading.Thread(target=self._write)
+
+    def _write(self) -> None:
+        number = 0
+        while not self._is_over.is_set():
+            try:
+                self._producer.send(self._topic, b"%d" % number, partition=0).result(PATIENCE_S)
+            except (MillraceError, TimeoutError) as error:
+                self.failed.append(error)
+                return
+            self.acknowledged.append(number)
+            number += 1
+
+    def until_more(self) -> None:
+        """Wait until records are acknowledged that are sent from now on."""
+        enough = len(self.acknowledged) + 2
+        eventually(lambda: self.failed or len(self.acknowledged) >= enough, PATIENCE_S)
+        assert not self.failed
+
+    def __enter__(self) -> Writer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        self._producer.close()
+
+
+def values(cluster: Cluster, topic: str) -> list[int]:
+    """All records of partition 0."""
+    with Consumer({"bootstrap.servers": cluster.bootstrap_servers, "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        end = cluster.end_offset(topic)
+        found: list[int] = []
+        while consumer.position(TopicPartition(topic, 0)) < end:
+            found += [int(record.value or b"") for record in consumer.poll(200)]
+        return found
+
+
+def lead_all_internal_partitions(admin: Admin, leader: int) -> None:
+    """Make one of three brokers the coordinator of everything."""
+
+    def partitions() -> dict[TopicPartition, int]:
+        topics = [each for each in admin.list_topics(include_internal=True) if each.is_internal]
+        return {
+            TopicPartition(topic.name, each.partition): each.leader for topic in topics for each in topic.partitions
+        }
+
+    replicas = [leader, *({1, 2, 3} - {leader})]
+    admin.alter_partition_reassignments(dict.fromkeys(partitions(), replicas))
+    eventually(lambda: not admin.list_partition_reassignments(), PATIENCE_S)
+    admin.elect_leaders()
+    eventually(lambda: set(partitions().values()) == {leader}, PATIENCE_S)
+
+
+def start(cluster: Cluster, *broker_ids: int) -> None:
+    """Start brokers as processes, the first of them as the controller."""
+    for broker_id in broker_ids:
+        cluster.start_process(broker_id)
+
+
+def test_a_killed_leader_is_replaced_before_its_session_ends_and_returns_at_once(
+    cluster: Cluster, registrations: Registrations, topic: str
+) -> None:
+    start(cluster, 1, 2, 3)
+    cluster.admin.create_topic(topic, assignment={0: [3, 1, 2]}, configs={"min.insync.replicas": "2"})
+    with (
+        Writer(cluster, topic) as writer,
+        Consumer({"bootstrap.servers": cluster.bootstrap_servers, "auto.offset.reset": "earliest"}) as consumer,
+    ):
+        writer.until_more()
+        consumer.assign([TopicPartition(topic, 0)])
+        session = registrations.session(3)
+        cluster.processes[3].end(signal.SIGKILL)
+        writer.until_more()
+        last, read = writer.acknowledged[-1], -1
+        while read < last:
+            read = max([read, *(int(record.value or b"") for record in consumer.poll(200))])
+        assert cluster.leader(topic) in (1, 2)
+        assert registrations.controller() == 1
+        assert registrations.epoch(3) == -1
+        cluster.start_process(3)
+        eventually(lambda: set(cluster.isr(topic)) == {1, 2, 3}, PATIENCE_S)
+        assert registrations.is_alive(session), "the session of the killed process has not ended by then"
+    assert values(cluster, topic) == writer.acknowledged
+
+
+def test_a_killed_controller_leader_and_coordinator_is_replaced_before_its_session_ends(
+    cluster: Cluster, registrations: Registrations, topic: str
+) -> None:
+    start(cluster, 1, 2, 3)
+    cluster.admin.create_topic(topic, assignment={0: [1, 2, 3]}, configs={"min.insync.replicas": "2"})
+    group = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
+    partition = TopicPartition(topic, 0)
+    with (
+        Writer(cluster, topic) as writer,
+        Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": topic}) as transactional,
+        Consumer({**group, "enable.auto.commit": "false"}) as consumer,
+        ShareConsumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": f"share-{topic}"}) as sharing,
+        Admin(cluster.bootstrap_servers) as admin,
+    ):
+        sharing.subscribe(topic)
+        transactional.init_transactions()
+        consumer.subscribe(topic)
+        eventually(lambda: len(list(sharing.poll(200))), PATIENCE_S)
+        eventually(lambda: len(list(consumer.poll(200))), PATIENCE_S)
+        consumer.commit({partition: 1})
+        # Broker 1 is to be the coordinator of all of them.
+        lead_all_internal_partitions(admin, 1)
+        assert registrations.controller() == 1
+        session = registrations.session(1)
+        cluster.processes[1].end(signal.SIGKILL)
+        writer.until_more()
+        consumer.commit({partition: 2})
+        assert consumer.committed([partition])[partition].offset == 2
+        transactional.begin_transaction()
+        transactional.send(topic, b"-1", partition=0)
+        transactional.commit_transaction()
+        eventually(lambda: len(list(sharing.poll(200))), PATIENCE_S)
+        assert set(sharing.commit().values()) == {None}
+        assert registrations.controller() in (2, 3)
+        assert registrations.epoch(1) == -1
+        assert registrations.is_alive(session), "the session of the killed process has not ended by then"
+    with contextlib.closing(Admin(f"{cluster.processes[2].address},{cluster.processes[3].address}")) as left:
+        assert left.describe_cluster().controller_id in (2, 3)
+    assert [each for each in values(cluster, topic) if each >= 0] == writer.acknowledged
+
+
+def test_a_paused_leader_leads_until_its_session_ends(
+    zookeeper_server: ZooKeeperServer, tmp_path: Path, topic: str
+) -> None:
+    """Connections to a stopped process are accepted by the kernel: it may go on at any moment."""
+    with (
+        Cluster(zookeeper_server, tmp_path, zookeeper_session_timeout_ms="4000") as cluster,
+        zookeeper_client(zookeeper_server.address) as client,
+    ):
+        registrations = Registrations(zookeeper_server, client, cluster)
+        start(cluster, 1, 2, 3)
+        cluster.admin.create_topic(topic, assignment={0: [3, 1, 2]})
+        session, epoch = registrations.session(3), registrations.epoch(3)
+        cluster.processes[3].pause()
+        try:
+            seen = 0
+            while True:
+                leader, registered = cluster.leader(topic), registrations.epoch(3)
+                if not registrations.is_alive(session):  # it had not ended when the two were read, if it is there now
+                    break
+                assert (leader, registered) == (3, epoch)
+                seen += 1
+            assert seen
+            eventually(lambda: cluster.leader(topic) in (1, 2))
+        finally:
+            cluster.processes[3].go_on()
+        eventually(lambda: set(cluster.isr(topic)) == {1, 2, 3})
+
+
+class Listener(Proxy):
+    """A broker's port that may be closed while the broker lives: connections are reset, and new ones refused."""
+
+    def __init__(self, target: int) -> None:
+        super().__init__(target)
+        self.port = int(self.address.rpartition(":")[2])
+
+    def refuse(self) -> None:
+        """Close the port."""
+        self.close()
+
+    def accept_again(self) -> None:
+        """Open it again."""
+        self._closed = False
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._start(self._accept)
+
+
+def test_a_leader_that_lives_and_refuses_connections_loses_nothing_acknowledged_and_follows_again(
+    cluster: Cluster, registrations: Registrations, topic: str
+) -> None:
+    start(cluster, 1, 2)
+    targets = free_port(), free_port()
+    ports = [Listener(each) for each in targets]
+    cluster.start(
+        3,
+        listeners=f"PLAINTEXT://127.0.0.1:{targets[0]}",
+        frame_listener_port=str(targets[1]),
+        advertised_listeners=f"PLAINTEXT://127.0.0.1:{ports[0].port}",
+        advertised_frame_port=str(ports[1].port),
+    )
+    try:
+        admin = Admin(f"{cluster.processes[1].address},{cluster.processes[2].address}")
+        cluster._admin = admin
+        admin.create_topic(topic, assignment={0: [3, 1, 2]}, configs={"min.insync.replicas": "2"})
+        with Writer(cluster, topic) as writer:
+            writer.until_more()
+            session, epoch = registrations.session(3), registrations.epoch(3)
+            for port in ports:
+                port.refuse()
+            eventually(lambda: registrations.epoch(3) not in (-1, epoch), PATIENCE_S)
+            assert registrations.session(3) == session, "the broker registered again in its session"
+            for port in ports:
+                port.accept_again()
+            writer.until_more()
+            eventually(lambda: cluster.leader(topic) in (1, 2), PATIENCE_S)
+            eventually(lambda: set(cluster.isr(topic)) == {1, 2, 3}, PATIENCE_S)
+            writer.until_more()
+            assert registrations.is_alive(session)
+        assert values(cluster, topic) == writer.acknowledged
+    finally:
+        cluster.stop(3)
+        for port in ports:
+            port.close()
+
+
+def test_a_whole_cluster_that_was_killed_starts_again_before_its_sessions_end(
+    cluster: Cluster, registrations: Registrations, topic: str
+) -> None:
+    start(cluster, 1, 2)
+    cluster.admin.create_topic(topic, assignment={0: [1, 2]}, configs={"min.insync.replicas": "2"})
+    with Producer(cluster.bootstrap_servers) as producer:
+        producer.send(topic, b"0", partition=0).result(PATIENCE_S)
+    sessions = [registrations.session(each) for each in (1, 2)]
+    for process in cluster.processes.values():
+        process.end(signal.SIGKILL)
+    start(cluster, 1, 2)
+    eventually(lambda: set(cluster.isr(topic)) == {1, 2}, PATIENCE_S)
+    assert values(cluster, topic) == [0]
+    assert all(registrations.is_alive(each) for each in sessions)

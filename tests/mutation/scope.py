@@ -1,0 +1,81 @@
+"""The modules that are mutated, by area: those that decide, and have neither sockets nor threads nor Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ("tests/unit", "tests/conformance")
+"""They judge: neither Spark nor processes."""
+
+AREAS: dict[str, tuple[str, ...]] = {
+    "records": ("platform/millrace/records/*.py",),
+    "indexes": ("platform/millrace/segments/*.py",),
+    "assignors": (
+        "platform/millrace/clients/assignors/*.py",
+        "platform/millrace/clients/producing/partition*.py",
+    ),
+    "log": ("broker/millrace_broker/log/*.py",),
+    "cleaner": ("broker/millrace_broker/log/cleaning/*.py",),
+    "replication": ("broker/millrace_broker/replication/*.py",),
+    "controller": ("broker/millrace_broker/controller/*.py",),
+    "groups": (
+        "broker/millrace_broker/groups/*.py",
+        "broker/millrace_broker/share_groups/*.py",
+    ),
+    "transactions": ("broker/millrace_broker/transactions/*.py",),
+    "purgatory": ("broker/millrace_broker/purgatory/*.py",),
+    "planning": (
+        "spark_source/pyspark_millrace/planning/*.py",
+        "spark_source/pyspark_millrace/options/positions.py",
+    ),
+    "filters": ("spark_source/pyspark_millrace/filters/*.py",),
+    "windows": (
+        "streams_dsl/millrace_streams/windows.py",
+        "streams_dsl/millrace_streams/aggregates.py",
+    ),
+    "steps": ("streams_dsl/millrace_streams/steps/*.py",),
+    "stores": (
+        "streams_dsl/millrace_streams/stores/*.py",
+        "streams_dsl/millrace_streams/state/*.py",
+    ),
+}
+
+EDGES = frozenset(
+    {
+        # Disk, threads, clients, measurements: their behaviour is timing, or that of the operating system.
+        "broker/millrace_broker/log/files.py",
+        "broker/millrace_broker/log/watched_files.py",
+        "broker/millrace_broker/log/workers.py",
+        "broker/millrace_broker/log/cleaning/threads.py",
+        "broker/millrace_broker/log/cleaning/statistics.py",
+        "broker/millrace_broker/controller/statistics.py",
+        "broker/millrace_broker/groups/coordinator.py",
+        "broker/millrace_broker/groups/shard.py",
+        "broker/millrace_broker/groups/timers.py",
+        "broker/millrace_broker/share_groups/coordinator.py",
+        "broker/millrace_broker/share_groups/partition.py",
+        "broker/millrace_broker/share_groups/shard.py",
+        "broker/millrace_broker/share_groups/sources.py",
+        "broker/millrace_broker/transactions/coordinator.py",
+        "broker/millrace_broker/transactions/attempts.py",
+        "broker/millrace_broker/transactions/elsewhere.py",
+        "broker/millrace_broker/transactions/markers.py",
+        "broker/millrace_broker/transactions/shard.py",
+        "broker/millrace_broker/transactions/together.py",
+        "broker/millrace_broker/purgatory/timer.py",
+        "platform/millrace/segments/remote.py",
+        "spark_source/pyspark_millrace/planning/topics.py",
+    }
+)
+
+
+def modules() -> dict[str, str]:
+    """The area of each module, by its path."""
+    return {
+        path: area
+        for area, patterns in AREAS.items()
+        for pattern in patterns
+        for path in sorted(str(file.relative_to(ROOT)) for file in ROOT.glob(pattern))
+        if path not in EDGES and not path.endswith("__init__.py")
+    }

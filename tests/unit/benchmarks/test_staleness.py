@@ -1,0 +1,130 @@
+"""Changed lines since a result: changes of loaded modules count; moves, renames and comments do not."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from benchmarks import report
+from benchmarks.staleness import LINES_MAX, History, Tree, changed_lines
+
+LOG = "broker/millrace_broker/log.py"
+CLIENT = "platform/millrace/client.py"
+OTHER = "broker/millrace_broker/other.py"
+BODY = "def append(batch):\n    check(batch)\n    write(batch)\n"
+
+
+def _tree(**modules: str) -> Tree:
+    paths = {"log": LOG, "client": CLIENT, "other": OTHER}
+    return Tree({paths[name]: text for name, text in modules.items()}, lambda text: text)
+
+
+def _changed(old: Tree, new: Tree, loaded: tuple[str, ...] = (LOG,), **renames: str) -> int:
+    return changed_lines(loaded, old, new, renames)
+
+
+def test_equal_modules_have_no_changed_lines() -> None:
+    assert _changed(_tree(log=BODY), _tree(log=BODY)) == 0
+
+
+def test_a_changed_line_counts_as_one_removed_and_one_added() -> None:
+    assert _changed(_tree(log=BODY), _tree(log=BODY.replace("write(batch)", "write(batch, 1)"))) == 2
+
+
+def test_a_module_that_was_not_loaded_does_not_count() -> None:
+    assert _changed(_tree(log=BODY, client="a = 1\n"), _tree(log=BODY, client="a = 2\n")) == 0
+
+
+def test_comments_docstrings_and_layout_do_not_count() -> None:
+    written_anew = (
+        '"""A log."""\n\n\ndef append(batch):\n    """Append."""\n    # first\n    check(\n        batch\n    )\n\n'
+    )
+    assert _changed(_tree(log=BODY), _tree(log=written_anew + "    write(batch)\n")) == 0
+
+
+def test_a_text_that_is_a_value_counts() -> None:
+    assert _changed(_tree(log='name = "a"\n'), _tree(log='name = "b"\n')) == 2
+
+
+def test_lines_that_moved_to_a_module_that_is_not_loaded_do_not_count() -> None:
+    helper = "def check(batch):\n    assert batch\n"
+    old, new = _tree(log=helper + BODY, client="a = 1\n"), _tree(log=BODY, client="a = 1\n" + helper)
+    assert _changed(old, new) == 0
+
+
+def test_lines_that_moved_into_a_class_do_not_count_and_the_class_does() -> None:
+    new = "class Log:\n" + "".join(f"    {line}\n" for line in BODY.splitlines())
+    assert _changed(_tree(log=BODY), _tree(log=new)) == 1
+
+
+def test_a_new_module_counts_when_a_loaded_one_imports_it() -> None:
+    added = "def check(batch):\n    assert batch\n"
+    old = _tree(log=BODY)
+    assert _changed(old, _tree(log=BODY, other=added)) == 0
+    assert _changed(old, _tree(log="from millrace_broker import other\n" + BODY, other=added)) == 3
+
+
+def test_a_renamed_module_is_followed() -> None:
+    old, new = _tree(log=BODY), _tree(other=BODY + "more = 1\n")
+    assert _changed(old, new, **{LOG: OTHER}) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (LINES_MAX - 1, f"{LINES_MAX - 1} lines"),
+        (LINES_MAX, f"{LINES_MAX} lines"),
+        (LINES_MAX + 1, f"**stale**, {LINES_MAX + 1} lines"),
+        (None, "unknown"),
+    ],
+)
+def test_a_row_is_stale_above_the_stated_number(lines: int | None, says: str) -> None:
+    assert report.age(lines) == says
+
+
+def test_the_stated_number_is_that_of_the_code() -> None:
+    readme = Path(report.__file__).with_name("README.md").read_text()
+    assert f"more than {LINES_MAX} lines" in " ".join(readme.split())
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone with two commits, of which the second changes one line of a module of the log."""
+    project = tmp_path / "project"
+    module = project / LOG
+    module.parent.mkdir(parents=True)
+    _git(project, "init", "--quiet")
+    for text in (BODY, BODY.replace("write(batch)", "write(batch, 1)")):
+        module.write_text(text)
+        _git(project, "add", ".")
+        _git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "--quiet", "-m", "change")
+    return project
+
+
+def _git(project: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=project, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_history_of_a_clone_tells_the_changed_lines_of_recorded_modules(clone: Path) -> None:
+    result = {"name": "log_append", "commit": _git(clone, "rev-parse", "HEAD~1")}
+    assert History(clone).changed_since(result | {"modules": {"broker/millrace_broker": "log"}}) == 2
+    assert History(clone).changed_since(result | {"modules": {"platform/millrace": "ids"}}) == 0
+
+
+def test_a_result_without_recorded_modules_has_the_folders_of_its_kind(clone: Path) -> None:
+    commit = _git(clone, "rev-parse", "HEAD~1")
+    assert History(clone).changed_since({"name": "produce_table", "commit": commit}) == 2
+    assert History(clone).changed_since({"name": "rows_decode", "commit": commit}) == 0
+
+
+def test_a_commit_that_a_shallow_clone_lacks_is_unknown(clone: Path, tmp_path: Path) -> None:
+    shallow = tmp_path / "shallow"
+    _git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{clone}", str(shallow))
+    result = {"name": "log_append", "commit": _git(clone, "rev-parse", "HEAD~1")}
+    assert History(shallow).changed_since(result) is None
+
+
+def test_outside_a_clone_everything_is_unknown(tmp_path: Path) -> None:
+    assert History(tmp_path).changed_since({"name": "log_append", "commit": "1234"}) is None
+    assert History(tmp_path).head is None

@@ -1,0 +1,87 @@
+"""Topics that are not there: how often ZooKeeper is asked for them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.config.broker import BrokerConfig
+from millrace.coordination import NoNodeError
+from millrace.errors import UnknownTopicOrPartitionError
+from millrace_broker.broker import Broker
+from millrace_broker.cluster.catalog import ClusterCatalog
+from millrace_broker.cluster.missing_topics import MissingTopics
+
+
+class Time:
+    """Seconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.mark.parametrize(("age_s", "is_known"), [(0.0, True), (4.9, True), (5.0, False), (5.1, False)])
+def test_a_name_is_known_for_its_time(age_s: float, is_known: bool) -> None:
+    time = Time()
+    missing = MissingTopics(time.monotonic, age_max_s=5.0)
+    missing.add("ordres")
+    time.now_s += age_s
+    assert ("ordres" in missing) == is_known
+    assert "orders" not in missing
+
+
+def test_the_oldest_name_goes_when_there_are_too_many() -> None:
+    missing = MissingTopics(Time().monotonic, names_max=2)
+    for name in ("a", "b", "a", "c"):
+        missing.add(name)
+    assert (len(missing), "a" in missing, "b" in missing, "c" in missing) == (2, True, False, True)
+
+
+def test_a_name_that_is_announced_is_forgotten() -> None:
+    missing = MissingTopics(Time().monotonic)
+    missing.add("orders")
+    missing.discard(["orders", "never asked for"])
+    assert "orders" not in missing
+
+
+class EmptyCoordination:
+    """A ZooKeeper without topics that counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def exists(self, path: str, watch: Any = None) -> None:
+        self.asked.append(path)
+
+    def get(self, path: str, watch: Any = None) -> Any:
+        self.asked.append(path)
+        raise NoNodeError(path)
+
+
+def test_a_misspelt_topic_is_looked_up_in_zookeeper_once(tmp_path: Path) -> None:
+    options = {"log.dirs": str(tmp_path), "zookeeper.connect": "nowhere:2181"}
+    coordination = EmptyCoordination()
+
+    async def look_up() -> list[int]:
+        broker = Broker(BrokerConfig.load(options))
+        broker.catalog = broker.member._catalog = ClusterCatalog(coordination, broker.config.topic_defaults)  # type: ignore[arg-type]
+        asked = []
+        for names in (["ordres"] * 50, ["ordres"], ["other"], ["no topic's name"]):
+            for error in await asyncio.gather(*map(broker.find_topic, names), return_exceptions=True):
+                assert isinstance(error, UnknownTopicOrPartitionError)
+            asked.append(len(coordination.asked))
+        broker.member._missing.discard(["ordres"])
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await broker.find_topic("ordres")
+        asked.append(len(coordination.asked))
+        return asked
+
+    once, still, two, same, three = asyncio.run(look_up())
+    assert (once, still, two, same, three) == (once, once, 2 * once, 2 * once, 3 * once)
+    assert once > 0

@@ -1,0 +1,144 @@
+"""Every aggregate by every kind of window comes to what the documented rules say, in the test driver."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from millrace_streams import (
+    StreamsBuilder,
+    Suppressed,
+    TestRecord,
+    TopologyTestDriver,
+    UserFunctionError,
+    count,
+    mean,
+    row,
+    sessions,
+)
+from millrace_streams import sum as sum_
+from millrace_streams.graph import PartialAggregateNode
+
+from . import aggregate_cases as cases
+
+
+@cache
+def driver_after(batch_records: int) -> TopologyTestDriver:
+    driver = TopologyTestDriver(cases.topology())
+    script = [TestRecord(cases.TOPIC, each.case, cases.row_of(each), each.time_ms) for each in cases.records()]
+    for first in range(0, len(script), batch_records):
+        driver.pipe_records(script[first : first + batch_records])
+    return driver
+
+
+@cache
+def outputs_of(batch_records: int) -> dict[str, list[cases.Row]]:
+    driver = driver_after(batch_records)
+    return {
+        output: list(cases.rows_of((each.key, each.value) for each in driver.read_records(output)))
+        for output in cases.OUTPUTS
+    }
+
+
+@pytest.mark.parametrize("batch_records", [1, 7, 1000])
+@pytest.mark.parametrize("output", cases.OUTPUTS)
+def test_aggregates_are_those_of_the_documented_rules(output: str, batch_records: int) -> None:
+    found = outputs_of(batch_records)[output]
+    assert found
+    assert cases.settled(output, found) == cases.expected(output)
+
+
+def test_without_records_there_are_no_results() -> None:
+    driver = TopologyTestDriver(cases.topology())
+    driver.pipe_records([])
+    assert all(driver.read_records(output) == [] for output in cases.OUTPUTS)
+
+
+@pytest.mark.parametrize("window", ["none", "tumbling", "hopping"])
+def test_aggregates_that_begin_in_the_reader_come_to_the_same(window: str) -> None:
+    driver = TopologyTestDriver(cases.partial_topology(window))
+    assert any(isinstance(operator.node, PartialAggregateNode) for operator in driver.plan.reader)
+    script = [TestRecord(cases.TOPIC, each.case, cases.row_of(each), each.time_ms) for each in cases.records()]
+    driver.pipe_records(script)
+    rows = cases.rows_of_table(driver.table("out").to_dicts())
+    assert cases.comparable(rows) == cases.expected_of_partial(window)
+
+
+LARGEST = 10**38 - 1
+TYPES = pa.schema([("key", pa.string()), ("d", pa.decimal128(38, 0))])
+
+
+@pytest.mark.parametrize("output", [output for output in cases.OUTPUTS if not output.startswith("table-groups")])
+def test_a_sum_of_decimals_that_has_too_many_digits_is_an_error(output: str) -> None:
+    window, emit = output.split(".")
+    builder = StreamsBuilder()
+    groups: Any = builder.stream("in", schema=TYPES, key_columns=["key"]).group_by_key()
+    if cases.WINDOWS[window] is not None:
+        groups = groups.windowed_by(cases.WINDOWS[window])
+    groups = groups.emit_strategy("on_window_close") if emit == "final" else groups
+    options = {"emit": emit} if emit in ("every", "last") else {}
+    groups.aggregate(total=sum_("d"), middle=mean("d"), **options).to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+    for numbers in ([LARGEST, LARGEST], [1 - LARGEST, -LARGEST], [LARGEST - 1]):
+        driver.pipe("in", [{"key": key, "d": Decimal(number)} for key, number in zip("ab", numbers, strict=False)])
+    # Where a sum has fewer digits it is right to the last of them.
+    with pytest.raises(UserFunctionError, match=r"KSTREAM-AGGREGATE-.*a sum of decimals has more than 38 digits"):
+        driver.pipe("in", [{"key": "b", "d": Decimal(1)}, {"key": "a", "d": Decimal(1)}])
+
+
+def test_a_table_of_means_is_looked_up_as_means() -> None:
+    builder = StreamsBuilder()
+    stream = builder.stream("in", schema=cases.SCHEMA, key_columns=["case"])
+    means = stream.group_by_key().windowed_by(sessions(20, grace=100)).aggregate(m=mean("n"), n=count())
+    other = means.map_values(lambda row: {"doubled": row["m"] * 2}, value=row(pa.schema([("doubled", pa.float64())])))
+    joined = means.join(other, lambda left, right: (left["m"], left["n"], right["doubled"]).__repr__(), value="string")
+    joined.to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+    results = []
+    for time_ms, number in ((0, 1), (5, 4)):
+        driver.pipe("in", [{"case": "a", "n": number}], timestamps_ms=[time_ms])
+        results.append({each.value for each in driver.read_records("out")} - {None})
+    assert [max(each) for each in results] == ["(1.0, 1, 2.0)", "(2.5, 2, 5.0)"]
+    [store] = [name for name in driver._tasks[0].stores if name.startswith("KSTREAM-AGGREGATE")]
+    assert [entry.value["m"] for entry in driver.entries(store)] == [2.5]
+
+
+def test_what_is_left_of_a_group_is_exact_again_when_its_last_value_has_gone() -> None:
+    builder = StreamsBuilder()
+    table = builder.table(
+        "in", schema=pa.schema([("id", pa.string()), ("g", pa.string()), ("x", pa.float64())]), key_columns=["id"]
+    )
+    table.group_by("g").aggregate(total=sum_("x"), middle=mean("x"), rows=count()).to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+
+    def group_after(identity: str, group: str | None, x: float | None) -> list[tuple[Any, ...]]:
+        driver.pipe_records([TestRecord("in", identity, group and {"id": identity, "g": group, "x": x}, 0)])
+        found = driver.read_records("out")
+        return [(each.value["g"], each.value["total"], each.value["middle"], each.value["rows"]) for each in found]
+
+    assert group_after("1", "a", math.nan)[0][3] == 1
+    assert math.isnan(group_after("2", "a", 0.1)[0][1])
+    assert math.isnan(group_after("1", "b", math.nan)[0][1])
+    assert group_after("2", "a", None) == [("a", None, None, 1)]
+    assert group_after("3", "a", 0.1) == [("a", 0.1, 0.1, 2)]
+    assert group_after("2", None, None) == [("a", 0.1, 0.1, 1)]
+    assert group_after("3", None, None) == [("a", None, None, 0)]
+
+
+def test_a_group_may_lose_a_value_that_a_suppression_never_let_out() -> None:
+    builder = StreamsBuilder()
+    schema = pa.schema([("id", pa.string()), ("g", pa.string()), ("x", pa.float64())])
+    table = builder.table("in", schema=schema, key_columns=["id"]).suppress(Suppressed.until_time_limit(5))
+    table.group_by("g").aggregate(total=sum_("x"), rows=count()).to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+    script = [("1", 1.0, 0), ("2", 0.0, 10), ("1", None, 11), ("2", 0.0, 20), ("3", 4.0, 21), ("3", None, 22)]
+    for identity, x, time_ms in [*script, ("2", 0.0, 40)]:
+        value = {"id": identity, "g": "other" if identity == "2" else "a", "x": x}
+        driver.pipe_records([TestRecord("in", identity, value, time_ms)])
+    found = [each.value for each in driver.read_records("out") if each.value["g"] == "a"]
+    assert [(each["total"], each["rows"]) for each in found] == [(1.0, 1), (None, 1), (None, 1)]

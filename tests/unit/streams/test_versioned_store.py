@@ -1,0 +1,135 @@
+"""The versioned store against a list of all versions ever put, at times below, at and above every boundary."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace_streams.layout import Layout
+from millrace_streams.stores import StoreSpec, VersionedStore
+from millrace_streams.stores.base import Stored
+from millrace_streams.stores.versioned import VersionedRecord, Versions
+
+LAYOUT = Layout(
+    schema=pa.schema([("key", pa.string()), ("value", pa.int64())]), key=("key",), bucket_columns=None, value="value"
+)
+HISTORY_MS = 100
+
+
+def opened() -> VersionedStore:
+    return VersionedStore(StoreSpec(name="v", kind="versioned", layout=LAYOUT, retention_ms=HISTORY_MS))
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "expected"), [(899, None), (900, False), (901, False), (999, False), (1000, True), (1001, True)]
+)
+def test_a_version_from_before_the_history_is_refused(time_ms: int, expected: bool | None) -> None:
+    store = opened()
+    assert store.put("a", 1, 1000) is True
+    assert store.oldest_ms == 900
+    assert store.put("a", 2, time_ms) is expected
+    assert store.get("a") == (Stored(2, time_ms) if expected else Stored(1, 1000))
+    assert store.oldest_ms == max(time_ms, 1000) - HISTORY_MS
+
+
+@pytest.mark.parametrize(
+    ("as_of_ms", "expected"),
+    [
+        (None, Stored(3, 1000)), (1001, Stored(3, 1000)), (1000, Stored(3, 1000)), (999, Stored(2, 950)),
+        (950, Stored(2, 950)), (949, Stored(1, 920)), (920, Stored(1, 920)), (919, None), (900, None), (899, None),
+    ],
+)  # fmt: skip
+def test_the_version_valid_at_a_time(as_of_ms: int | None, expected: Stored | None) -> None:
+    store = opened()
+    for value, time_ms in ((1, 920), (3, 1000), (2, 950)):
+        store.put("a", value, time_ms)
+    assert store.get("a", as_of_ms) == expected
+    assert store.get("b", as_of_ms) is None
+
+
+@pytest.mark.parametrize(
+    ("as_of_ms", "expected"),
+    [(499, None), (500, Stored(1, 500)), (501, Stored(1, 500)), (1899, Stored(1, 500)), (1900, Stored(1, 500))],
+)
+def test_the_newest_version_answers_also_for_times_before_the_history(as_of_ms: int, expected: Stored | None) -> None:
+    store = opened()
+    store.put("a", 1, 500)
+    store.put("b", 1, 2000)
+    assert store.get("a", as_of_ms) == expected
+
+
+def test_a_version_of_nothing_ends_the_one_before() -> None:
+    store = opened()
+    assert store.put("a", 1, 1000) is True
+    assert store.put("a", None, 1010) is True
+    assert store.get("a") is None
+    assert store.get("a", 1009) == Stored(1, 1000)
+    assert store.get("a", 1010) is None
+    assert list(store.entries()) == []
+    assert store.put("b", 2, 1005) is True
+    assert list(store.entries()) == [("b", Stored(2, 1005))]
+    assert Versions().newest() is None
+
+
+@pytest.mark.parametrize(("oldest_ms", "left"), [(19, [10, 20, 30]), (20, [20, 30]), (21, [20, 30]), (30, [30])])
+def test_versions_that_were_over_before_the_history_are_forgotten(oldest_ms: int, left: list[int]) -> None:
+    versions = Versions([10, 20, 30], [1, 2, 3])
+    versions.prune(oldest_ms)
+    assert (versions.times, versions.values) == (left, [time // 10 for time in left])
+    versions.prune(5)
+    assert versions.times == left
+
+
+def test_a_batch_sees_a_keys_versions_from_before_it() -> None:
+    store = opened()
+    assert store.before("a") is None
+    store.put("a", 1, 1000)
+    assert store.before("a") is None
+    change = store.commit()
+    assert change.touched
+    assert change.entries == {"a": Versions([1000], [1])}
+    before = store.before("a")
+    assert before == Versions([1000], [1])
+    store.put("a", 2, 1001)
+    assert store.before("a") == before, "a copy, which further versions do not change"
+    store.put("a", 3, 1002)
+    assert store.before("a") == before
+    again = opened()
+    again.restore("a", before)
+    assert list(again.packed_entries()) == [("a", before)]
+    again.restore("a", None)
+    again.restore("a", None)
+    assert list(again.packed_entries()) == []
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 9), st.integers(0, 300)), max_size=30),
+    st.lists(st.integers(-1, 301), max_size=8),
+)
+def test_questions_have_the_answers_of_all_versions_ever_put(
+    script: list[tuple[str, int | None, int]], asked: list[int]
+) -> None:
+    store, model, newest = opened(), {"a": {}, "b": {}}, -1  # type: dict[str, dict[int, int | None]]
+    for key, value, time_ms in script:
+        is_late = time_ms < newest - HISTORY_MS
+        verdict = store.put(key, value, time_ms)
+        assert (verdict is None) == is_late
+        if not is_late:
+            newest = max(newest, time_ms)
+            model[key][time_ms] = value
+            assert verdict == (time_ms == max(model[key]))
+    for key, versions in model.items():
+        for as_of_ms in [*asked, *versions, None]:
+            known = [time for time in versions if as_of_ms is None or time <= as_of_ms]
+            valid = max(known, default=None)
+            expected = None if valid is None or versions[valid] is None else Stored(versions[valid], valid)
+            is_newest = valid is not None and valid == max(versions) and expected is not None
+            if as_of_ms is not None and as_of_ms < newest - HISTORY_MS and not is_newest:
+                expected = None
+            assert store.get(key, as_of_ms) == expected
+
+
+def test_a_version_reads_as_value_and_time() -> None:
+    assert str(VersionedRecord("x", 7)) == "x@7"
