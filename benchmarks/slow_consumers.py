@@ -1,8 +1,8 @@
 """Producing with acks=all into three replicas while consumers ask for megabytes and do not read the answers.
 
 The consumers' topic is on the same brokers, and its partitions have the same leaders. A process of its own holds the
-consumers' connections, with the smallest buffers that the kernel gives, so that the answers stay in the brokers' memory.
-A broker disconnects a consumer that takes nothing for a minute, therefore all of them connect anew before.
+consumers' connections, with the smallest buffers that the kernel gives, so that the answers stay in the brokers'
+memory. A broker disconnects a consumer that takes nothing for a minute, therefore all of them connect anew before.
 """
 
 from __future__ import annotations

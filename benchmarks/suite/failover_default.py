@@ -23,8 +23,8 @@ BENCHMARK = Benchmark(
     ),
     peer=Side(
         what="confluent-kafka's Producer.produce of one record every 10 ms",
-        settings=f"{kafka_cluster.DEFAULT_SETTINGS}; topic: replication factor 3; producer: linger.ms=0, idempotent, "
-        "otherwise its defaults (acks=all)",
+        settings=f"{kafka_cluster.DEFAULT_SETTINGS}; nobody waits for fsync; topic: replication factor 3; "
+        "producer: linger.ms=0, idempotent, otherwise its defaults (acks=all)",
         open=lambda context: failover.open_peer(KRaftCluster(context.workspace)),
     ),
 )

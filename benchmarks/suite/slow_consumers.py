@@ -7,7 +7,7 @@ from benchmarks.harness import Benchmark, Side
 
 BENCHMARK = Benchmark(
     name="slow_consumers",
-    title=f"Produce to three brokers, acks=all: beside {slow_consumers.CONSUMERS} consumers that do not read, and alone",
+    title=f"Produce to three brokers with acks=all beside {slow_consumers.CONSUMERS} consumers that do not read",
     unit="records/s",
     target_ratio=0.95,
     ours=Side(

@@ -50,7 +50,7 @@ class Watched:
     async def until(self, is_so: Callable[[], bool]) -> None:
         async with asyncio.timeout(30):
             while not is_so():
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0)
 
 
 def test_a_broker_is_lost_when_its_connection_broke_and_none_can_be_made_until_one_can() -> None:
