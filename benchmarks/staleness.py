@@ -20,6 +20,9 @@ from benchmarks.imports import PROJECT, ROOTS, unpacked
 LINES_MAX = 200
 """A result is stale when more lines than these changed. ``benchmarks/README.md`` states the number."""
 
+MAIN = "main"
+"""The branch whose commits stay."""
+
 Lines = Counter[str]
 
 _UNRECORDED: Mapping[str, tuple[str, ...]] = {
@@ -135,13 +138,26 @@ class History:
 
     @cached_property
     def head(self) -> str | None:
-        """The commit that is checked out; ``None`` outside a clone."""
-        found = self._git("rev-parse", "HEAD")
+        """The commit up to which lines are counted; ``None`` outside a clone.
+
+        The newest commit of ``main`` in the history of the checked out one. A rebase replaces the commits of a branch,
+        and a report must not name a commit that is gone afterwards. A clone without ``main`` counts up to ``HEAD``.
+        """
+        found = self._git("merge-base", "HEAD", MAIN) or self._git("rev-parse", "HEAD")
         return found.strip() if found else None
+
+    def has(self, commit: str) -> bool:
+        """Tell whether a commit is in the history of the checked out one."""
+        return self._git("merge-base", "--is-ancestor", commit, "HEAD") is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is a clone with all commits, and not a shallow one."""
+        return (self._git("rev-parse", "--is-shallow-repository") or "").strip() == "false"
 
     @cached_property
     def _head(self) -> Tree | None:
-        return self._tree("HEAD")
+        return self._tree(self.head) if self.head else None
 
     def _tree(self, commit: str) -> Tree | None:
         listed = self._git("ls-tree", "-r", "-z", commit, "--", *ROOTS)
@@ -156,7 +172,7 @@ class History:
 
     def _renames(self, commit: str) -> dict[str, str]:
         options = ("--find-renames", "--diff-filter=R", "--name-status", "-z")
-        listed = self._git("diff", *options, commit, "HEAD", "--", *ROOTS)
+        listed = self._git("diff", *options, commit, str(self.head), "--", *ROOTS)
         parts = (listed or "").split("\0")
         return dict(zip(parts[1::3], parts[2::3], strict=False))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from benchmarks.staleness import LINES_MAX, History, Tree, changed_lines
 LOG = "broker/millrace_broker/log.py"
 CLIENT = "platform/millrace/client.py"
 OTHER = "broker/millrace_broker/other.py"
+_AUTHOR = ("-c", "user.name=t", "-c", "user.email=t@example.org")
 BODY = "def append(batch):\n    check(batch)\n    write(batch)\n"
 
 
@@ -94,12 +97,16 @@ def clone(tmp_path: Path) -> Path:
     project = tmp_path / "project"
     module = project / LOG
     module.parent.mkdir(parents=True)
-    _git(project, "init", "--quiet")
+    _git(project, "init", "--quiet", "--initial-branch=trunk")
     for text in (BODY, BODY.replace("write(batch)", "write(batch, 1)")):
         module.write_text(text)
-        _git(project, "add", ".")
-        _git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "--quiet", "-m", "change")
+        _commit(project)
     return project
+
+
+def _commit(project: Path) -> None:
+    _git(project, "add", ".")
+    _git(project, *_AUTHOR, "commit", "--quiet", "-m", "change")
 
 
 def _git(project: Path, *arguments: str) -> str:
@@ -128,3 +135,41 @@ def test_a_commit_that_a_shallow_clone_lacks_is_unknown(clone: Path, tmp_path: P
 def test_outside_a_clone_everything_is_unknown(tmp_path: Path) -> None:
     assert History(tmp_path).changed_since({"name": "log_append", "commit": "1234"}) is None
     assert History(tmp_path).head is None
+
+
+def test_lines_are_counted_up_to_the_newest_commit_of_main_in_a_branch(clone: Path) -> None:
+    modules = {"broker/millrace_broker": "log"}
+    result = {"name": "log_append", "commit": _git(clone, "rev-parse", "HEAD"), "modules": modules}
+    _git(clone, "branch", "--force", "main")
+    newest = _git(clone, "rev-parse", "main")
+    _git(clone, "checkout", "--quiet", "-B", "work")
+    (clone / LOG).write_text("rebased = True\n")
+    _commit(clone)
+    assert History(clone).head == newest
+    assert History(clone).changed_since(result) == 0
+    _git(clone, "branch", "--force", "main", "work")
+    assert History(clone).head == _git(clone, "rev-parse", "work")
+    assert History(clone).changed_since(result) == 4
+
+
+def test_a_clone_without_main_counts_up_to_its_head(clone: Path) -> None:
+    assert History(clone).head == _git(clone, "rev-parse", "trunk")
+
+
+def test_a_commit_that_a_rebase_replaced_is_in_no_history(clone: Path) -> None:
+    replaced = _git(clone, "rev-parse", "HEAD")
+    assert History(clone).has(replaced)
+    (clone / LOG).write_text("amended = True\n")
+    _git(clone, *_AUTHOR, "commit", "--quiet", "--amend", "--all", "-m", "another")
+    assert not History(clone).has(replaced)
+    assert History(clone).is_whole
+
+
+def test_the_report_and_its_results_name_commits_of_this_history() -> None:
+    history = History()
+    if history.head is None or not history.is_whole:
+        pytest.skip("no clone with all commits")
+    (head,) = re.findall(r"until commit `(\w+)`", report.REPORT.read_text())
+    measured = {path.name: json.loads(path.read_text())["commit"] for path in report.RESULTS.glob("*.json")}
+    gone = [name for name, commit in {"RESULTS.md": head, **measured}.items() if not history.has(commit)]
+    assert gone == [], "run python -m benchmarks.report, and measure on commits of main"
