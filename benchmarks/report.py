@@ -16,9 +16,8 @@ import matplotlib
 
 matplotlib.use("svg")
 from matplotlib import pyplot as plt
-from matplotlib.ticker import LogLocator, NullFormatter
 
-from benchmarks import suite
+from benchmarks import picture, suite
 from benchmarks.harness import RECORDS, REPEATS, RESULTS, Benchmark
 from benchmarks.staleness import LINES_MAX, History
 
@@ -27,7 +26,7 @@ RATIO_PLOT = RESULTS / "ratios.svg"
 FIGURE_PLOT = RESULTS / "figures.svg"
 DISTURBED_CORES = 0.2
 """CPU use of everything else, above which a run was disturbed. ``benchmarks/README.md`` states the number."""
-_OURS, _PEER, _GOAL = "#1f6f8b", "#c9c9c9", "#d1495b"
+_OURS, _PEER = "#1f6f8b", "#c9c9c9"
 
 _INTRODUCTION = """\
 # Benchmark results
@@ -66,7 +65,7 @@ def main() -> None:
     _style()
     results = [row.result for row in rows if row.result]
     if results:
-        _plot_ratios(rows)
+        RATIO_PLOT.write_text(picture.picture({result["name"]: result for result in results}))
         _plot_figures(results)
     REPORT.write_text(text(rows, head=history.head))
     print(f"wrote {REPORT}")
@@ -193,30 +192,6 @@ def _style() -> None:
 def _save(path: Path) -> None:
     plt.savefig(path, metadata={"Date": None}, bbox_inches="tight")
     plt.close()
-
-
-def _plot_ratios(rows: Sequence[Row]) -> None:
-    measured = [(row.benchmark, row.result) for row in rows if row.result]
-    results = [result for _, result in measured]
-    names = [result["name"] for result in results]
-    medians = [result["ratio"]["median"] for result in results]
-    low = [result["ratio"]["median"] - result["ratio"]["min"] for result in results]
-    high = [result["ratio"]["max"] - result["ratio"]["median"] for result in results]
-    _, axes = plt.subplots(figsize=(8, 0.5 + 0.42 * len(results)))
-    axes.barh(names, medians, xerr=[low, high], color=_OURS, height=0.6, error_kw={"lw": 1, "capsize": 3})
-    goals = [(benchmark.target_ratio, place) for place, (benchmark, _) in enumerate(measured) if benchmark.target_ratio]
-    for label, (goal, place) in zip(["goal", *["_"] * len(goals)], goals, strict=False):
-        axes.plot([goal, goal], [place - 0.4, place + 0.4], color=_GOAL, lw=2.5, label=label)
-    axes.axvline(1, color="grey", lw=0.8, ls=":")
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("times better than the peer (median; whiskers: least and greatest)")
-    axes.invert_yaxis()
-    if goals:
-        axes.legend(loc="lower right", frameon=False)
-    _save(RATIO_PLOT)
 
 
 def _plot_figures(results: Sequence[Mapping[str, Any]]) -> None:
