@@ -1,4 +1,4 @@
-"""Hook of the documentation site: pages that lie outside ``docs/`` and the links to them."""
+"""Hook of the documentation site: pages that lie outside ``docs/``, the links to them, and tables on phones."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md", "benchmarks/RESULTS.md")
 """Pages of the repository that the site shows at the same path."""
 
+_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+_HEADER = re.compile(r"<th[^>]*>(.*?)</th>", re.DOTALL)
+_ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
+_CELL = re.compile(r"<td(?P<attributes>[^>]*)>(?P<content>.*?)</td>", re.DOTALL)
+_CODE = re.compile(r"<code>(.*?)</code>", re.DOTALL)
+_TAG = re.compile(r"<[^>]*>")
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 
 
@@ -38,3 +44,26 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"[{link['text']}]({'../' * name.count('/')}{below}{link['anchor'] or ''})"
 
     return _LINK.sub(relinked, markdown)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Name the column of each cell, for the style that shows rows as cards on phones, and let long names break."""
+    return _TABLE.sub(lambda table: labelled(table[0]), html)
+
+
+def labelled(table: str) -> str:
+    """Give each cell of a table the attribute ``data-label``, and each name in code places where it may break."""
+    headers = [_TAG.sub("", header).replace('"', "&quot;").strip() for header in _HEADER.findall(table)]
+
+    def relabelled(row: re.Match[str]) -> str:
+        labels = iter(headers)
+
+        def cell(found: re.Match[str]) -> str:
+            content = _CODE.sub(
+                lambda code: "<code>" + re.sub(r"([./_=,])(?=\w)", r"\1<wbr>", code[1]) + "</code>", found["content"]
+            )
+            return f'<td{found["attributes"]} data-label="{next(labels, "")}">{content}</td>'
+
+        return _CELL.sub(cell, row[0])
+
+    return _ROW.sub(relabelled, table)
