@@ -100,10 +100,10 @@ class Appending:
             if acks_all and replica is not None:
                 replica.leader.check_enough_in_sync()
             result = None
-            if broker.small_work.includes(size_bytes):
-                result = broker.small_work.do(write_at_once, leader_epoch=epoch)
+            if broker.executors.small_work.includes(size_bytes):
+                result = broker.executors.small_work.do(write_at_once, leader_epoch=epoch)
             if result is None:
-                result = await broker.run_io(write, leader_epoch=epoch)
+                result = await broker.executors.run_io(write, leader_epoch=epoch)
         assert result is not None, "it may wait in a thread"
         await self._appended(partition, result, size_bytes)
         if acks_all and replica is not None and not replica.is_alone:
@@ -144,7 +144,7 @@ class Appending:
         """
         broker, replica = self._broker, partition.replica
         try:
-            start_offset = await broker.run_io(broker.logs.delete_records, *partition.key, before_offset)
+            start_offset = await broker.executors.run_io(broker.logs.delete_records, *partition.key, before_offset)
         finally:
             broker.arrivals.changed(partition.key)
             broker.stable_arrivals.changed(partition.key)

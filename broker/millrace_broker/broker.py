@@ -1,8 +1,7 @@
 """The broker without its network: storage, metadata, and what handlers need to answer calls.
 
 Life: ``open`` takes the data directories and recovers, ``announce`` makes the broker known under its address,
-``close`` ends cleanly. Handlers run in the event loop; whatever may wait for the disk runs in one of two
-pools: ``run_io`` for logs, ``administer`` (one thread) for changes of metadata. Small appends do not (``small_work``).
+``close`` ends cleanly. Handlers run in the event loop; what may wait for a disk runs in ``executors``.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, ParamSpec, TypeVar, cast
 
 from millrace.config.broker import BrokerConfig, Listener
 from millrace.coordination import SessionStore
@@ -29,10 +27,8 @@ from millrace.errors import (
 )
 from millrace_broker.appending import Appending
 from millrace_broker.compaction import cleaner_settings, keys_of
-from millrace_broker.environment import Clock, SystemClock
 from millrace_broker.group_commit import GroupCommit, GroupCommitStatistics
 from millrace_broker.groups import GroupCoordinator, GroupStatistics
-from millrace_broker.held_tasks import HeldTasks
 from millrace_broker.log import Files, LogManager, OsFiles, PartitionLog
 from millrace_broker.log.cleaning.threads import CleanerStatistics
 from millrace_broker.log.starting import Progress
@@ -55,8 +51,8 @@ from millrace_broker.quotas import Admission, AdmissionStatistics
 from millrace_broker.reconfiguring import reconfigure
 from millrace_broker.remote_reads import RemoteReaders, RemoteReadStatistics
 from millrace_broker.replicas import HostedReplica, ReplicaManager, ReplicationStatistics
+from millrace_broker.runtime import Clock, Executors, SystemClock
 from millrace_broker.share_groups import ShareCoordinator, ShareStatistics
-from millrace_broker.small_work import SmallWork, begun
 from millrace_broker.standalone import Standalone
 from millrace_broker.tiering import check_tiered_topics, tiering_settings
 from millrace_broker.transactions import TransactionCoordinator, TransactionStatistics
@@ -151,15 +147,11 @@ class Broker:
         self.failed: Final = asyncio.Event()
         """Set when the broker cannot go on, because of ``failure``."""
         self.failure: MillraceError | None = None
-        self.small_work: Final = SmallWork(self.clock.monotonic)
-        self._io_threads = config.num_io_threads
-        self._io = ThreadPoolExecutor(config.num_io_threads, thread_name_prefix="millrace-io")
+        self.executors: Final = Executors(config.num_io_threads, self.clock.monotonic)
         self.commits: Final = GroupCommit(config.num_io_threads)
         self._remote_readers = RemoteReaders(
             config.remote_log_reader_threads, config.remote_log_reader_max_pending_tasks
         )
-        self._administration = ThreadPoolExecutor(1, thread_name_prefix="millrace-administration")
-        self._tasks: Final = HeldTasks()
         self.appending: Final = Appending(self)
         self.append: Final = self.appending.append
         self.append_end_marker: Final = self.appending.append_end_marker
@@ -179,9 +171,9 @@ class Broker:
 
         Raises ``EnvironmentProblemError`` when a directory is not writable, in use, or another broker's.
         """
-        self._loop = asyncio.get_running_loop()
-        self.timer.start(self._loop)
-        await self.administer(self._open, on_progress)
+        self.executors.start()
+        self.timer.start(asyncio.get_running_loop())
+        await self.executors.administer(self._open, on_progress)
         self.replicas.start()
         self.groups.start()
         self.share_groups.start()
@@ -270,25 +262,24 @@ class Broker:
         if ticking is not None:
             ticking.cancel()
             await asyncio.gather(ticking, return_exceptions=True)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.executors.finish_tasks()
         try:
             if hasattr(self, "logs"):
-                await self.run_io(self.logs.close)
+                await self.executors.run_io(self.logs.close)
         finally:
             await self.membership.close()
             await self.peers.close()
             self.timer.close()
             self.commits.close()
             self._remote_readers.close()
-            self._io.shutdown()
-            self._administration.shutdown()
+            self.executors.close()
 
     async def _tick(self) -> None:
         told_failed = frozenset(self.logs.failed_directories())
         while True:
             await asyncio.sleep(_TICK_S)
             try:
-                await self.run_io(self.logs.tick)
+                await self.executors.run_io(self.logs.tick)
                 self._check_directories()
                 failed = frozenset(self.logs.failed_directories())
                 if failed - told_failed:
@@ -306,24 +297,7 @@ class Broker:
         self.failure = error
         self.failed.set()
 
-    # --- threads ---------------------------------------------------------------------------------------------
-
-    async def run_io(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run a function that touches logs on disk, outside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._io, lambda: function(*args, **kwargs))
-
-    def resize_io(self, threads: int) -> None:
-        """Have so many threads for logs from now on. In the event loop; what was given to the present ones is done."""
-        if threads != self._io_threads:
-            before, self._io_threads = self._io, threads
-            self._io = ThreadPoolExecutor(threads, thread_name_prefix="millrace-io")
-            before.shutdown(wait=False)
-
-    async def run_sized(self, size_bytes: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run a function on so many bytes that are in memory: at once if they are few."""
-        if self.small_work.includes(size_bytes):
-            return self.small_work.do(function, *args, **kwargs)
-        return await self.run_io(function, *args, **kwargs)
+    # --- reading ---------------------------------------------------------------------------------------------
 
     async def run_read(
         self, log: PartitionLog, offset: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
@@ -332,8 +306,8 @@ class Broker:
 
         Otherwise this is ``run_search``, and raises what that does.
         """
-        if log.is_recent(offset) and self.small_work.includes(0):
-            return self.small_work.do(function, *args, **kwargs)
+        if log.is_recent(offset) and self.executors.small_work.includes(0):
+            return self.executors.small_work.do(function, *args, **kwargs)
         return await self.run_search(log, offset, function, *args, **kwargs)
 
     async def run_search(
@@ -346,19 +320,7 @@ class Broker:
         """
         if log.is_remote(offset):
             return await self._remote_readers.run(lambda: function(*args, **kwargs))
-        return await self.run_io(function, *args, **kwargs)
-
-    async def administer(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run a function that touches metadata: one at a time, to its end even if the caller is cancelled."""
-        return await asyncio.get_running_loop().run_in_executor(self._administration, lambda: function(*args, **kwargs))
-
-    def on_loop(self, function: Callable[..., object], *args: Any) -> None:
-        """Have a function called on the event loop, from any thread."""
-        self._loop.call_soon_threadsafe(function, *args)
-
-    async def to_the_end(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Wait for ``work``; if the caller is cancelled meanwhile, ``work`` goes on all the same."""
-        return await begun(work, self._tasks.start)
+        return await self.executors.run_io(function, *args, **kwargs)
 
     # --- partitions ------------------------------------------------------------------------------------------
 
@@ -413,7 +375,7 @@ class Broker:
             self.groups.topic_deleted(topic.name)
             self.share_groups.topic_deleted(topic)
 
-        self._loop.call_soon_threadsafe(forget)
+        self.executors.on_loop(forget)
 
     # --- the cluster -----------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def reconfigure(broker: Broker) -> None:
     """Go by ``broker.broker_configs`` from now on. Who reads ``broker.config`` at the time, need not be told here."""
     config = broker.config = broker.broker_configs.current
-    broker.on_loop(_in_loop, broker)
+    broker.executors.on_loop(_in_loop, broker)
     broker.logs.producer_expiration_ms = config.producer_id_expiration_ms
     if broker.logs.cleaner is not None:
         broker.logs.cleaner.reconfigure(cleaner_settings(config))
@@ -27,7 +27,7 @@ def reconfigure(broker: Broker) -> None:
 def _in_loop(broker: Broker) -> None:
     configs = broker.broker_configs
     broker.admission.connections.maxima[CallClass.CLIENT] = configs.current.max_connections
-    broker.resize_io(configs.current.num_io_threads)
+    broker.executors.resize_io(configs.current.num_io_threads)
     if configs.current.is_clustered:
         broker.member.controlling.take_config(configs.current)
     broker.replicas.resize_fetchers(configs.current.num_replica_fetchers)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, Self
 from millrace.config.broker import BrokerConfig, Listener
 from millrace.errors import MillraceError
 from millrace_broker.broker import Broker
-from millrace_broker.environment import Clock
 from millrace_broker.listeners.frames import FrameListener
 from millrace_broker.listeners.grpc_server import bind, make_server
 from millrace_broker.log import Files
 from millrace_broker.log.starting import Progress
+from millrace_broker.runtime import Clock
 
 if TYPE_CHECKING:
     from millrace_broker.metrics import MetricsListener

@@ -79,7 +79,7 @@ class Standalone:
         config = self._broker.config
         now_ms = self._broker.clock.now_ms()
         node = BrokerNode(host=address.host, port=address.port, rack=config.broker_rack, timestamp_ms=now_ms)
-        await self._broker.administer(registration.register, self._coordination, config.broker_id, node)
+        await self._broker.executors.administer(registration.register, self._coordination, config.broker_id, node)
         own = LiveBroker(broker_id=config.broker_id, host=address.host, port=address.port, rack=config.broker_rack)
         self._brokers = (own,)
 
@@ -91,7 +91,7 @@ class Standalone:
 
     async def close(self) -> None:
         """Close the store."""
-        await self._broker.administer(self.disconnect)
+        await self._broker.executors.administer(self.disconnect)
 
     @property
     def controller_id(self) -> int:

@@ -21,11 +21,11 @@ import pytest
 from millrace.config.topic import TopicConfig
 from millrace.errors import UnsupportedForFormatError
 from millrace.records import BatchEntry, Compression, RecordFormat, decode_batch, read_entries
-from millrace_broker.environment import SystemClock
 from millrace_broker.log import OsFiles, PartitionLog
 from millrace_broker.log_tools import DumpOptions, Problem, Row, dump_file
 from millrace_broker.log_tools.convert import ConvertOptions, convert_partition
 from millrace_broker.log_tools.verify import VerifyOptions, segment_bases, verify_partition
+from millrace_broker.runtime.clock import SystemClock
 
 ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[1] / "oracles") / "segments"
 _FIELD = re.compile(r"(\w+): (\S+)")

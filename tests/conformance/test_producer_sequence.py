@@ -21,7 +21,6 @@ from millrace.errors import (
     TransactionCoordinatorFencedError,
 )
 from millrace.records import BatchHeader, Record, attributes_of, build_rows_batch
-from millrace_broker.environment import SystemClock
 from millrace_broker.log import OsFiles, PartitionLog
 from millrace_broker.log.producers import (
     CompletedTransaction,
@@ -32,6 +31,7 @@ from millrace_broker.log.producers import (
     end_transaction,
 )
 from millrace_broker.log.snapshots import read_snapshot, write_snapshot
+from millrace_broker.runtime.clock import SystemClock
 
 ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[1] / "oracles") / "producer_sequence"
 ERRORS = {

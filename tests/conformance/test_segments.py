@@ -23,11 +23,11 @@ from millrace.config.topic import TopicConfig
 from millrace.errors import MillraceError, OffsetOutOfRangeError
 from millrace.records import BatchEntry, MessageEntry, read_entries, read_header, scan_headers
 from millrace.segments import OffsetIndex, TimeIndex
-from millrace_broker.environment import SystemClock
 from millrace_broker.log import OsFiles, PartitionLog
 from millrace_broker.log.leader_epochs import LeaderEpochs
 from millrace_broker.log.producers import ProducerEntry
 from millrace_broker.log.snapshots import read_snapshot
+from millrace_broker.runtime.clock import SystemClock
 
 ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[1] / "oracles") / "segments"
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4

@@ -27,7 +27,7 @@ def raise_epoch(broker: EmbeddedBroker, topic: str) -> None:
         inner.coordination.set(path, raised.encode())
         inner.catalog.refresh(topic)
 
-    asyncio.run_coroutine_threadsafe(inner.administer(elect), broker._loop).result()
+    asyncio.run_coroutine_threadsafe(inner.executors.administer(elect), broker._loop).result()
 
 
 def cut_log(data_dir: Path, topic: str, batches: int) -> None:

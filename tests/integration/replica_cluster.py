@@ -274,7 +274,7 @@ class ReplicaCluster:
         return self.leadership[partition]
 
     async def _write_topic(self, broker: Broker, topic: str) -> None:
-        await broker.administer(self._write_nodes, broker, topic)
+        await broker.executors.administer(self._write_nodes, broker, topic)
 
     def _write_nodes(self, broker: Broker, topic: str) -> None:
         store = broker.coordination

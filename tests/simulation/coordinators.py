@@ -129,7 +129,9 @@ async def opened(directory: Path, disk: SimulatedDisk, clock: WorldClock, *, syn
     try:
         for name, partitions in (("orders", 2), ("queue", 1)):
             if name not in broker.catalog.topics:
-                await broker.administer(broker.changes.create, TopicSpec(name=name, partitions=partitions, configs={}))
+                await broker.executors.administer(
+                    broker.changes.create, TopicSpec(name=name, partitions=partitions, configs={})
+                )
         for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC):
             await InternalTopics(broker).ensure(name)
         yield broker
@@ -205,7 +207,7 @@ class Actors:
             for _ in range(choose.randint(1, 200)):
                 await asyncio.sleep(0)
             self._clock.ms += 70_000
-            await self._broker.run_io(self._broker.logs.tick)  # flushes, and what else is due
+            await self._broker.executors.run_io(self._broker.logs.tick)  # flushes, and what else is due
 
     async def _commit(self, group: str, rounds: int) -> None:
         for offset in range(1, rounds + 1):

@@ -24,7 +24,7 @@ async def handle(broker: Broker, request: pb.AlterConfigsRequest, call: Call) ->
                 change = broker.group_configs.alter
             elif alteration.resource.type == pb.BROKER:
                 change = partial(_broker_change, broker)
-            await broker.administer(
+            await broker.executors.administer(
                 change,
                 alteration.resource.name,
                 dict(alteration.set),

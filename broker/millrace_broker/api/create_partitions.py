@@ -16,7 +16,7 @@ async def handle(broker: Broker, request: pb.CreatePartitionsRequest, call: Call
         result = response.results.add(name=topic.name)
         try:
             rules.check_not_internal(topic.name)
-            await broker.administer(
+            await broker.executors.administer(
                 broker.changes.create_partitions,
                 topic.name,
                 topic.count,

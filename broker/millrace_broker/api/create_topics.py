@@ -20,7 +20,9 @@ async def handle(broker: Broker, request: pb.CreateTopicsRequest, call: Call) ->
         try:
             if times[topic.name] > 1:
                 raise InvalidRequestError(f"topic {topic.name} is in the request {times[topic.name]} times")
-            info = await broker.administer(broker.changes.create, _spec(topic), validate_only=request.validate_only)
+            info = await broker.executors.administer(
+                broker.changes.create, _spec(topic), validate_only=request.validate_only
+            )
         except Exception as error:  # noqa: BLE001 - stands beside the topic, unexpected ones are logged
             result.error.CopyFrom(error_message(error))
             continue

@@ -11,5 +11,5 @@ async def handle(
     broker: Broker, request: pb.DeletePayloadSchemasRequest, call: Call
 ) -> pb.DeletePayloadSchemasResponse:
     """Delete all of them or none; records that name their ids can no longer be decoded."""
-    await broker.administer(broker.payload_schemas.delete, list(request.ids))
+    await broker.executors.administer(broker.payload_schemas.delete, list(request.ids))
     return pb.DeletePayloadSchemasResponse()

@@ -16,7 +16,7 @@ async def handle(broker: Broker, request: pb.DeleteTopicsRequest, call: Call) ->
         result = response.results.add(name=name)
         try:
             rules.check_not_internal(name)
-            topic = await broker.administer(broker.changes.delete, name)
+            topic = await broker.executors.administer(broker.changes.delete, name)
             if not await broker.membership.gone(topic, request.timeout_ms):
                 raise RequestTimedOutError(
                     f"topic {name} is marked to be deleted; that ends when all brokers with its partitions are there"

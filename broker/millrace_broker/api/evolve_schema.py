@@ -14,7 +14,7 @@ async def handle(broker: Broker, request: pb.EvolveSchemaRequest, call: Call) ->
     evolve = partial(
         broker.changes.evolve_schema, validate_only=request.validate_only, compatibility=request.compatibility
     )
-    version = await broker.administer(evolve, request.topic, request.arrow_schema)
+    version = await broker.executors.administer(evolve, request.topic, request.arrow_schema)
     return pb.EvolveSchemaResponse(
         schema=pb.Schema(id=version.id, version=version.version, arrow_schema=version.arrow_schema)
     )

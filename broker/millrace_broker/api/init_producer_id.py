@@ -22,7 +22,7 @@ async def handle(broker: Broker, request: pb.InitProducerIdRequest, call: Call) 
         return pb.InitProducerIdResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
     if request.producer_id > 0 or request.producer_epoch > 0:
         raise InvalidRequestError("an idempotent producer without transactions takes a new id: send producer_id -1")
-    producer_id = await broker.administer(broker.producer_ids.next_id)
+    producer_id = await broker.executors.administer(broker.producer_ids.next_id)
     return pb.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 

@@ -40,7 +40,7 @@ async def _find(broker: Broker, name: str, *, may_create: bool) -> TopicInfo:
         if not (may_create and broker.config.auto_create_topics_enable) or name in INTERNAL_TOPICS:
             raise
     with contextlib.suppress(TopicExistsError):  # another call was faster
-        await broker.administer(broker.changes.create, TopicSpec(name=name))
+        await broker.executors.administer(broker.changes.create, TopicSpec(name=name))
     await broker.membership.led([name], _CREATION_WAIT_MS)
     return broker.topic(name)
 

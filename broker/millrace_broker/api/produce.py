@@ -45,7 +45,7 @@ async def handle(broker: Broker, request: pb.ProduceRequest, call: Call) -> pb.P
     if len(set(names)) != len(names):
         raise InvalidRequestError("a partition is in the request twice: put its batches together")
     # An append that has begun is finished, whatever becomes of the call: so its readers are woken in any case.
-    return await broker.to_the_end(_append_all(broker, request))
+    return await broker.executors.to_the_end(_append_all(broker, request))
 
 
 async def _append_all(broker: Broker, request: pb.ProduceRequest) -> pb.ProduceResponse:
@@ -80,7 +80,7 @@ async def _append(
         if request.acks == _ALL and partition.replica is None:
             _check_replicas(topic, partition)
         sent = data.records  # each look at it is a copy
-        records = await broker.run_sized(work_bytes_of(topic, sent), prepare_records, topic, sent)
+        records = await broker.executors.run_sized(work_bytes_of(topic, sent), prepare_records, topic, sent)
         if request.transactional_id:
             await _verify(broker, request, partition, records)
         appended = await _append_in_order(broker, request, partition, records)

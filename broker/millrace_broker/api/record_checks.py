@@ -13,7 +13,7 @@ from millrace.errors import CorruptBatchError, InvalidRecordError, SchemaMismatc
 from millrace.records import BatchHeader, Compression
 from millrace_broker.log.validation import check_size
 from millrace_broker.metadata import TopicInfo
-from millrace_broker.small_work import SMALL_BYTES
+from millrace_broker.runtime.small_work import SMALL_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa

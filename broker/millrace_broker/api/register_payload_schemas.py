@@ -27,7 +27,7 @@ async def handle(
         for schema in request.schemas
     ]
     register = partial(broker.payload_schemas.register, validate_only=request.validate_only)
-    registered = await broker.administer(register, wanted)
+    registered = await broker.executors.administer(register, wanted)
     return pb.RegisterPayloadSchemasResponse(schemas=[message_of(*each) for each in registered])
 
 

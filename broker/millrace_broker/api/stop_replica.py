@@ -10,5 +10,5 @@ from millrace_broker.cluster.wire import error_messages, read_stop_replica
 
 async def handle(broker: Broker, request: pb.StopReplicaRequest, call: Call) -> pb.StopReplicaResponse:
     """Stop the replicas, and delete those that are to be deleted; of each it is said whether that was done."""
-    answers = await broker.to_the_end(broker.member.stop_replica(read_stop_replica(request)))
+    answers = await broker.executors.to_the_end(broker.member.stop_replica(read_stop_replica(request)))
     return pb.StopReplicaResponse(topics=error_messages(answers))

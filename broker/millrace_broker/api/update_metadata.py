@@ -11,5 +11,5 @@ from millrace_broker.cluster.wire import read_brokers, read_update_metadata
 async def handle(broker: Broker, request: pb.UpdateMetadataRequest, call: Call) -> pb.UpdateMetadataResponse:
     """Take it over."""
     brokers = read_brokers(request.live_brokers)
-    await broker.to_the_end(broker.member.update_metadata(read_update_metadata(request), brokers))
+    await broker.executors.to_the_end(broker.member.update_metadata(read_update_metadata(request), brokers))
     return pb.UpdateMetadataResponse()

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millrace.errors import UsageError
-from millrace_broker.memory import keep_heaps_small
-from millrace_broker.spinning_loop import spinning_loop
+from millrace_broker.runtime.malloc import keep_heaps_small
+from millrace_broker.runtime.spinning_loop import spinning_loop
 
 if TYPE_CHECKING:
     from millrace.config.broker import BrokerConfig

@@ -59,6 +59,6 @@ class ChangedConfigs:
     def take_topic(self, topic: str, config: TopicConfig) -> None:
         """A topic is configured like this now."""
         self._broker.logs.set_config(topic, config)
-        self._broker.on_loop(self._broker.replicas.topic_changed, topic)
+        self._broker.executors.on_loop(self._broker.replicas.topic_changed, topic)
         if config.unclean_leader_election_enable:
-            self._broker.on_loop(self._broker.member.controlling.unclean_allowed)
+            self._broker.executors.on_loop(self._broker.member.controlling.unclean_allowed)

@@ -112,7 +112,7 @@ class Member:
         self.controlling: Final = Controlling(
             broker.config,
             broker.clock.now_ms,
-            broker.administer,
+            broker.executors.administer,
             self._deliveries.deliver,
             self._deliveries.take_brokers,
         )
@@ -214,15 +214,15 @@ class Member:
         first = self._directories[0]
         is_locked = first not in self._broker.logs.failed_directories()
         await self._registration.begin(session, self._node, self._broker.files, first if is_locked else None)
-        await self._broker.administer(self._notifications.take, session, self._config_watch)
+        await self._broker.executors.administer(self._notifications.take, session, self._config_watch)
         self.controlling.begin(session)
 
     async def _catch_up(self) -> None:
         """Read anew what nobody tells of: topics may have been deleted, and configurations changed."""
         known = self._catalog.topics
-        await self._broker.administer(self._catalog.load)
+        await self._broker.executors.administer(self._catalog.load)
         self._tell_gone(known, known)
-        await self._broker.administer(self._take_changed_configs)
+        await self._broker.executors.administer(self._take_changed_configs)
 
     def _tell_loop(self, session: Coordination) -> None:
         if not self._loop.is_closed():
@@ -258,7 +258,9 @@ class Member:
 
     def _notice_left(self, event: WatchEvent) -> None:
         session = self._coordination.session
-        task = asyncio.ensure_future(self._broker.administer(self._notifications.take, session, self._config_watch))
+        task = asyncio.ensure_future(
+            self._broker.executors.administer(self._notifications.take, session, self._config_watch)
+        )
         task.add_done_callback(_log_failure)
 
     async def leave(self) -> None:
@@ -288,7 +290,7 @@ class Member:
         """Tell the controller, by a node as Kafka's brokers do."""
         node = LogDirEventNode(self._id).encode()
         create = partial(self._coordination.create, paths.LOG_DIR_EVENT, node, sequential=True)
-        await self._broker.administer(create)
+        await self._broker.executors.administer(create)
 
     async def close(self) -> None:
         """Resign as the controller if it is that, and end the session: the others see at once that it is gone."""
@@ -316,7 +318,7 @@ class Member:
         self._check(request)
         for leader in leaders:
             self._broker.peers.know(leader.broker_id, leader.host, leader.port)
-        await self._broker.administer(self._catalog.know, request.topic_ids)
+        await self._broker.executors.administer(self._catalog.know, request.topic_ids)
         return await self._broker.replicas.become(request)
 
     async def stop_replica(self, request: StopReplicaRequest) -> Answers:
@@ -330,7 +332,7 @@ class Member:
         self._controller_id = request.controller_id
         self._take_live({each.broker_id: each for each in brokers})
         before = self._catalog.topics
-        topics = await self._broker.administer(self._catalog.tell, request)
+        topics = await self._broker.executors.administer(self._catalog.tell, request)
         self._missing.discard(topics)
         await self._broker.replicas.told(request)
         self._tell_gone(before, topics)
@@ -409,7 +411,11 @@ class Member:
 
     async def find(self, topic: str) -> None:
         """Look for a topic that was created by way of another broker, and wait a moment until its leaders are told."""
-        if is_topic_name(topic) and topic not in self._missing and await self._broker.administer(self._look_up, topic):
+        if (
+            is_topic_name(topic)
+            and topic not in self._missing
+            and await self._broker.executors.administer(self._look_up, topic)
+        ):
             await self.led([topic], _FINDING_MS)
 
     def _look_up(self, topic: str) -> bool:
@@ -438,7 +444,7 @@ class Member:
         is_over = False
 
         def look(*_: object) -> None:
-            looking = asyncio.ensure_future(self._broker.administer(self._coordination.exists, mark, watch))
+            looking = asyncio.ensure_future(self._broker.executors.administer(self._coordination.exists, mark, watch))
             looking.add_done_callback(found)
 
         def found(looking: asyncio.Future[Any]) -> None:

@@ -34,7 +34,7 @@ class InternalTopics:
         if topic is not None:
             return topic
         try:
-            await self._broker.administer(self._create, name)
+            await self._broker.executors.administer(self._create, name)
         except InvalidReplicationFactorError as error:
             raise CoordinatorNotAvailableError(f"{name} cannot be created yet: {error.message}") from error
         await self._broker.membership.led([name], _LEADERS_WAIT_MS)

@@ -28,8 +28,8 @@ from millrace.errors import (
 from millrace_broker.coordinators.hashing import partition_of
 from millrace_broker.coordinators.internal_topics import InternalTopics
 from millrace_broker.coordinators.state_log import LoadedBatch, StateLog
-from millrace_broker.held_tasks import HeldTasks
 from millrace_broker.quotas import parked
+from millrace_broker.runtime import BackgroundTasks
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker
@@ -72,7 +72,7 @@ class Shards(Generic[S]):
         self._logs: dict[int, StateLog] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
         self._terms: Final[Counter[int]] = Counter()
-        self._closing: Final = HeldTasks()
+        self._closing: Final = BackgroundTasks()
         self._is_closed = False
 
     @property
@@ -176,7 +176,9 @@ class Shards(Generic[S]):
         log, term = StateLog(self._broker, self.topic, number), self._terms[number]
         shard = self._make(log)
         try:
-            await self._broker.administer(_nothing)  # the topic may be being created: its files are there then
+            await self._broker.executors.administer(
+                _nothing
+            )  # the topic may be being created: its files are there then
             await log.load(shard.replay)
         except NotLeaderError:
             _logger.info("%s is led by another broker before it could be read", log.name)

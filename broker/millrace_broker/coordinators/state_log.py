@@ -125,10 +125,10 @@ class StateLog:
         log, end_offset = partition.log, partition.log.log_end_offset
         if log.durable_end < end_offset:
             # What was appended before a crash and never acknowledged is decided by being here.
-            await self._broker.run_io(log.flush)
+            await self._broker.executors.run_io(log.flush)
         if partition.replica is not None:
             await self._broker.replicas.waiting.committed(partition.replica, end_offset)
-        await self._broker.run_io(_load, log, visit)
+        await self._broker.executors.run_io(_load, log, visit)
 
     # --- appending -----------------------------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ from millrace_broker.coordinators import OFFSETS_TOPIC, Shards, StateLog
 from millrace_broker.groups.model import GroupSettings
 from millrace_broker.groups.shard import Entry, GroupShard
 from millrace_broker.groups.timers import GroupTimers
-from millrace_broker.held_tasks import HeldTasks
 from millrace_broker.purgatory import PurgatoryStatistics
+from millrace_broker.runtime import BackgroundTasks
 
 if TYPE_CHECKING:
     from millrace.config.broker import BrokerConfig
@@ -52,7 +52,7 @@ class GroupCoordinator:
         self._timers: Final = GroupTimers(broker.timer)
         self._shards: Final = Shards(broker, OFFSETS_TOPIC, self._make_shard)
         self._expiring: asyncio.Task[None] | None = None
-        self._deletions: Final = HeldTasks()
+        self._deletions: Final = BackgroundTasks()
 
     def _make_shard(self, log: StateLog) -> GroupShard:
         return GroupShard(self._broker, log, self._settings, self._timers)

@@ -55,8 +55,8 @@ from millrace_broker.groups.model import (
 from millrace_broker.groups.offsets import Committed, GroupOffsets, Partition
 from millrace_broker.groups.records import group_record, group_tombstone, offset_record, offset_tombstone
 from millrace_broker.groups.timers import GroupTimers
-from millrace_broker.held_tasks import HeldTasks
 from millrace_broker.quotas import parked
+from millrace_broker.runtime import BackgroundTasks
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker
@@ -87,7 +87,7 @@ class GroupShard:
         self._loading: Loading | None = Loading(log.name)
         self._entries: Final[dict[str, Entry]] = {}
         self._waiting: Final[dict[int, asyncio.Future[Any]]] = {}
-        self._tasks: Final = HeldTasks()
+        self._tasks: Final = BackgroundTasks()
         self._open: Final[dict[int, set[str]]] = {}
         """The groups in which a producer has offsets pending, or on their way."""
 
@@ -352,7 +352,7 @@ class GroupShard:
     async def _forget(self, entry: Entry, partitions: Sequence[Partition]) -> None:
         there = entry.offsets.deletable(partitions)
         if there:
-            await self._broker.to_the_end(self._append_tombstones(entry, there))
+            await self._broker.executors.to_the_end(self._append_tombstones(entry, there))
 
     async def _append_tombstones(self, entry: Entry, partitions: Sequence[Partition]) -> None:
         records = [offset_tombstone(entry.group.group_id, partition) for partition in partitions]
@@ -376,7 +376,7 @@ class GroupShard:
             raise NonEmptyGroupError(f"group {group_id} has {len(entry.group.roster)} members: stop them first")
         with self._event(entry):
             entry.group.delete()
-        await self._broker.to_the_end(self._delete(entry))
+        await self._broker.executors.to_the_end(self._delete(entry))
 
     async def _delete(self, entry: Entry) -> None:
         """Write the tombstones of a dead group; until they are there, nobody is let in."""

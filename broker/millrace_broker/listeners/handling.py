@@ -18,7 +18,7 @@ from millrace_broker.api import Call, in_progress, known_error
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.shared import UnaryMethod, is_local
 from millrace_broker.quotas import AdmittedCall, current_call
-from millrace_broker.small_work import first_step, rest
+from millrace_broker.runtime.small_work import first_step, rest
 
 
 class Handling:

@@ -36,7 +36,6 @@ from millrace.records import (
 )
 from millrace.segments.names import SEGMENT_SUFFIXES, segment_file_name
 from millrace.segments.transaction_index import AbortedTransaction
-from millrace_broker.environment import Clock
 from millrace_broker.log.aborted import index_entry
 from millrace_broker.log.appender import SegmentAppender
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
@@ -52,6 +51,7 @@ from millrace_broker.log.readable import ReadableLog
 from millrace_broker.log.recent import NOTHING_RECENT
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.validation import check_produced, check_times
+from millrace_broker.runtime import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from millrace.segments.names import DELETED, SEGMENT_SUFFIXES, SNAPSHOT, segment_file_name
-from millrace_broker.environment import Clock
 from millrace_broker.log.files import Files
+from millrace_broker.runtime import Clock
 
 
 class DeletedFiles:

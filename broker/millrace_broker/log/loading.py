@@ -33,7 +33,6 @@ from millrace.segments.names import (
     parse_segment_file_name,
     segment_file_name,
 )
-from millrace_broker.environment import Clock
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
 from millrace_broker.log.files import TEMPORARY, Files
 from millrace_broker.log.index_building import IndexBuilder
@@ -43,6 +42,7 @@ from millrace_broker.log.producer_loading import load_producers
 from millrace_broker.log.producers import ProducerStates
 from millrace_broker.log.recovery import SoundPart, check_segment
 from millrace_broker.log.segment import Segment
+from millrace_broker.runtime import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 _COPY_BYTES: Final = 4 * 2**20

@@ -27,7 +27,6 @@ from millrace.segments.names import (
     parse_partition_directory_name,
     partition_directory_name,
 )
-from millrace_broker.environment import Clock, SystemClock
 from millrace_broker.log.checkpoints import Partition
 from millrace_broker.log.cleaning.batches import TopicKeys
 from millrace_broker.log.cleaning.checkpoints import CleanerCheckpoints
@@ -44,6 +43,7 @@ from millrace_broker.log.starting import Progress, find_partitions, load_all
 from millrace_broker.log.tiered.deletions import RemoteDeletions
 from millrace_broker.log.tiered.manager import RemoteLogManager, TieringSettings
 from millrace_broker.log.tiered.store import RemoteStore
+from millrace_broker.runtime import Clock, SystemClock
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from millrace_broker.environment import Clock
 from millrace_broker.purgatory.timing_wheel import TimerEntry, TimingWheel
+from millrace_broker.runtime import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 

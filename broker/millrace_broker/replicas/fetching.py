@@ -316,16 +316,16 @@ class SourceFetcher:
                 if self._is_asked_for(replica, follower) and self._replicas.find(*answer.key) is replica:
                     fetched.append(Fetched(replica=replica, follower=follower, question=question, answer=answer))
             # To its end also when the broker stops: the log is closed after it.
-            await self._broker.to_the_end(self._carry_out(fetched))
+            await self._broker.executors.to_the_end(self._carry_out(fetched))
             self._applied(fetched)
 
     async def _carry_out(self, fetched: list[Fetched]) -> None:
         broker = self._broker
         if all(each.takes_at_once for each in fetched):
             size_bytes = sum(len(each.answer.records) for each in fetched)
-            await broker.run_sized(size_bytes, apply_fetched, broker.logs, fetched)
+            await broker.executors.run_sized(size_bytes, apply_fetched, broker.logs, fetched)
         else:
-            await broker.run_io(apply_fetched, broker.logs, fetched)
+            await broker.executors.run_io(apply_fetched, broker.logs, fetched)
 
     def _applied(self, fetched: list[Fetched]) -> None:
         now_ms = self._replicas.now_ms()
@@ -355,7 +355,9 @@ class SourceFetcher:
                     wanted.append((replica, follower.compared(question, answer)))
                 elif isinstance(question, AskLogBounds):
                     wanted.append((replica, follower.bounded(question, *answer)))
-            failed = await self._broker.to_the_end(self._broker.run_io(carry_out_all, self._broker.logs, wanted))
+            failed = await self._broker.executors.to_the_end(
+                self._broker.executors.run_io(carry_out_all, self._broker.logs, wanted)
+            )
             for key, error in failed.items():
                 replica, follower, question = asked[key]
                 self._failed(replica, follower, question, error, now_ms)

@@ -32,7 +32,6 @@ from millrace_broker.controller.requests import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from millrace_broker.held_tasks import HeldTasks
 from millrace_broker.log import PartitionLog
 from millrace_broker.purgatory import PartitionKey
 from millrace_broker.quotas import Lease
@@ -53,6 +52,7 @@ from millrace_broker.replication import (
     check_controller_epoch,
     preferred_read_replica,
 )
+from millrace_broker.runtime import BackgroundTasks
 
 if TYPE_CHECKING:
     from millrace.protocol import millrace_pb2 as pb
@@ -86,7 +86,7 @@ class ReplicaManager:
         self._service: Final = FollowerService(broker, self)
         self._fetchers: Final = Fetchers(broker, self)
         self._alive: frozenset[int] | None = None
-        self._tasks: Final = HeldTasks()
+        self._tasks: Final = BackgroundTasks()
         self.alter_partition: AlterPartition | None = None
         self.role_listeners: Final[dict[str, RoleListener]] = {}
         self.throttles: Final = Throttles(broker.config.broker_id, broker.clock.monotonic)
@@ -130,7 +130,7 @@ class ReplicaManager:
             await asyncio.sleep(interval_s)
             if any(not replica.is_alone for replica in self._hosted.values()):
                 try:
-                    await self._broker.run_io(self._broker.logs.checkpoint_watermarks)
+                    await self._broker.executors.run_io(self._broker.logs.checkpoint_watermarks)
                 except Exception:
                     _logger.exception("high watermarks could not be written down, and are the next time")
 
@@ -204,7 +204,7 @@ class ReplicaManager:
         async with self._deciding:
             self._check_controller(request.controller_epoch)
             self._name_strays(request)
-            found = await self._broker.run_io(self._find_logs, request)
+            found = await self._broker.executors.run_io(self._find_logs, request)
             answers: dict[TopicPartition, MillraceError | None] = {
                 each: log for each, log in found.items() if isinstance(log, MillraceError)
             }
@@ -312,7 +312,9 @@ class ReplicaManager:
         wanted = [(replica, change.effects) for replica, change in changed if change.effects]
         if not wanted:
             return {}
-        return await self._broker.to_the_end(self._broker.run_io(carry_out_all, self._broker.logs, wanted))
+        return await self._broker.executors.to_the_end(
+            self._broker.executors.run_io(carry_out_all, self._broker.logs, wanted)
+        )
 
     def _go_on(self, changed: Iterable[tuple[HostedReplica, RoleChange]]) -> None:
         """Tell all whom changes of roles concern."""
@@ -385,7 +387,7 @@ class ReplicaManager:
                 topic = self._broker.catalog.topics.get(key.topic)  # of topics that are deleted, it was told before
                 is_moved = topic is not None and topic.topic_id == log.topic_id
                 delete = partial(self._broker.logs.delete_log, *key, has_other_replicas=is_moved)
-                await self._broker.to_the_end(self._broker.run_io(delete))
+                await self._broker.executors.to_the_end(self._broker.executors.run_io(delete))
 
     def _stopped(self, replica: HostedReplica) -> None:
         self._service.roles_changed()

@@ -188,10 +188,10 @@ class FollowerService:
         local = [read for read in reads if read not in remote]
         if local:
             is_recent = all(read.replica.log.is_recent(read.offset) for read in local)
-            if is_recent and self._broker.small_work.includes(0):
-                records = self._broker.small_work.do(_read_all, local, request.max_bytes, problems)
+            if is_recent and self._broker.executors.small_work.includes(0):
+                records = self._broker.executors.small_work.do(_read_all, local, request.max_bytes, problems)
             else:
-                records = await self._broker.run_io(_read_all, local, request.max_bytes, problems)
+                records = await self._broker.executors.run_io(_read_all, local, request.max_bytes, problems)
         for read in remote[:1]:  # one, for the others wait for it
             records |= await self._read_remote(read, request.max_bytes - sum(map(len, records.values())), problems)
         lease.settle(sum(map(len, records.values())))

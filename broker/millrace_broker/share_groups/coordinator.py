@@ -20,9 +20,9 @@ from millrace.errors import (
     UnknownMemberError,
 )
 from millrace_broker.coordinators import SHARE_STATE_TOPIC, Shards, StateLog
-from millrace_broker.held_tasks import HeldTasks
 from millrace_broker.metadata import TopicInfo
 from millrace_broker.purgatory import Purgatory, PurgatoryStatistics
+from millrace_broker.runtime import BackgroundTasks
 from millrace_broker.share_groups.delivery import DeliverySettings, Run
 from millrace_broker.share_groups.partition import Batch
 from millrace_broker.share_groups.shard import MemberKey, ShareGroup, ShareShard
@@ -88,7 +88,7 @@ class ShareCoordinator:
         self._heartbeats: Final[Purgatory[MemberKey]] = Purgatory("share heartbeat", broker.timer)
         self._shards: Final = Shards(broker, SHARE_STATE_TOPIC, self._make_shard)
         self._sources: Final = Sources(broker)
-        self._deletions: Final = HeldTasks()
+        self._deletions: Final = BackgroundTasks()
         self._is_stopping = False
 
     def _make_shard(self, log: StateLog) -> ShareShard:

@@ -72,7 +72,7 @@ class TransactionCoordinator:
         rules.check_timeout(timeout_ms, self._broker.config.transaction_max_timeout_ms)
         await self._shards.ensure_topic()
         shard = await self._shard(coordinator_key or transactional_id)
-        return await self._broker.to_the_end(shard.init_producer_id(transactional_id, expected, timeout_ms))
+        return await self._broker.executors.to_the_end(shard.init_producer_id(transactional_id, expected, timeout_ms))
 
     async def add_partitions(
         self,
@@ -85,7 +85,7 @@ class TransactionCoordinator:
         """Take partitions into a producer's transaction; see ``rules``."""
         _check_id(transactional_id)
         shard = await self._shard(coordinator_key or transactional_id)
-        await self._broker.to_the_end(shard.add_partitions(transactional_id, producer, partitions))
+        await self._broker.executors.to_the_end(shard.add_partitions(transactional_id, producer, partitions))
 
     async def add_offsets(
         self, transactional_id: str, producer: Producer, group_id: str, *, coordinator_key: str = ""
@@ -101,19 +101,19 @@ class TransactionCoordinator:
         """Commit or abort a producer's transaction; returns the id and epoch with which it goes on; see ``rules``."""
         _check_id(transactional_id)
         shard = await self._shard(coordinator_key or transactional_id)
-        return await self._broker.to_the_end(shard.end(transactional_id, producer, committed=committed))
+        return await self._broker.executors.to_the_end(shard.end(transactional_id, producer, committed=committed))
 
     async def join_commit(self, attempt: Attempt, *, timeout_ms: int) -> tuple[int, Member | None]:
         """Let one more producer take part in an attempt; see ``TransactionShard.join_commit``."""
         rules.check_timeout(timeout_ms, self._broker.config.transaction_max_timeout_ms)
         await self._shards.ensure_topic()
         shard = await self._shard(attempt.external_id)
-        return await self._broker.to_the_end(shard.join_commit(attempt, timeout_ms))
+        return await self._broker.executors.to_the_end(shard.join_commit(attempt, timeout_ms))
 
     async def abort_attempt(self, external_id: str, external_epoch: int, attempt: str) -> None:
         """Abort what an attempt has open; see ``attempts``."""
         shard = await self._shard(external_id)
-        await self._broker.to_the_end(shard.abort_attempt(external_id, external_epoch, attempt))
+        await self._broker.executors.to_the_end(shard.abort_attempt(external_id, external_epoch, attempt))
 
     async def commit_together(
         self,
@@ -126,7 +126,7 @@ class TransactionCoordinator:
         """Commit producers as one, under an external id; see ``together``."""
         await self._shards.ensure_topic()
         shard = await self._shard(external_id)
-        return await self._broker.to_the_end(
+        return await self._broker.executors.to_the_end(
             shard.commit_together(external_id, external_epoch, committed, aborted, attempt)
         )
 

@@ -70,7 +70,7 @@ class Markers:
         Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``, ``InvalidProducerEpochError``,
         ``TransactionCoordinatorFencedError``, ``StorageError``.
         """
-        await self._broker.to_the_end(self._write(partition, marker))
+        await self._broker.executors.to_the_end(self._write(partition, marker))
 
     async def _write(self, partition: PartitionKey, marker: Marker) -> None:
         topic, number = partition

@@ -23,8 +23,8 @@ from millrace.coordinator_records import TransactionState
 from millrace.errors import ConcurrentTransactionsError, MillraceError, NotCoordinatorError
 from millrace.records import NO_PRODUCER_ID
 from millrace_broker.coordinators import LoadedBatch, StateLog
-from millrace_broker.held_tasks import HeldTasks
 from millrace_broker.purgatory import Conditions, TimerEntry
+from millrace_broker.runtime import BackgroundTasks
 from millrace_broker.transactions import attempts, rules, together
 from millrace_broker.transactions.attempts import Attempt
 from millrace_broker.transactions.markers import MarkerTransport, write_markers
@@ -63,7 +63,7 @@ class TransactionShard:
         """External ids: the attempt, and the numbers of the places that were given to it."""
         self._timers: Final[dict[str, TimerEntry]] = {}
         self._expiry: TimerEntry | None = None
-        self._tasks: Final = HeldTasks()
+        self._tasks: Final = BackgroundTasks()
         self._ended: Final = ended
         self._is_active = False
 
@@ -276,7 +276,7 @@ class TransactionShard:
         )
 
     async def _new_producer_id(self) -> int:
-        return await self._broker.administer(self._broker.producer_ids.next_id)
+        return await self._broker.executors.administer(self._broker.producer_ids.next_id)
 
     def _now_ms(self) -> int:
         return self._broker.clock.now_ms()

@@ -175,10 +175,10 @@ def test_a_group_that_cannot_be_read_keeps_its_offsets(tmp_path: Path) -> None:
 def test_offsets_of_a_deleted_topic_are_forgotten(tmp_path: Path) -> None:
     async def scenario(directory: Path) -> None:
         async with opened(directory) as broker:
-            await broker.administer(broker.changes.create, TopicSpec(name="t", partitions=1))
+            await broker.executors.administer(broker.changes.create, TopicSpec(name="t", partitions=1))
             shard = await shard_of(broker, "g")
             await shard.commit("g", SIMPLE, {T0: commit(1), ("kept", 0): commit(2)})
-            await broker.administer(broker.changes.delete, "t")
+            await broker.executors.administer(broker.changes.delete, "t")
             await eventually_async(lambda: T0 not in shard.entries["g"].offsets.committed)
         async with opened(directory) as broker:
             assert list((await shard_of(broker, "g")).entries["g"].offsets.committed) == [("kept", 0)]

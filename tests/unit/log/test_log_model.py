@@ -17,8 +17,8 @@ from millrace.config.topic import TopicConfig
 from millrace.errors import OffsetOutOfRangeError
 from millrace.records import Record, build_rows_batch, read_rows, scan_headers
 from millrace.segments import map_extent
-from millrace_broker.environment import SystemClock
 from millrace_broker.log import OsFiles, PartitionLog
+from millrace_broker.runtime.clock import SystemClock
 
 OPTIONS = {"segment.bytes": 1500, "index.interval.bytes": 150, "segment.index.bytes": 64, "file.delete.delay.ms": 0}
 times = st.integers(min_value=0, max_value=60)

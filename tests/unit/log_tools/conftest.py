@@ -12,10 +12,10 @@ import pytest
 from millrace.config.topic import TopicConfig
 from millrace.records import Record, build_columnar_batch, build_rows_batch
 from millrace.segments.names import parse_partition_directory_name
-from millrace_broker.environment import SystemClock
 from millrace_broker.log import OsFiles, PartitionLog
 from millrace_broker.log.checkpoints import RECOVERY_POINTS, read_offsets, write_offsets
 from millrace_broker.log.partition_metadata import write_topic_id
+from millrace_broker.runtime.clock import SystemClock
 
 START_MS = 1_700_000_000_000
 BATCHES = 24

@@ -24,10 +24,10 @@ from millrace.records import (
     build_entries,
     build_rows_batch,
 )
-from millrace_broker.environment import SystemClock
 from millrace_broker.log import OsFiles, PartitionLog
 from millrace_broker.log.partition_metadata import write_topic_id
 from millrace_broker.log_tools import DumpOptions, Finding, Note, Problem, Row, dump_file, files_of
+from millrace_broker.runtime.clock import SystemClock
 
 TOPIC_ID = UUID(int=7)
 LOG = f"{0:020}.log"

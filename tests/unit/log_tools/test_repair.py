@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from millrace.config.topic import TopicConfig
 from millrace.errors import EnvironmentProblemError, UsageError
 from millrace.records import HEADER_BYTES, Record, build_rows_batch, read_header, scan_headers
-from millrace_broker.environment import SystemClock
 from millrace_broker.log import OsFiles, PartitionLog
 from millrace_broker.log.checkpoints import RECOVERY_POINTS, read_offsets
 from millrace_broker.log_tools import Note, Problem, Row
 from millrace_broker.log_tools.repair import carry_out, no_broker, plan_repair
 from millrace_broker.log_tools.salvage import salvage
 from millrace_broker.log_tools.verify import VerifyOptions, partitions_of, segment_bases, verify_partition
+from millrace_broker.runtime.clock import SystemClock
 
 
 def problems(directory: Path, *, deep: bool = False) -> list[tuple[str, str]]:

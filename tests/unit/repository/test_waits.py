@@ -14,7 +14,7 @@ ELSEWHERE = ("tests/simulation/", "tests/mutation/")
 """Virtual time, and a program that is no test."""
 ALLOWED = {
     "tests/integration/waiting.py": "waits for all others",
-    "tests/unit/broker/test_spinning_loop.py": "the event loop's own timers are what it tests",
+    "tests/unit/broker/runtime/test_spinning_loop.py": "the event loop's own timers are what it tests",
     "tests/unit/clients/transport/test_frame_transport.py": "a server sends pieces one after the other",
     "tests/unit/test_spinning.py": "a clock of its own",
     "tests/integration/sink_attempts.py": "runs in workers of Spark, which cannot import the helper",

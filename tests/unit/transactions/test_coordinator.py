@@ -59,7 +59,7 @@ async def opened(
     await broker.announce(Listener("127.0.0.1", 1))
     try:
         if "orders" not in broker.catalog.topics:
-            await broker.administer(broker.changes.create, TopicSpec(name="orders", partitions=3, configs={}))
+            await broker.executors.administer(broker.changes.create, TopicSpec(name="orders", partitions=3, configs={}))
         yield broker
     finally:
         await broker.close()
@@ -326,10 +326,12 @@ def test_markers_are_written_until_they_are_there(tmp_path: Path, markers: Marke
 def test_a_transaction_ends_although_one_of_its_topics_is_gone(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as broker:
-            await broker.administer(broker.changes.create, TopicSpec(name="short-lived", partitions=1, configs={}))
+            await broker.executors.administer(
+                broker.changes.create, TopicSpec(name="short-lived", partitions=1, configs={})
+            )
             producer = await begin(broker, "widow", 0)
             await broker.transactions.add_partitions("widow", producer, [("short-lived", 0)])
-            await broker.administer(broker.changes.delete, "short-lived")
+            await broker.executors.administer(broker.changes.delete, "short-lived")
             await broker.transactions.end("widow", producer, committed=True)
             assert (await at_rest(broker, "widow")).is_committed
             assert is_stable(broker, 0)

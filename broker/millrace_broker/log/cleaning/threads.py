@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Final
 
 from millrace.errors import MillraceError
-from millrace_broker.environment import Clock
 from millrace_broker.log.checkpoints import Partition
 from millrace_broker.log.cleaning.batches import TopicKeys
 from millrace_broker.log.cleaning.candidates import CleanableRange, cleanable_range, dirtiest
@@ -36,6 +35,7 @@ from millrace_broker.log.files import Files
 from millrace_broker.log.partition import PartitionLog
 from millrace_broker.log.throttle import Throttle
 from millrace_broker.log.workers import Workers
+from millrace_broker.runtime import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 _REMEMBERED_MAX: Final = 100

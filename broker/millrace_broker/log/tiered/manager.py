@@ -25,7 +25,6 @@ from typing import Final
 from uuid import UUID, uuid4
 
 from millrace.errors import CorruptBatchError, MillraceError
-from millrace_broker.environment import Clock
 from millrace_broker.log.checkpoints import Partition
 from millrace_broker.log.files import Files
 from millrace_broker.log.partition import PartitionLog
@@ -38,6 +37,7 @@ from millrace_broker.log.tiered.names import folder_name
 from millrace_broker.log.tiered.remote_log import RemoteLog, RemoteLogStatistics
 from millrace_broker.log.tiered.store import RemoteStore
 from millrace_broker.log.workers import Workers
+from millrace_broker.runtime import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from millrace_broker.environment import SystemClock
 from millrace_broker.purgatory import Arrivals, Timer
+from millrace_broker.runtime.clock import SystemClock
 
 ORDERS = ("orders", 0)
 

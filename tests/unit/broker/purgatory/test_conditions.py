@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from millrace_broker.environment import SystemClock
 from millrace_broker.purgatory import Timer
 from millrace_broker.purgatory.conditions import Conditions
+from millrace_broker.runtime.clock import SystemClock
 
 
 def running(test: Callable[[Conditions[str]], Awaitable[None]]) -> Callable[[], None]:

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 
-from millrace_broker.environment import SystemClock
 from millrace_broker.purgatory import Timer
+from millrace_broker.runtime.clock import SystemClock
 
 from ....integration.waiting import STALL_S
 

@@ -22,13 +22,13 @@ from millrace.records import (
 )
 from millrace.records.arrays import binary_array
 from millrace.schemas import encode_keys
-from millrace_broker.environment import SystemClock
 from millrace_broker.log import Files, OsFiles, PartitionLog
 from millrace_broker.log.cleaning.batches import TopicKeys
 from millrace_broker.log.cleaning.candidates import cleanable_range
 from millrace_broker.log.cleaning.cleaner import Cleaner, CleanerLimits
 from millrace_broker.log.cleaning.partition_view import PartitionView
 from millrace_broker.log.cleaning.statistics import CleaningStatistics
+from millrace_broker.runtime.clock import SystemClock
 
 Pair = tuple[bytes | None, bytes | None]
 NOW_MS = 1_700_000_000_000

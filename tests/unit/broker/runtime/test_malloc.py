@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="setti
 
 _PRELUDE = """
 import resource
-from millrace_broker.memory import keep_heaps_small
+from millrace_broker.runtime.malloc import keep_heaps_small
 
 def faults(size, count):
     def pass_by():

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 _T = TypeVar("_T")
 
 
-class HeldTasks:
+class BackgroundTasks:
     """Tasks under way, in the order in which they began.
 
     A set's order would depend on where in memory tasks lie, and with it what happens first when all of them are

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from millrace_broker.spinning_loop import spinning_loop
+from millrace_broker.runtime.spinning_loop import spinning_loop
 
-from ...integration.waiting import STALL_S
+from ....integration.waiting import STALL_S
 
 
 @pytest.fixture

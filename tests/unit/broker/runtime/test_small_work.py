@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
-from millrace_broker.small_work import SLOW_FOR_S, SLOW_S, SMALL_BYTES, SmallWork, StandIn, begun, first_step, rest
+from millrace_broker.runtime.small_work import (
+    SLOW_FOR_S,
+    SLOW_S,
+    SMALL_BYTES,
+    SmallWork,
+    StandIn,
+    begun,
+    first_step,
+    rest,
+)
 
-from ...integration.waiting import STALL_S
+from ....integration.waiting import STALL_S
 
 
 class _Clock:

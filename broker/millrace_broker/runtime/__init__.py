@@ -1,0 +1,15 @@
+"""What every part of the broker runs on: time, threads, the event loop. It knows no other part.
+
+* ``clock``             the time, passed in
+* ``executors``         the broker's threads, and the work that its event loop does itself
+* ``small_work``        which work that is, and coroutines that run without a task up to their first wait
+* ``background_tasks``  tasks that nobody waits for
+* ``spinning_loop``     the event loop of a broker's process
+* ``malloc``            limits on the memory that the C library keeps
+"""
+
+from millrace_broker.runtime.background_tasks import BackgroundTasks
+from millrace_broker.runtime.clock import Clock, SystemClock
+from millrace_broker.runtime.executors import Executors
+
+__all__ = ["BackgroundTasks", "Clock", "Executors", "SystemClock"]

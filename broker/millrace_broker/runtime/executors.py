@@ -1,0 +1,77 @@
+"""The threads of a broker, and the work that its event loop does itself.
+
+Invariants
+
+- Functions that may wait for a disk run in a pool (``run_io``), never in the event loop.
+- Functions that change metadata run one at a time, in the order of the calls, in one thread (``administer``).
+- Work that was begun with ``to_the_end`` ends, also when its caller is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, ParamSpec, TypeVar
+
+from millrace_broker.runtime.background_tasks import BackgroundTasks
+from millrace_broker.runtime.small_work import SmallWork, begun
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Executors:
+    """The threads of one broker. Its methods are for the event loop's thread, but for ``on_loop``."""
+
+    def __init__(self, io_threads: int, monotonic: Callable[[], float]) -> None:
+        """Start no thread before there is work for it. ``io_threads`` is ``num.io.threads``."""
+        self.small_work: Final = SmallWork(monotonic)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._io_threads = io_threads
+        self._io = ThreadPoolExecutor(io_threads, thread_name_prefix="millrace-io")
+        self._administration: Final = ThreadPoolExecutor(1, thread_name_prefix="millrace-administration")
+        self._tasks: Final = BackgroundTasks()
+
+    def start(self) -> None:
+        """Take the running event loop for ``on_loop``."""
+        self._loop = asyncio.get_running_loop()
+
+    async def run_io(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run a function that touches logs on disk, outside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._io, lambda: function(*args, **kwargs))
+
+    def resize_io(self, threads: int) -> None:
+        """Set the number of threads for logs. The present threads finish the functions that they were given."""
+        if threads != self._io_threads:
+            before, self._io_threads = self._io, threads
+            self._io = ThreadPoolExecutor(threads, thread_name_prefix="millrace-io")
+            before.shutdown(wait=False)
+
+    async def run_sized(self, size_bytes: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run a function on so many bytes that are in memory: in the event loop if they are few."""
+        if self.small_work.includes(size_bytes):
+            return self.small_work.do(function, *args, **kwargs)
+        return await self.run_io(function, *args, **kwargs)
+
+    async def administer(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run a function that touches metadata: one at a time, to its end even if the caller is cancelled."""
+        return await asyncio.get_running_loop().run_in_executor(self._administration, lambda: function(*args, **kwargs))
+
+    def on_loop(self, function: Callable[..., object], *args: Any) -> None:
+        """Have a function called on the event loop, from any thread."""
+        assert self._loop is not None, "the broker has started"
+        self._loop.call_soon_threadsafe(function, *args)
+
+    async def to_the_end(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Wait for ``work``. If the caller is cancelled meanwhile, ``work`` goes on."""
+        return await begun(work, self._tasks.start)
+
+    async def finish_tasks(self) -> None:
+        """Wait for the work of ``to_the_end`` whose callers were cancelled."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def close(self) -> None:
+        """End the threads, after the functions that they were given."""
+        self._io.shutdown()
+        self._administration.shutdown()
