@@ -25,16 +25,19 @@ from millrace.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from millrace_broker.appending import Appending
-from millrace_broker.compaction import cleaner_settings, keys_of
-from millrace_broker.group_commit import GroupCommit, GroupCommitStatistics
+from millrace_broker.cluster.interface import Membership
+from millrace_broker.cluster.reconfiguring import reconfigure
+from millrace_broker.cluster.standalone import Standalone
 from millrace_broker.groups import GroupCoordinator, GroupStatistics
 from millrace_broker.log import Files, LogManager, OsFiles, PartitionLog
+from millrace_broker.log.cleaning.settings import cleaner_settings
 from millrace_broker.log.cleaning.threads import CleanerStatistics
+from millrace_broker.log.fsync_batching import FsyncBatching, FsyncStatistics
 from millrace_broker.log.starting import Progress
 from millrace_broker.log.tiered.manager import TieringStatistics
+from millrace_broker.log.tiered.remote_reads import RemoteReaders, RemoteReadStatistics
+from millrace_broker.log.tiered.settings import check_tiered_topics, tiering_settings
 from millrace_broker.log.tiered.store import ArrowStore
-from millrace_broker.membership import Membership
 from millrace_broker.metadata import (
     BrokerConfigs,
     GroupConfigs,
@@ -45,21 +48,19 @@ from millrace_broker.metadata import (
     TopicChanges,
     TopicInfo,
 )
-from millrace_broker.peers import Peers
+from millrace_broker.metadata.topic_keys import keys_of
+from millrace_broker.network.peers import Peers
 from millrace_broker.purgatory import Arrivals, PartitionKey, PurgatoryStatistics, Timer
 from millrace_broker.quotas import Admission, AdmissionStatistics
-from millrace_broker.reconfiguring import reconfigure
-from millrace_broker.remote_reads import RemoteReaders, RemoteReadStatistics
-from millrace_broker.replicas import HostedReplica, ReplicaManager, ReplicationStatistics
+from millrace_broker.replication.runtime import HostedReplica, ReplicaManager, ReplicationStatistics
+from millrace_broker.replication.runtime.appending import Appending
 from millrace_broker.runtime import Clock, Executors, SystemClock
 from millrace_broker.share_groups import ShareCoordinator, ShareStatistics
-from millrace_broker.standalone import Standalone
-from millrace_broker.tiering import check_tiered_topics, tiering_settings
 from millrace_broker.transactions import TransactionCoordinator, TransactionStatistics
 
 if TYPE_CHECKING:
-    from millrace_broker.cluster.controlling import ControllingStatistics
     from millrace_broker.cluster.member import Member
+    from millrace_broker.controller.event_loop import ControllingStatistics
 
 _logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class BrokerStatistics:
     admission: AdmissionStatistics
     delayed_fetches: PurgatoryStatistics
     delayed_committed_fetches: PurgatoryStatistics
-    group_commit: GroupCommitStatistics
+    fsyncs: FsyncStatistics
     replication: ReplicationStatistics
     remote_reads: RemoteReadStatistics
     cleaner: CleanerStatistics | None
@@ -148,7 +149,7 @@ class Broker:
         """Set when the broker cannot go on, because of ``failure``."""
         self.failure: MillraceError | None = None
         self.executors: Final = Executors(config.num_io_threads, self.clock.monotonic)
-        self.commits: Final = GroupCommit(config.num_io_threads)
+        self.commits: Final = FsyncBatching(config.num_io_threads)
         self._remote_readers = RemoteReaders(
             config.remote_log_reader_threads, config.remote_log_reader_max_pending_tasks
         )
@@ -188,7 +189,7 @@ class Broker:
             self.broker_configs = BrokerConfigs(self.coordination, self.config, self.membership.notices)
             self.config = self.broker_configs.current
             self.catalog.set_defaults(self.config.topic_defaults)
-            check_tiered_topics(self.config, self.catalog.topics.values())
+            check_tiered_topics(self.config, {name: topic.config for name, topic in self.catalog.topics.items()})
             self.logs = LogManager.open(
                 directories,
                 broker_id=self.config.broker_id,
@@ -405,7 +406,7 @@ class Broker:
             admission=self.admission.statistics(),
             delayed_fetches=self.arrivals.statistics(),
             delayed_committed_fetches=self.stable_arrivals.statistics(),
-            group_commit=self.commits.statistics(),
+            fsyncs=self.commits.statistics(),
             replication=self.replicas.statistics(),
             remote_reads=self._remote_readers.statistics(),
             cleaner=None if self.logs.cleaner is None else self.logs.cleaner.statistics(),

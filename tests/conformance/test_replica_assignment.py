@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millrace.errors import InvalidPartitionsError, InvalidReplicaAssignmentError, InvalidReplicationFactorError
-from millrace_broker.controller.assignment import BrokerRack, assign_replicas, rack_alternated
+from millrace_broker.metadata.assignment import BrokerRack, assign_replicas, rack_alternated
 
 ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[1] / "oracles") / "replica_assignment"
 

@@ -12,7 +12,7 @@ from typing import Self
 
 from millrace.clients import Admin, TopicPartition
 from millrace_broker.cluster.member import Member
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S, eventually
 from .zookeeper_server import ZooKeeperServer, expire

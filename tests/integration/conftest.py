@@ -20,7 +20,7 @@ from millrace.protocol import millrace_pb2_grpc as rpc
 from millrace.protocol.status import error_from_rpc
 from millrace.records import build_columnar_batch, scan_headers
 from millrace.schemas import parse_schema, serialize_schema
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 from pyspark_millrace import session
 
 from .consumer_groups import Group

@@ -13,7 +13,7 @@ from millrace.clients import (
     RebalanceListener,
     TopicPartition,
 )
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import Stall
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from millrace.coordination import paths
 from millrace.coordination.nodes import PartitionStateNode
 from millrace.records import scan_headers
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 
 def raise_epoch(broker: EmbeddedBroker, topic: str) -> None:

@@ -9,8 +9,8 @@ from typing import Any, Self
 from millrace.errors import error_of
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.embedded import EmbeddedBroker
 from millrace_broker.server import BrokerServer
+from millrace_broker.testing import EmbeddedBroker
 
 
 class Frames:

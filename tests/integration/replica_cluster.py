@@ -24,17 +24,20 @@ from millrace.errors import FencedLeaderEpochError, InvalidUpdateVersionError, M
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import Record, build_rows_batch
 from millrace_broker.broker import Broker
-from millrace_broker.controller import IsrChange, Leadership, ReplicaAssignment, TopicPartition
-from millrace_broker.controller.requests import (
+from millrace_broker.decisions import (
+    IsrChange,
     LeaderAndIsrRequest,
     LeaderAndIsrState,
+    Leadership,
+    ReplicaAssignment,
     StopReplicaRequest,
     StopReplicaState,
+    TopicPartition,
     UpdateMetadataRequest,
 )
 from millrace_broker.log import PartitionLog
 from millrace_broker.metadata import LiveBroker
-from millrace_broker.replication import Follower, Leader
+from millrace_broker.replication.core import Follower, Leader
 from millrace_broker.server import BrokerServer
 
 from .waiting import STALL_S, Stall, eventually

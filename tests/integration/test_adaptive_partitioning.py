@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from millrace.clients import Admin, Producer
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S
 

@@ -24,7 +24,7 @@ from millrace_streams.demo.examples import EXAMPLES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millrace_broker.embedded import EmbeddedBroker
+    from millrace_broker.testing import EmbeddedBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -6,7 +6,7 @@ import pytest
 
 from millrace.clients import Admin, Consumer, Producer, SchemaCache, TopicPartition
 from millrace.config.client import Isolation
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 from pyspark_millrace.audit.intervals import normalized
 from pyspark_millrace.audit.topic_log import TopicLog
 from pyspark_millrace.options.positions import PartitionKey

@@ -11,7 +11,7 @@ import pytest
 
 from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace.errors import InvalidConfigError, InvalidRecordError
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S, eventually
 

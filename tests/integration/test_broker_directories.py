@@ -15,9 +15,9 @@ import pytest
 
 from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace.errors import MillraceError, RequestTimedOutError, StorageError
-from millrace_broker.embedded import EmbeddedBroker
 from millrace_broker.log import OsFiles
 from millrace_broker.log.files import OsFile
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S, run_to_end
 

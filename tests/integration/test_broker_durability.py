@@ -13,7 +13,7 @@ import pytest
 
 from millrace import errors
 from millrace.clients import Admin, Producer
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S, eventually
 
@@ -36,11 +36,11 @@ def test_many_clients_share_syncs_and_each_sees_its_records_at_once(
             assert client.offset(topic, -1, partition=number % 2).offset > result.base_offset
         return found
 
-    before = module_broker.server.broker.statistics().group_commit
+    before = module_broker.server.broker.statistics().fsyncs
     with ThreadPoolExecutor(8) as threads:
         answers = [answer for found in threads.map(produce, range(8)) for answer in found]
     assert sorted(answers) == [(partition, offset) for partition in (0, 1) for offset in range(80)]
-    after = module_broker.server.broker.statistics().group_commit
+    after = module_broker.server.broker.statistics().fsyncs
     # An append that finds itself synced already, together with one before it, does not wait at all.
     assert 0 < after.syncs - before.syncs <= after.waits - before.waits <= 160
     for number in (0, 1):

@@ -17,8 +17,8 @@ from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import read_fetch_response
 from millrace_broker.api import HANDLERS
-from millrace_broker.embedded import EmbeddedBroker
 from millrace_broker.listeners.shared import UNARY_METHODS
+from millrace_broker.testing import EmbeddedBroker
 
 from .frame_calls import Frames
 from .waiting import STALL_S, eventually

@@ -30,7 +30,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .group_calls import Groups, subscription
 from .waiting import STALL_S, eventually

@@ -13,7 +13,7 @@ import pytest
 from millrace import errors
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.status import ERROR_CODE_KEY, error_from_rpc
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .frame_calls import Frames
 from .waiting import eventually

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from millrace.clients import Admin, Consumer, Producer
 from millrace.errors import EnvironmentProblemError
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S, eventually
 

@@ -29,7 +29,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .group_calls import Share, acquired
 from .waiting import Stall, eventually

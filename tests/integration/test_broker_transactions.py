@@ -11,7 +11,7 @@ import pytest
 
 from millrace import errors
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .transaction_calls import (
     COMMITTED,

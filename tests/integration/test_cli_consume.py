@@ -11,7 +11,7 @@ import pytest
 from millrace.cli.main import main
 from millrace.cli.perf.consume_statistics import HEADER
 from millrace.clients import Admin, Producer
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 Run = Callable[..., str]
 

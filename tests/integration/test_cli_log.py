@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.clients import Admin, Producer
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import run_to_end
 

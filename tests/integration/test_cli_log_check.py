@@ -14,7 +14,7 @@ import pytest
 from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace.ids import id_text
 from millrace.records import HEADER_BYTES, scan_headers
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import run_to_end
 

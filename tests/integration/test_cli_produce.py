@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from millrace.clients import Admin, Consumer, ConsumerRecord
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import run_to_end
 

@@ -15,7 +15,7 @@ from millrace.clients.producing.wire import ProducerStamp, encode_produce_reques
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.millrace_pb2_grpc import BrokerStub
 from millrace.records import build_columnar_batch
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S, run_to_end
 

@@ -28,7 +28,7 @@ from millrace.errors import (
 )
 from millrace.records import decode_range, scan_headers
 from millrace.segments import map_extent
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 
 @pytest.fixture

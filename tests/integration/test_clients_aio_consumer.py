@@ -10,7 +10,7 @@ import pytest
 from millrace.clients import Admin, Producer
 from millrace.clients.aio import AsyncConsumer
 from millrace.errors import ClientClosedError, UsageError, WakeupError
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S
 

@@ -15,7 +15,7 @@ from millrace.errors import (
     SchemaMismatchError,
     UnknownTopicOrPartitionError,
 )
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S
 

@@ -32,7 +32,7 @@ from millrace.errors import (
     UsageError,
     WakeupError,
 )
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .consumer_groups import QUICK_GROUPS, Group, poll_until, read
 from .waiting import eventually

@@ -16,7 +16,7 @@ from millrace.errors import (
     UsageError,
 )
 from millrace.records import Record, build_rows_batch
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S, Stall
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.clients import Admin, Consumer, Producer
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import Stall
 

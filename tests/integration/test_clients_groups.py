@@ -24,7 +24,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
     UsageError,
 )
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .consumer_groups import QUICK_GROUPS, Group, Told, places, poll_on, poll_until, read
 from .waiting import Stall, eventually

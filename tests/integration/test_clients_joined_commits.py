@@ -9,7 +9,7 @@ import pytest
 
 from millrace.clients import Admin, Consumer, PreparedTransaction, Producer, TopicPartition
 from millrace.errors import CommitOwnerError, InvalidTxnStateError, MillraceError, ProducerFencedError
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import Stall, eventually
 

@@ -31,7 +31,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
     UsageError,
 )
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S, eventually
 

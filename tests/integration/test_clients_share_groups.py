@@ -20,7 +20,7 @@ from millrace.errors import (
     UsageError,
     WakeupError,
 )
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S, Stall
 

@@ -18,7 +18,7 @@ from millrace.errors import (
     ProducerFencedError,
     TransactionAbortedError,
 )
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S, Stall, eventually
 

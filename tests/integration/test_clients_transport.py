@@ -25,7 +25,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
     WakeupError,
 )
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S, eventually
 

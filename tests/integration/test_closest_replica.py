@@ -16,8 +16,8 @@ import pytest
 
 from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.embedded import EmbeddedBroker
-from millrace_broker.replication import ReplicaView, preferred_read_replica
+from millrace_broker.replication.core import ReplicaView, preferred_read_replica
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S, Stall
 

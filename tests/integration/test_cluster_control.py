@@ -13,7 +13,7 @@ from millrace import errors
 from millrace.clients import Admin, Producer, TopicPartition
 from millrace.coordination import paths
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .broker_cluster import SESSION_MS, Cluster
 from .test_broker_directories import BreakingFiles

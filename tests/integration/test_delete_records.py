@@ -18,7 +18,7 @@ from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import decode_range
 from millrace.segments import map_extent
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 SMALL = {"segment.bytes": "4000", "file.delete.delay.ms": "0"}
 

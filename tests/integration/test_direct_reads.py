@@ -10,8 +10,8 @@ from millrace.clients import Admin, Producer
 from millrace.errors import StorageError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import Call, locate_range
-from millrace_broker.embedded import EmbeddedBroker
 from millrace_broker.quotas import CallClass, Lease
+from millrace_broker.testing import EmbeddedBroker
 from pyspark_millrace import DefaultSource
 
 TOPIC = "orders"

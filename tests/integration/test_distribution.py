@@ -70,7 +70,7 @@ def test_the_installed_wheel_runs_a_broker_a_topic_and_a_record(built: Path, tmp
     assert "millrace 0." in run(millrace, "--version", cwd=tmp_path)
     assert str(tmp_path) in run(millrace, "paths", "jobs", cwd=tmp_path)
     program = (
-        "from millrace_broker.embedded import EmbeddedBroker\n"
+        "from millrace_broker.testing import EmbeddedBroker\n"
         "from millrace.clients import Admin, Consumer, Producer, TopicPartition\n"
         "import millrace, sys\n"
         "with EmbeddedBroker('data') as broker:\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import run_to_end
 

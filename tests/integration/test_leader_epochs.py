@@ -17,7 +17,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .cut_logs import raise_epoch, truncated
 from .waiting import STALL_S, Stall

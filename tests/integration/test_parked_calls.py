@@ -13,9 +13,9 @@ import pytest
 from millrace.clients import Admin
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.embedded import EmbeddedBroker
 from millrace_broker.quotas import PARKED_CALL_BYTES, AdmissionStatistics
 from millrace_broker.server import BrokerServer
+from millrace_broker.testing import EmbeddedBroker
 
 from .frame_calls import Frames
 from .replica_cluster import ReplicaCluster, append

@@ -14,8 +14,8 @@ from millrace.clients import Admin, Producer
 from millrace.errors import BrokerUnavailableError, RequestTimedOutError, UnknownTopicOrPartitionError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import read_fetch_response
-from millrace_broker.embedded import EmbeddedBroker
-from millrace_broker.peers import Peers
+from millrace_broker.network.peers import Peers
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import eventually_async
 

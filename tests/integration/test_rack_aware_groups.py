@@ -12,7 +12,7 @@ from millrace.clients.assignors import RangeAssignor
 from millrace.clients.consuming.subscription import fetch_layout
 from millrace.coordinator_records import read_subscription
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import Stall
 

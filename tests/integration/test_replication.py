@@ -21,11 +21,10 @@ from millrace.errors import (
     StorageError,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.controller import ReplicaAssignment
-from millrace_broker.controller import TopicPartition as Key
-from millrace_broker.controller.requests import LeaderAndIsrState
-from millrace_broker.replicas import manager, wire
-from millrace_broker.replication import Follower, ReplicationSettings
+from millrace_broker.decisions import LeaderAndIsrState, ReplicaAssignment
+from millrace_broker.decisions import TopicPartition as Key
+from millrace_broker.replication.core import Follower, ReplicationSettings
+from millrace_broker.replication.runtime import manager, wire
 
 from .replica_cluster import ReplicaCluster, append, values_of
 from .waiting import STALL_S, Stall, eventually

@@ -21,7 +21,7 @@ from millrace.errors import (
 )
 from millrace.payloads import PayloadKind
 from millrace.schemas import parse_schema, to_ddl
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 
 def test_records_of_all_versions_are_read_in_one_schema(admin: Admin, module_broker: EmbeddedBroker) -> None:

@@ -19,7 +19,7 @@ from millrace.errors import (
     UsageError,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import Stall
 

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from millrace.clients import Admin, Producer, TopicPartition
 from millrace.errors import OffsetsLostError, UnknownTopicOrPartitionError, UsageError
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .reader_model import START_MS, Model, checkpointed, rows_of, source, stream
 

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from millrace.clients import Producer
 from millrace.errors import BrokerUnavailableError, OffsetsLostError, UsageError
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .reader_model import batches, checkpointed, rows_of, source, stream
 from .waiting import eventually

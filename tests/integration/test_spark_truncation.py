@@ -8,7 +8,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from millrace.clients import Admin, Producer
 from millrace.errors import OffsetsLostError
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 from .cut_logs import raise_epoch, truncated
 from .reader_model import Model, checkpointed, rows_of, stream

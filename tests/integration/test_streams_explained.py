@@ -13,7 +13,7 @@ from millrace.schemas import parse_schema
 from millrace_streams.cli.streams import app
 
 if TYPE_CHECKING:
-    from millrace_broker.embedded import EmbeddedBroker
+    from millrace_broker.testing import EmbeddedBroker
 
 HOURLY_DEPARTURES = Path(__file__).parents[2] / "jobs" / "hourly_departures.py"
 COLUMNS = "origin STRING NOT NULL, carrier STRING, dep_delay DOUBLE, time_hour TIMESTAMP"

@@ -40,7 +40,7 @@ from millrace_streams.serdes import LONG
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from millrace_broker.embedded import EmbeddedBroker
+    from millrace_broker.testing import EmbeddedBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

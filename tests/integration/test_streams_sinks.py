@@ -35,7 +35,7 @@ from millrace_streams.upgrades.rebuild import rebuild
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from millrace_broker.embedded import EmbeddedBroker
+    from millrace_broker.testing import EmbeddedBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

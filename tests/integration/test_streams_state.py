@@ -35,7 +35,7 @@ from millrace_streams.queries import open_state
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millrace_broker.embedded import EmbeddedBroker
+    from millrace_broker.testing import EmbeddedBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -26,7 +26,7 @@ from .waiting import STALL_S, eventually, work_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millrace_broker.embedded import EmbeddedBroker
+    from millrace_broker.testing import EmbeddedBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

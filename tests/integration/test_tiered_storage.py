@@ -23,8 +23,8 @@ from millrace.errors import (
     StorageError,
 )
 from millrace.segments.remote import read_remote_extent
-from millrace_broker.embedded import EmbeddedBroker
 from millrace_broker.log.tiered.store import ArrowStore
+from millrace_broker.testing import EmbeddedBroker
 from pyspark_millrace import DefaultSource
 
 from ..ports import free_port

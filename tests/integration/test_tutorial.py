@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial"
 PAGES = sorted(page.name for page in TUTORIAL.glob("[0-9]-*.md"))

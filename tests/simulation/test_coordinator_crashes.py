@@ -25,7 +25,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing happens in other threads, nor at times of the real clock: a seed gives the same every time."""
     monkeypatch.setattr("millrace_broker.broker._TICK_S", 1e9)
     monkeypatch.setattr("millrace_broker.purgatory.timer.Timer.start", lambda *_: None)  # ``drive`` turns it
-    for module in ("runtime.executors", "group_commit"):
+    for module in ("runtime.executors", "log.fsync_batching"):
         monkeypatch.setattr(f"millrace_broker.{module}.ThreadPoolExecutor", InlineExecutor)
 
 

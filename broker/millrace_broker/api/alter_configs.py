@@ -10,7 +10,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.api.configs import is_group
 from millrace_broker.broker import Broker
-from millrace_broker.reconfiguring import reconfigure
+from millrace_broker.cluster.reconfiguring import reconfigure
 
 
 async def handle(broker: Broker, request: pb.AlterConfigsRequest, call: Call) -> pb.AlterConfigsResponse:

@@ -48,7 +48,7 @@ def generate(
       millrace reassign generate --topics orders,clicks --brokers 1,2,3 > plan.json
     """
     from millrace_broker.cli.reassignment_plans import plan_json, propose, read_topics
-    from millrace_broker.controller.assignment import BrokerRack
+    from millrace_broker.metadata.assignment import BrokerRack
 
     names = [name for name in topics.split(",") if name]
     if topics_file is not None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from millrace.clients.cluster_operations import Reassignment
 from millrace.clients.model import TopicPartition
 from millrace.errors import UsageError
-from millrace_broker.controller.assignment import BrokerRack, assign_replicas
+from millrace_broker.metadata.assignment import BrokerRack, assign_replicas
 
 Plan = dict[TopicPartition, tuple[int, ...]]
 """Who is to have each partition, the preferred leader first."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.errors import NotControllerError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.cluster.wire import Answers, read_errors
-from millrace_broker.controller import Controller, Occasion, ReplicaAssignment, Steps, TopicPartition
+from millrace_broker.cluster.wire import read_errors
+from millrace_broker.controller import Controller, Occasion, Steps
+from millrace_broker.decisions import Answers, ReplicaAssignment, TopicPartition
 
 if TYPE_CHECKING:
     from millrace_broker.cluster.member import Member

@@ -18,8 +18,7 @@ from millrace.config.topic import TopicConfig
 from millrace.coordination import Coordination
 from millrace.coordination.nodes import TopicNode
 from millrace_broker.cluster.wire import by_topic
-from millrace_broker.controller.model import LEADER_DURING_DELETE
-from millrace_broker.controller.requests import LeaderAndIsrState, UpdateMetadataRequest
+from millrace_broker.decisions import LEADER_DURING_DELETE, LeaderAndIsrState, UpdateMetadataRequest
 from millrace_broker.metadata.catalog import TopicCatalog
 from millrace_broker.metadata.topics import LEADER_NONE, PartitionInfo
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from millrace.config.topic import TopicConfig
+from millrace_broker.cluster.reconfiguring import reconfigure
 from millrace_broker.metadata import payload_schemas
-from millrace_broker.reconfiguring import reconfigure
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker

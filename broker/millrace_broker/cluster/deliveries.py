@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millrace.coordination.nodes import BrokerNode
 from millrace_broker.cluster.wire import (
-    Answers,
     leader_and_isr_message,
     read_errors,
     stop_replica_message,
     update_metadata_message,
 )
-from millrace_broker.controller.requests import (
+from millrace_broker.decisions import (
+    Answers,
     BrokerRequest,
     LeaderAndIsrRequest,
     StopReplicaRequest,

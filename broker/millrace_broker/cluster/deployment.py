@@ -8,7 +8,7 @@ from typing import Final
 from millrace.config.topic import TopicConfig
 from millrace.coordination import Operation, paths
 from millrace_broker.cluster.notifications import notice
-from millrace_broker.controller.assignment import Assignment
+from millrace_broker.metadata.assignment import Assignment
 from millrace_broker.metadata.topics import TopicInfo
 
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from millrace.errors import ClientClosedError, MillraceError, StaleBrokerEpochError, UnknownServerError
-from millrace_broker.controller import IsrChange, Leadership, TopicPartition
+from millrace_broker.decisions import IsrChange, Leadership, TopicPartition
 
 _logger = logging.getLogger(__name__)
 

@@ -43,34 +43,34 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.cluster import administration
 from millrace_broker.cluster.catalog import ClusterCatalog
 from millrace_broker.cluster.changed_configs import ChangedConfigs
-from millrace_broker.cluster.controlling import Controlling
 from millrace_broker.cluster.deliveries import Deliveries
 from millrace_broker.cluster.deployment import Told
+from millrace_broker.cluster.interface import Opened
 from millrace_broker.cluster.isr_requests import IsrRequests
 from millrace_broker.cluster.missing_topics import MissingTopics
 from millrace_broker.cluster.notifications import Notifications, notice
 from millrace_broker.cluster.own_registration import OwnRegistration
 from millrace_broker.cluster.process_watch import ProcessWatch
 from millrace_broker.cluster.session import RenewedCoordination
-from millrace_broker.cluster.wire import (
+from millrace_broker.cluster.wire import alter_partition_message, read_isr_answers
+from millrace_broker.controller.event_loop import Controlling
+from millrace_broker.decisions import (
     Answers,
-    alter_partition_message,
-    read_isr_answers,
-)
-from millrace_broker.controller import IsrChange, Leadership, ReplicaAssignment, TopicPartition
-from millrace_broker.controller.requests import (
     BrokerRequest,
+    IsrChange,
     LeaderAndIsrRequest,
+    Leadership,
+    ReplicaAssignment,
     StopReplicaRequest,
+    TopicPartition,
     UpdateMetadataRequest,
 )
 from millrace_broker.log import LogManager, read_meta_properties
-from millrace_broker.membership import Opened
 from millrace_broker.metadata import LiveBroker, TopicInfo, registration
 from millrace_broker.metadata.changes import Deployment
 from millrace_broker.metadata.rules import is_topic_name
 from millrace_broker.purgatory import Conditions
-from millrace_broker.replication import check_controller_epoch
+from millrace_broker.replication.core import check_controller_epoch
 
 if TYPE_CHECKING:
     from millrace_broker.broker import Broker

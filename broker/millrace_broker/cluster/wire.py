@@ -9,19 +9,21 @@ from typing import Any, TypeVar
 
 from millrace.errors import MillraceError, error_of
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.controller import IsrChange, Leadership, ReplicaAssignment, TopicPartition
-from millrace_broker.controller.requests import (
+from millrace_broker.decisions import (
+    Answers,
+    IsrChange,
     LeaderAndIsrRequest,
     LeaderAndIsrState,
+    Leadership,
+    ReplicaAssignment,
     StopReplicaRequest,
     StopReplicaState,
+    TopicPartition,
     UpdateMetadataRequest,
 )
 from millrace_broker.metadata import LiveBroker
 
 T = TypeVar("T")
-Answers = dict[TopicPartition, MillraceError | None]
-"""Of each partition why not, or None."""
 
 
 def by_topic(partitions: Mapping[TopicPartition, T]) -> dict[str, dict[int, T]]:

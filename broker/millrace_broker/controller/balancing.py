@@ -9,7 +9,7 @@ from collections import defaultdict
 
 from millrace_broker.controller.context import ControllerContext
 from millrace_broker.controller.elections import first_in_sync
-from millrace_broker.controller.model import TopicPartition
+from millrace_broker.decisions import TopicPartition
 
 
 def to_be_balanced(context: ControllerContext, imbalance_percentage: int) -> list[TopicPartition]:

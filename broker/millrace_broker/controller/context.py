@@ -10,15 +10,8 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from millrace_broker.controller.model import (
-    Leadership,
-    LiveBroker,
-    PartitionReplica,
-    PartitionState,
-    ReplicaAssignment,
-    ReplicaState,
-    TopicPartition,
-)
+from millrace_broker.controller.model import LiveBroker, PartitionReplica, PartitionState, ReplicaState
+from millrace_broker.decisions import Leadership, ReplicaAssignment, TopicPartition
 
 
 @dataclass(slots=True)

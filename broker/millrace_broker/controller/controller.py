@@ -38,19 +38,13 @@ from millrace_broker.controller.effects import (
     TopicsFound,
 )
 from millrace_broker.controller.elections import Occasion
-from millrace_broker.controller.isr_changes import IsrAnswers, IsrChange, alter_isrs, check_broker_epoch
-from millrace_broker.controller.model import (
-    NO_LEADER,
-    LiveBroker,
-    PartitionReplica,
-    PartitionState,
-    ReplicaState,
-    TopicPartition,
-)
+from millrace_broker.controller.isr_changes import IsrAnswers, alter_isrs, check_broker_epoch
+from millrace_broker.controller.model import LiveBroker, PartitionReplica, PartitionState, ReplicaState
 from millrace_broker.controller.partition_states import Failures, bring_online, change_partitions
 from millrace_broker.controller.reassignment import reassign, resume_reassignments
 from millrace_broker.controller.replica_states import change_replicas
-from millrace_broker.controller.requests import RequestBatch, StopReplicaRequest
+from millrace_broker.controller.requests import RequestBatch
+from millrace_broker.decisions import NO_LEADER, IsrChange, StopReplicaRequest, TopicPartition
 
 
 class Controller:

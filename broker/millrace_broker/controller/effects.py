@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from millrace.errors import NotControllerError
-from millrace_broker.controller.model import Leadership, ReplicaAssignment, TopicPartition
-from millrace_broker.controller.requests import BrokerRequest
+from millrace_broker.decisions import BrokerRequest, Leadership, ReplicaAssignment, TopicPartition
 
 
 class ControllerMovedError(NotControllerError):

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from millrace_broker.controller.context import ControllerContext
-from millrace_broker.controller.model import Leadership, TopicPartition
+from millrace_broker.decisions import Leadership, TopicPartition
 
 
 class Occasion(enum.Enum):

@@ -6,7 +6,7 @@ Source: Kafka's ``KafkaController.tryProcessAlterPartition``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from millrace.errors import (
     FencedLeaderEpochError,
@@ -20,20 +20,10 @@ from millrace.errors import (
 )
 from millrace_broker.controller.context import ControllerContext
 from millrace_broker.controller.effects import SendRequests, Steps, WriteLeadership
-from millrace_broker.controller.model import Leadership, TopicPartition
 from millrace_broker.controller.partition_states import raise_leader_epoch
 from millrace_broker.controller.reassignment import go_on
 from millrace_broker.controller.requests import RequestBatch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IsrChange:
-    """What a leader asks for: this ISR, if the epochs are still those."""
-
-    isr: tuple[int, ...]
-    leader_epoch: int
-    partition_epoch: int
-
+from millrace_broker.decisions import IsrChange, Leadership, TopicPartition
 
 IsrAnswers = dict[TopicPartition, Leadership | MillraceError]
 

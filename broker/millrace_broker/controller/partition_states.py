@@ -28,13 +28,9 @@ from millrace_broker.controller.effects import (
     WriteLeadership,
 )
 from millrace_broker.controller.elections import Elected, Occasion, elect
-from millrace_broker.controller.model import (
-    PARTITION_COMES_FROM,
-    Leadership,
-    PartitionState,
-    TopicPartition,
-)
+from millrace_broker.controller.model import PARTITION_COMES_FROM, PartitionState
 from millrace_broker.controller.requests import RequestBatch
+from millrace_broker.decisions import Leadership, TopicPartition
 
 Failures = dict[TopicPartition, MillraceError]
 

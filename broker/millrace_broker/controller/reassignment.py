@@ -20,16 +20,11 @@ from millrace_broker.controller.context import ControllerContext
 from millrace_broker.controller.deletion import make_eligible
 from millrace_broker.controller.effects import ReadLeadership, SendRequests, Steps, WriteAssignment
 from millrace_broker.controller.elections import Occasion
-from millrace_broker.controller.model import (
-    PartitionReplica,
-    PartitionState,
-    ReplicaAssignment,
-    ReplicaState,
-    TopicPartition,
-)
+from millrace_broker.controller.model import PartitionReplica, PartitionState, ReplicaState
 from millrace_broker.controller.partition_states import change_partitions, raise_leader_epoch
 from millrace_broker.controller.replica_states import change_replicas
 from millrace_broker.controller.requests import RequestBatch
+from millrace_broker.decisions import ReplicaAssignment, TopicPartition
 
 
 def check_reassignment(

@@ -11,15 +11,9 @@ from dataclasses import replace
 
 from millrace_broker.controller.context import ControllerContext
 from millrace_broker.controller.effects import ReadLeadership, SendRequests, Steps, WriteLeadership
-from millrace_broker.controller.model import (
-    NO_LEADER,
-    REPLICA_COMES_FROM,
-    Leadership,
-    PartitionReplica,
-    ReplicaState,
-    TopicPartition,
-)
+from millrace_broker.controller.model import REPLICA_COMES_FROM, PartitionReplica, ReplicaState
 from millrace_broker.controller.requests import RequestBatch
+from millrace_broker.decisions import NO_LEADER, Leadership, TopicPartition
 
 
 def change_replicas(

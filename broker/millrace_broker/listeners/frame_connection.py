@@ -31,8 +31,8 @@ from millrace_broker.api import known_error
 from millrace_broker.listeners.frame_writer import FrameWriter
 from millrace_broker.listeners.handling import Handling
 from millrace_broker.listeners.shared import RECEPTION_TIMEOUT_S, UNARY_METHODS, peer_name
+from millrace_broker.network.sockets import keep_alive
 from millrace_broker.quotas import BROKER_SOFTWARE_NAME, AdmittedCall, CallClass, class_of
-from millrace_broker.sockets import keep_alive
 
 if TYPE_CHECKING:
     from millrace_broker.listeners.frames import FrameListener

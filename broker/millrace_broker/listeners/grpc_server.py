@@ -29,6 +29,7 @@ from millrace_broker.listeners.shared import (
     binding_problem,
     is_local,
 )
+from millrace_broker.network.sockets import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 from millrace_broker.quotas import (
     BROKER_SOFTWARE_NAME,
     PARKED_CALL_BYTES,
@@ -36,7 +37,6 @@ from millrace_broker.quotas import (
     current_call,
     parked,
 )
-from millrace_broker.sockets import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 
 _logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from millrace.coordination import Coordination, Create, Delete, Operation, paths
 from millrace.coordination.nodes import PartitionStateNode
 from millrace.errors import StorageError
 from millrace.ids import id_text
-from millrace_broker.controller.assignment import Assignment
 from millrace_broker.log import LogManager
+from millrace_broker.metadata.assignment import Assignment
 from millrace_broker.metadata.catalog import TopicCatalog
 from millrace_broker.metadata.topic_nodes import nodes_of_topic
 from millrace_broker.metadata.topics import TopicInfo

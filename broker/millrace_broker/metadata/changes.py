@@ -40,14 +40,14 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace.ids import id_text
-from millrace_broker.controller.assignment import (
+from millrace_broker.metadata import registration, rules
+from millrace_broker.metadata.assignment import (
     Assignment,
     BrokerRack,
     assign_more_partitions,
     assign_replicas,
     check_assignment,
 )
-from millrace_broker.metadata import registration, rules
 from millrace_broker.metadata.catalog import TopicCatalog
 from millrace_broker.metadata.config_nodes import change_config, changed_options
 from millrace_broker.metadata.topics import SchemaVersion, TopicInfo

@@ -1,38 +1,5 @@
-"""Replicas of partitions: what leaders and followers know and decide, as pure machines (docs/design/0031).
+"""Replicas of partitions (docs/design/0031).
 
-* ``partition``     this broker's replica: leads, follows or stops as the controller says
-* ``leader``        high watermark, replicas in sync, what acks=all waits for
-* ``follower``      what to ask the leader next, and what to do with its answer
-* ``truncation``    where two logs part, by leader epochs
-* ``fetcher``       one request for all partitions followed from a broker
-* ``read_replicas`` which replica a consumer reads from (KIP-392)
+* ``core``     what leaders and followers know and decide, as pure machines
+* ``runtime``  this broker's replicas at work: the machines on real logs, their requests and answers, appends
 """
-
-from millrace_broker.replication.fetcher import FetchSession, SessionRequest
-from millrace_broker.replication.follower import FetchedRecords, FetchFrom, Follower
-from millrace_broker.replication.leader import AlterIsr, Leader, LeaderOutcome
-from millrace_broker.replication.model import EpochEnd, LogView, PartitionDecision, ReplicationSettings
-from millrace_broker.replication.partition import Replica, RoleChange, check_controller_epoch
-from millrace_broker.replication.read_replicas import ReplicaSelector, ReplicaView, preferred_read_replica, same_rack
-
-__all__ = [
-    "AlterIsr",
-    "EpochEnd",
-    "FetchFrom",
-    "FetchSession",
-    "FetchedRecords",
-    "Follower",
-    "Leader",
-    "LeaderOutcome",
-    "LogView",
-    "PartitionDecision",
-    "Replica",
-    "ReplicaSelector",
-    "ReplicaView",
-    "ReplicationSettings",
-    "RoleChange",
-    "SessionRequest",
-    "check_controller_epoch",
-    "preferred_read_replica",
-    "same_rack",
-]

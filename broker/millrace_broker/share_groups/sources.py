@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from millrace_broker.broker import Broker
     from millrace_broker.log import PartitionLog
     from millrace_broker.metadata import TopicInfo
-    from millrace_broker.peer_connection import Received
+    from millrace_broker.network.peer_connection import Received
 
 _logger: Final = logging.getLogger(__name__)
 

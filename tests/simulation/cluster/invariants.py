@@ -20,8 +20,8 @@ from millrace.coordination import NoNodeError, paths
 from millrace.coordination.nodes import PartitionStateNode, TopicNode, decode_epoch
 from millrace.records import scan_headers
 from millrace_broker.log import PartitionLog
-from millrace_broker.replicas import HostedReplica
-from millrace_broker.replication import Leader
+from millrace_broker.replication.core import Leader
+from millrace_broker.replication.runtime import HostedReplica
 
 from ...histories.history import Place
 from .machine import Machine

@@ -26,7 +26,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import Call, in_progress, known_error
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.shared import UNARY_METHODS
-from millrace_broker.peers import Peers
+from millrace_broker.network.peers import Peers
 from millrace_broker.quotas import class_of, current_call, parked
 
 from .loop import Process, VirtualLoop, current

@@ -17,11 +17,11 @@ from millrace.errors import MillraceError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.cluster.process_watch import ProcessWatch
 from millrace_broker.controller import elections
-from millrace_broker.controller.model import Leadership
+from millrace_broker.decisions import Leadership
 from millrace_broker.log import PartitionLog
 from millrace_broker.log.producers import ProducerStates
-from millrace_broker.replicas import HostedReplica, ReplicaManager
-from millrace_broker.replication import Follower, Leader, Replica
+from millrace_broker.replication.core import Follower, Leader, Replica
+from millrace_broker.replication.runtime import HostedReplica, ReplicaManager
 from millrace_broker.transactions import markers
 from millrace_broker.transactions.metadata import Transaction
 
@@ -41,7 +41,7 @@ _TWICE: Final = r"is committed at \d+, and at"
 _HAUNTED: Final = r"a producer that was replaced could write"
 _LEFT_OPEN: Final = r"a transaction is still open"
 
-_REPLICATION: Final = "millrace_broker.replication"
+_REPLICATION: Final = "millrace_broker.replication.core"
 _TRANSACTIONS: Final = "millrace_broker.transactions"
 
 
@@ -188,7 +188,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
         # Two leaders of one epoch are seen as such, or by what they committed one after the other.
         r"broker-\d leads in epoch \d+ as well|are not what was committed",
         {
-            "millrace_broker.controller.model.Leadership.decided_anew": _decided_in_the_same_epoch,
+            "millrace_broker.decisions.model.Leadership.decided_anew": _decided_in_the_same_epoch,
             # Else brokers pass over what is decided in an epoch that they know, and nobody leads.
             f"{_REPLICATION}.partition.Replica.decided": _decided_whenever,
         },
@@ -198,13 +198,13 @@ PLANTED: Final[Mapping[str, Fault]] = {
         {
             f"{_REPLICATION}.partition.Replica.decided": _decided_whenever,
             "millrace_broker.cluster.member.check_controller_epoch": lambda known, requested: None,
-            "millrace_broker.replicas.manager.check_controller_epoch": lambda known, requested: None,
+            "millrace_broker.replication.runtime.manager.check_controller_epoch": lambda known, requested: None,
         },
     ),
     "a new leader forgets producers": Fault(
         f"{_READ}|is forgotten|{_TWICE}",
         {
-            "millrace_broker.replicas.manager.ReplicaManager._lead": _lead_without_producers,
+            "millrace_broker.replication.runtime.manager.ReplicaManager._lead": _lead_without_producers,
         },
     ),
     "a repeated batch is appended again": Fault(

@@ -227,7 +227,7 @@ class World:
         random.seed(self.seed)
         with (
             mock.patch.object(os, "urandom", chance.randbytes),
-            mock.patch("millrace_broker.controller.assignment.random", _Seeded(chance)),
+            mock.patch("millrace_broker.metadata.assignment.random", _Seeded(chance)),
             mock.patch("millrace_broker.metadata.registration.threading.Event.wait", return_value=False),
         ):
             try:

@@ -106,6 +106,8 @@ def test_nobody_waits_for_what_was_closed(tmp_path: Path) -> None:
 def test_a_topic_that_is_being_created_is_read_once_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(shards_module, "_LOADING_WAIT_S", STALL_S)
+
     async def scenario() -> None:
         async with opened(tmp_path) as (broker, _):
             shards = Shards(broker, TRANSACTIONS_TOPIC, Keys)

@@ -20,7 +20,7 @@ from millrace_broker.cli.reassignment_plans import (
     standing,
     throttled_replicas,
 )
-from millrace_broker.controller.assignment import BrokerRack
+from millrace_broker.metadata.assignment import BrokerRack
 
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -9,7 +9,7 @@ import pytest
 
 from millrace.errors import ClientClosedError, FencedLeaderEpochError, MillraceError, NotControllerError
 from millrace_broker.cluster.isr_requests import IsrRequests
-from millrace_broker.controller import IsrChange, Leadership, TopicPartition
+from millrace_broker.decisions import IsrChange, Leadership, TopicPartition
 
 ONE, TWO = TopicPartition("t", 1), TopicPartition("t", 2)
 

@@ -13,8 +13,8 @@ from millrace.errors import BrokerUnavailableError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.member import Member
-from millrace_broker.controller.requests import LeaderAndIsrRequest, StopReplicaRequest
-from millrace_broker.peers import Peers
+from millrace_broker.decisions import LeaderAndIsrRequest, StopReplicaRequest
+from millrace_broker.network.peers import Peers
 
 
 class SilentPeers(Peers):

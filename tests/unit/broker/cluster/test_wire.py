@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 
 from millrace.errors import FencedLeaderEpochError, MillraceError, StorageError
 from millrace_broker.cluster import wire
-from millrace_broker.controller import IsrChange, Leadership, ReplicaAssignment, TopicPartition
-from millrace_broker.controller.requests import (
+from millrace_broker.decisions import (
+    IsrChange,
     LeaderAndIsrRequest,
     LeaderAndIsrState,
+    Leadership,
+    ReplicaAssignment,
     StopReplicaRequest,
     StopReplicaState,
+    TopicPartition,
     UpdateMetadataRequest,
 )
 from millrace_broker.metadata import LiveBroker

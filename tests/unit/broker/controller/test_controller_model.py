@@ -9,8 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millrace_broker.controller import Occasion, ReplicaAssignment, TopicPartition
+from millrace_broker.controller import Occasion
 from millrace_broker.controller.model import PartitionState, ReplicaState
+from millrace_broker.decisions import ReplicaAssignment, TopicPartition
 
 from .world import World
 

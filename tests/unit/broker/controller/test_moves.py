@@ -17,9 +17,8 @@ from millrace.errors import (
     StaleBrokerEpochError,
     UnknownTopicOrPartitionError,
 )
-from millrace_broker.controller import IsrChange, ReplicaAssignment
-from millrace_broker.controller.model import LEADER_DURING_DELETE
 from millrace_broker.controller.requests import EPOCH_DURING_DELETE
+from millrace_broker.decisions import LEADER_DURING_DELETE, IsrChange, ReplicaAssignment
 
 from .world import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest, World, tp
 

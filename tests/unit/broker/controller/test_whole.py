@@ -9,12 +9,20 @@ from itertools import combinations
 import pytest
 
 from millrace.errors import FencedLeaderEpochError, MillraceError
-from millrace_broker.controller import IsrChange, TopicPartition
-from millrace_broker.replication import AlterIsr, FetchedRecords, FetchFrom, Follower, Leader, LeaderOutcome, Replica
-from millrace_broker.replication.follower import Append, Effect, Truncate
-from millrace_broker.replication.truncation import find_divergence
+from millrace_broker.decisions import IsrChange, TopicPartition
+from millrace_broker.replication.core import (
+    AlterIsr,
+    FetchedRecords,
+    FetchFrom,
+    Follower,
+    Leader,
+    LeaderOutcome,
+    Replica,
+)
+from millrace_broker.replication.core.follower import Append, Effect, Truncate
+from millrace_broker.replication.core.truncation import find_divergence
 
-from ..replication.cluster import SETTINGS, MemoryLog, Record
+from ..replication.core.cluster import SETTINGS, MemoryLog, Record
 from .world import LeaderAndIsrRequest, StopReplicaRequest, World
 
 BROKERS = (1, 2, 3, 4)

@@ -9,16 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from millrace.errors import MillraceError
-from millrace_broker.controller import (
-    Controller,
-    ControllerMovedError,
-    Effect,
-    IsrChange,
-    Leadership,
-    LiveBroker,
-    ReplicaAssignment,
-    TopicPartition,
-)
+from millrace_broker.controller import Controller, ControllerMovedError, Effect, LiveBroker
 from millrace_broker.controller.effects import (
     BecomeController,
     CreateLeadership,
@@ -34,11 +25,15 @@ from millrace_broker.controller.effects import (
     WriteAssignment,
     WriteLeadership,
 )
-from millrace_broker.controller.requests import (
+from millrace_broker.decisions import (
     BrokerRequest,
+    IsrChange,
     LeaderAndIsrRequest,
     LeaderAndIsrState,
+    Leadership,
+    ReplicaAssignment,
     StopReplicaRequest,
+    TopicPartition,
     UpdateMetadataRequest,
 )
 

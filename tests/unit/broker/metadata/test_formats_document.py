@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.clients import Admin, Producer
-from millrace_broker.embedded import EmbeddedBroker
+from millrace_broker.testing import EmbeddedBroker
 
 
 @pytest.fixture

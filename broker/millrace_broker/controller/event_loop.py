@@ -1,0 +1,415 @@
+"""This broker's controller, run: events come in one after the other, each is carried out to its end.
+
+Handlers of ``Controller`` run on the event loop; what they want of ZooKeeper is done in the administration thread.
+
+Invariants
+* One event is handled at a time, and its session is the one that is open when it begins: events of an earlier session
+  are dropped.
+* Whatever cuts a handler short (another controller, the end of the session, ZooKeeper out of reach, a fault) ends the
+  controller: it resigns and knows nothing. If the chair is still this broker's, it leaves it, so that somebody sits
+  down anew, perhaps itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+from millrace.config.broker import BrokerConfig, Listener
+from millrace.coordination import (
+    ConnectionLossError,
+    Coordination,
+    CoordinationError,
+    OnLoop,
+    SessionExpiredError,
+    Watch,
+    WatchEvent,
+    paths,
+)
+from millrace.coordination.nodes import BrokerNode
+from millrace.errors import MillraceError, NotControllerError, StorageError
+from millrace_broker.controller import Controller, ControllerMovedError, LiveBroker, Steps
+from millrace_broker.controller.effects import ReadBrokers, SendRequests
+from millrace_broker.controller.event_times import EventStatistics, EventTimes
+from millrace_broker.controller.request_queues import Deliver, RequestQueues
+from millrace_broker.controller.statistics import ControllerStatistics, statistics_of
+from millrace_broker.controller.store import ControllerStore, StoreCall
+from millrace_broker.controller.tool_requests import ToolRequests
+from millrace_broker.decisions import Answers, BrokerRequest, LeaderAndIsrRequest, StopReplicaRequest
+
+_logger = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 0.5
+"""How long a controller that was cut short waits before it tries again."""
+_FIRST_BALANCE_S: Final = 5.0
+
+IsRefused = Callable[[int], Awaitable[bool]]
+"""Whether connections to a broker are refused, now and after a pause."""
+
+T = TypeVar("T")
+_Steps = Generator[Any, Any, T]
+"""Steps of the controller, or of its runner: these may also make a ``StoreCall``."""
+
+
+class Administer(Protocol):
+    """Runs a blocking function in the administration thread."""
+
+    async def __call__(self, function: Callable[..., T], /, *args: Any) -> T:
+        """Return or raise what the function does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Event:
+    name: str
+    steps: Callable[[Controller], _Steps[Any]]
+    put_s: float
+    result: asyncio.Future[Any] | None = None
+    store: ControllerStore | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllingStatistics:
+    """What this broker does as the controller. ``cluster`` is None where another one is it."""
+
+    cluster: ControllerStatistics | None
+    events: EventStatistics
+    events_waiting: int
+    requests_waiting: int
+
+
+class Controlling:
+    """Runs the controller of one broker. For the event loop's thread.
+
+    ``on_brokers`` is told where brokers are reached, whenever the controller has read it.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+        administer: Administer,
+        deliver: Deliver,
+        on_brokers: Callable[[Mapping[int, BrokerNode]], None],
+        *,
+        pause_s: float = _PAUSE_S,
+    ) -> None:
+        self._config = config
+        self._now_ms: Final = now_ms
+        self._administer: Final = administer
+        self._on_brokers: Final = on_brokers
+        self._pause_s: Final = pause_s
+        self._controller: Final = Controller(config.broker_id)
+        self._queues: Final = RequestQueues(deliver, self._answered)
+        self._events: Final[asyncio.Queue[_Event]] = asyncio.Queue()
+        self._waiting: Final[set[str]] = set()
+        self._tools: Final = ToolRequests()
+        self._store: ControllerStore | None = None
+        self._times: Final = EventTimes()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+        return self._controller.is_active
+
+    @property
+    def epoch(self) -> int:
+        """The controller epoch, if it is."""
+        return self._controller.context.epoch
+
+    def statistics(self) -> ControllingStatistics:
+        """The present numbers."""
+        return ControllingStatistics(
+            cluster=statistics_of(self._controller.context) if self.is_active else None,
+            events=self._times.statistics(),
+            events_waiting=self._events.qsize(),
+            requests_waiting=self._queues.waiting,
+        )
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to take events."""
+        self._tasks.append(asyncio.create_task(self._run(), name="millrace-controller"))
+        if self._config.auto_leader_rebalance_enable:
+            self._tasks.append(asyncio.create_task(self._balance(), name="millrace-balance"))
+
+    def begin(self, session: Coordination) -> None:
+        """A session is open: try to become the controller under it."""
+        loop = asyncio.get_running_loop()
+        watches: dict[str, Watch] = {
+            ControllerStore.CONTROLLER: OnLoop(loop, partial(self._told, session, self._chair_changed)),
+            ControllerStore.BROKERS: OnLoop(loop, partial(self._told, session, self._brokers_changed)),
+            ControllerStore.TOPICS: OnLoop(loop, partial(self._told, session, self._topics_changed)),
+            ControllerStore.DELETIONS: OnLoop(loop, partial(self._told, session, self._deletions_changed)),
+            ControllerStore.DISKS: OnLoop(loop, partial(self._told, session, self._disks_failed)),
+            ControllerStore.REASSIGNMENTS: OnLoop(loop, partial(self._told, session, self._reassignments_asked)),
+            ControllerStore.ELECTIONS: OnLoop(loop, partial(self._told, session, self._elections_asked)),
+        }
+        self._waiting.clear()  # events of the last session count for nothing
+        self._store = ControllerStore(session, self._config, self._now_ms, watches.__getitem__)
+        self._put("elect", lambda controller: controller.elect())
+
+    def take_config(self, config: BrokerConfig) -> None:
+        """Go by other options from now on."""
+        self._config = config
+        if self._store is not None:
+            self._store.config = config
+
+    def session_over(self) -> None:
+        """The session is over: this is the controller no more."""
+        self._store = None
+        self._resign()
+
+    async def close(self) -> None:
+        """Resign, and let another broker become the controller."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        was_active, store = self.is_active, self._store
+        self._resign()
+        self._refuse_waiting()
+        if was_active and store is not None:
+            try:
+                await self._administer(store.resign)
+            except CoordinationError as error:
+                _logger.info("the controller's chair is left with the session: %s", error.message)
+
+    # --- events ----------------------------------------------------------------------------------------------
+
+    async def ask(self, name: str, steps: Callable[[Controller], Steps[T]]) -> T:
+        """Have the controller do something, in its turn, and return what comes of it.
+
+        Raises what the handler raises, ``NotControllerError`` when this is not the controller (any more).
+        """
+        if not self.is_active:
+            raise NotControllerError(f"broker {self._config.broker_id} is not the controller: fetch the metadata anew")
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._events.put_nowait(_Event(name, steps, _now_s(), result, self._store))
+        return await result
+
+    def _put(self, name: str, steps: Callable[[Controller], _Steps[Any]]) -> None:
+        """Put an event in the queue; one that only says that something changed, once."""
+        if name not in self._waiting:
+            self._waiting.add(name)
+            self._events.put_nowait(_Event(name, steps, _now_s(), None, self._store))
+
+    def _told(self, session: Coordination, change: Callable[[WatchEvent], None], event: WatchEvent) -> None:
+        if self._store is not None and self._store.session is session:
+            change(event)
+
+    def _chair_changed(self, event: WatchEvent) -> None:
+        self._put("chair", self._look_at_chair)
+
+    def _brokers_changed(self, event: WatchEvent) -> None:
+        self._put("brokers", lambda controller: controller.brokers_changed())
+
+    def _topics_changed(self, event: WatchEvent) -> None:
+        if event.path != paths.TOPICS and self._store is not None:
+            self._store.topic_changed(event.path)
+        self._put("topics", lambda controller: controller.topics_changed())
+
+    def _deletions_changed(self, event: WatchEvent) -> None:
+        self._put("deletions", lambda controller: controller.deletions_changed())
+
+    def _disks_failed(self, event: WatchEvent | None = None) -> None:
+        self._put("disks", self._look_at_disks)
+
+    def _reassignments_asked(self, event: WatchEvent | None = None) -> None:
+        self._put("reassignments", self._tools.reassignments)
+
+    def _elections_asked(self, event: WatchEvent | None = None) -> None:
+        self._put("elections", self._tools.elections)
+
+    def unclean_allowed(self) -> None:
+        """A topic's configuration allows unclean elections now."""
+        self._put("unclean", lambda controller: controller.unclean_allowed())
+
+    # --- dead processes --------------------------------------------------------------------------------------
+
+    async def process_lost(self, broker_id: int, controller_id: int, address: Listener, is_refused: IsRefused) -> None:
+        """A broker's connection broke. If new ones are refused, its process is dead: act without its session's end.
+
+        The controller removes the registration of a dead broker, and elects other leaders. Any broker removes the node
+        of the dead controller, so that another one is elected. Both look first at what ZooKeeper has, then whether
+        connections are refused: what was registered there before is dead then, and nothing that is registered later
+        is removed.
+        """
+        store = self._store
+        if store is None:
+            return
+        if self.is_active:
+            broker = self._controller.context.brokers.get(broker_id)
+            if broker is not None and await is_refused(broker_id):
+                await self.ask("remove a broker", partial(self._remove_broker, broker_id, broker.epoch))
+        elif broker_id == controller_id:
+            chair = await self._administer(store.chair_of, broker_id, address.host, address.port)
+            if chair is None or not await is_refused(broker_id):
+                return
+            if await self._administer(store.remove_chair, chair):
+                _logger.warning("the process of controller %d has ended: another one is to be elected", broker_id)
+
+    def _remove_broker(self, broker_id: int, epoch: int, controller: Controller) -> _Steps[None]:
+        controller.check_active()
+        if (yield StoreCall(lambda store: store.remove_broker(broker_id, epoch))):
+            _logger.warning(
+                "the process of broker %d has ended: its registration of broker epoch %d is removed", broker_id, epoch
+            )
+        yield from controller.brokers_changed()
+
+    def _answered(self, broker_id: int, request: BrokerRequest, answers: Answers) -> None:
+        if isinstance(request, StopReplicaRequest):
+            refused = [each for each, error in answers.items() if error is not None]
+            if any(state.is_deleted for state in request.partitions.values()):
+                self._put_answer("deleted", lambda each: each.replicas_deleted(broker_id, request, refused))
+        elif isinstance(request, LeaderAndIsrRequest):
+            failed = [each for each, error in answers.items() if isinstance(error, StorageError)]
+            if failed:
+                self._put_answer("failed", lambda each: each.replicas_failed(broker_id, failed))
+
+    def _put_answer(self, name: str, steps: Callable[[Controller], Steps[Any]]) -> None:
+        self._events.put_nowait(_Event(f"{name}-answer", steps, _now_s(), None, self._store))
+
+    async def _balance(self) -> None:
+        await asyncio.sleep(_FIRST_BALANCE_S)
+        percentage = self._config.leader_imbalance_per_broker_percentage
+        while True:
+            if self.is_active:
+                self._put("balance", lambda controller: controller.balance_leaders(percentage))
+            await asyncio.sleep(self._config.leader_imbalance_check_interval_seconds)
+
+    # --- carrying out ----------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            event = await self._events.get()
+            self._waiting.discard(event.name)
+            store = self._store
+            if store is None or event.store is not store:
+                self._refuse(event)
+                continue
+            began_s = _now_s()
+            self._times.begins(event.name, began_s - event.put_s)
+            try:
+                await self._handle(event, store)
+            except asyncio.CancelledError:
+                self._refuse(event)
+                raise
+            finally:
+                self._times.ends(_now_s() - began_s)
+
+    async def _handle(self, event: _Event, store: ControllerStore) -> None:
+        was_active = self.is_active
+        try:
+            result = await self._carry_out(event.steps(self._controller), store)
+        except (ControllerMovedError, SessionExpiredError) as error:
+            _logger.info("broker %d is the controller no more: %s", self._config.broker_id, error.message)
+            self._resign()
+            self._refuse(event)
+            if not isinstance(error, SessionExpiredError):
+                self._put("chair", self._look_at_chair)
+            elif self._store is store:
+                self._store = None  # until the next session is open
+        except MillraceError as error:
+            if isinstance(error, CoordinationError):
+                await self._start_over(event, error)
+            elif event.result is not None:
+                _answer(event.result, error)
+            else:
+                _logger.error("the controller could not handle %r: %s", event.name, error.message)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the context is not to be relied on any more
+            await self._start_over(event, error)
+        else:
+            if event.result is not None:
+                _answer(event.result, result)
+            if self.is_active and not was_active:
+                _logger.info("broker %d is the controller, of epoch %d", self._config.broker_id, self.epoch)
+                self._disks_failed()  # somebody may have told of one before
+                self._reassignments_asked()
+                self._elections_asked()
+            if self._tools.has_moved(self._controller):
+                self._reassignments_asked()
+
+    async def _start_over(self, event: _Event, error: Exception) -> None:
+        is_fault = not isinstance(error, ConnectionLossError)
+        _logger.error("the controller was cut short in %r and begins anew: %s", event.name, error, exc_info=is_fault)
+        self._resign()
+        self._refuse(event)
+        await asyncio.sleep(self._pause_s)
+        self._put("chair", self._look_at_chair)
+
+    def _look_at_chair(self, controller: Controller) -> _Steps[bool]:
+        """The chair may be free, somebody else's, or still its own: find out, and sit down unless it is another's."""
+        if (yield StoreCall(ControllerStore.holds_chair)):
+            if controller.is_active:
+                return False
+            # It was cut short, and sits there idly: whoever is elected anew gets an epoch of his own.
+            yield StoreCall(ControllerStore.resign)
+        elif controller.is_active:
+            # Others have removed its node, perhaps because they do not reach it: they go first.
+            self._resign()
+            asyncio.get_running_loop().call_later(self._pause_s, self._put, "chair", self._look_at_chair)
+            return False
+        self._resign()
+        return (yield from controller.elect())
+
+    def _look_at_disks(self, controller: Controller) -> _Steps[None]:
+        if controller.is_active:
+            yield from controller.disks_failed((yield StoreCall(ControllerStore.take_failed_disks)))
+
+    async def _carry_out(self, steps: _Steps[T], store: ControllerStore) -> T:
+        result: Any = None
+        try:
+            while True:
+                try:
+                    effect = steps.send(result)
+                except StopIteration as stop:
+                    value: T = stop.value
+                    return value
+                if isinstance(effect, SendRequests):
+                    self._queues.send(effect.requests)
+                    result = None
+                elif isinstance(effect, StoreCall):
+                    result = await self._administer(effect.call, store)
+                else:
+                    result = await self._administer(store.carry_out, effect)
+                if isinstance(effect, ReadBrokers):
+                    self._take_brokers(store, result)
+        finally:
+            steps.close()
+
+    def _take_brokers(self, store: ControllerStore, brokers: Mapping[int, LiveBroker]) -> None:
+        self._on_brokers(store.brokers)
+        self._queues.keep(brokers)
+
+    def _resign(self) -> None:
+        self._queues.clear()
+        self._tools.forget()
+        self._controller.resign()
+
+    def _refuse(self, event: _Event) -> None:
+        if event.result is not None:
+            error = NotControllerError(f"broker {self._config.broker_id} is the controller no more: try again")
+            _answer(event.result, error)
+
+    def _refuse_waiting(self) -> None:
+        while not self._events.empty():
+            self._refuse(self._events.get_nowait())
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _answer(future: asyncio.Future[Any], value: Any) -> None:
+    if future.done():
+        return
+    if isinstance(value, MillraceError):
+        future.set_exception(value)
+    else:
+        future.set_result(value)

@@ -1,0 +1,103 @@
+"""What the controller has to tell brokers, a queue for each.
+
+Invariants
+* One request to a broker is in flight at a time; it is repeated until it is answered or the broker is gone, so that
+  each broker hears everything in the order in which it was decided.
+* No broker waits for another.
+* A queue belongs to one life of a broker: when it registers again, what is still in it is dropped, for the controller
+  tells it everything anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.errors import (
+    BrokerUnavailableError,
+    RequestTimedOutError,
+    StaleBrokerEpochError,
+    StaleControllerEpochError,
+)
+from millrace_broker.controller import LiveBroker
+from millrace_broker.decisions import Answers, BrokerRequest
+
+_logger = logging.getLogger(__name__)
+
+_PAUSE_FIRST_S: Final = 0.05
+_PAUSE_MAX_S: Final = 1.0
+
+Deliver = Callable[[int, BrokerRequest], Awaitable[Answers]]
+"""Brings a request to a broker; raises ``MillraceError``."""
+OnAnswer = Callable[[int, BrokerRequest, Answers], None]
+
+
+@dataclass(slots=True)
+class _Queue:
+    epoch: int
+    requests: asyncio.Queue[BrokerRequest]
+    task: asyncio.Task[None]
+
+
+class RequestQueues:
+    """The queues of one controller. For the event loop's thread."""
+
+    def __init__(self, deliver: Deliver, on_answer: OnAnswer) -> None:
+        self._deliver: Final = deliver
+        self._on_answer: Final = on_answer
+        self._queues: Final[dict[int, _Queue]] = {}
+
+    def keep(self, brokers: Mapping[int, LiveBroker]) -> None:
+        """These brokers are registered: drop the queues of others and of earlier lives, begin those of new ones."""
+        for broker_id, queue in list(self._queues.items()):
+            broker = brokers.get(broker_id)
+            if broker is None or broker.epoch != queue.epoch:
+                queue.task.cancel()
+                del self._queues[broker_id]
+        for broker_id, broker in brokers.items():
+            if broker_id not in self._queues:
+                requests: asyncio.Queue[BrokerRequest] = asyncio.Queue()
+                task = asyncio.create_task(self._drain(broker_id, requests), name=f"millrace-to-broker-{broker_id}")
+                self._queues[broker_id] = _Queue(broker.epoch, requests, task)
+
+    def send(self, requests: Mapping[int, Collection[BrokerRequest]]) -> None:
+        """Put requests behind what is in the queues already."""
+        for broker_id, each in requests.items():
+            queue = self._queues.get(broker_id)
+            for request in each:
+                if queue is not None and request.broker_epoch == queue.epoch:
+                    queue.requests.put_nowait(request)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests no broker has been sent yet."""
+        return sum(queue.requests.qsize() for queue in self._queues.values())
+
+    def clear(self) -> None:
+        """Drop everything: this is the controller no more."""
+        self.keep({})
+
+    async def _drain(self, broker_id: int, requests: asyncio.Queue[BrokerRequest]) -> None:
+        while True:
+            request = await requests.get()
+            answers = await self._until_answered(broker_id, request)
+            if answers is not None:
+                self._on_answer(broker_id, request, answers)
+
+    async def _until_answered(self, broker_id: int, request: BrokerRequest) -> Answers | None:
+        pause_s = _PAUSE_FIRST_S
+        while True:
+            try:
+                return await self._deliver(broker_id, request)
+            except (BrokerUnavailableError, RequestTimedOutError) as error:
+                _logger.debug("%s to broker %d is sent again: %s", type(request).__name__, broker_id, error.message)
+            except (StaleControllerEpochError, StaleBrokerEpochError) as error:
+                _logger.warning("broker %d refuses %s: %s", broker_id, type(request).__name__, error.message)
+                return None
+            except Exception:
+                _logger.exception("%s to broker %d is sent again", type(request).__name__, broker_id)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)

@@ -1,0 +1,480 @@
+"""What the controller wants of ZooKeeper, carried out: each effect as one or a few calls of a session.
+
+Everything here blocks and is called in one thread at a time (the broker's administration thread).
+
+Invariants
+* A ``ControllerStore`` belongs to one session. What was begun under a session that is over is never done.
+* Every write is one transaction with a check of ``/controller_epoch``'s version: a controller that has been replaced
+  writes nothing.
+* A watch stands on whatever was read of brokers, topics and deletions: who reads again, leaves it anew.
+
+Source: Kafka's ``KafkaZkClient``, whose batches and verdicts on lost answers these are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from millrace.config.broker import BrokerConfig
+from millrace.coordination import (
+    BadVersionError,
+    Check,
+    Coordination,
+    Create,
+    Delete,
+    NodeExistsError,
+    NodeStat,
+    NoNodeError,
+    Operation,
+    Watch,
+    Write,
+    paths,
+)
+from millrace.coordination.nodes import (
+    BrokerNode,
+    ConfigNode,
+    ControllerNode,
+    PartitionStateNode,
+    TopicNode,
+    decode_epoch,
+    encode_epoch,
+)
+from millrace.coordination.notices import LogDirEventNode, PreferredElectionNode, ReassignmentNode
+from millrace.coordination.outcomes import settle
+from millrace.errors import MillraceError, StorageError
+from millrace_broker.controller import ControllerMovedError, Effect, LiveBroker
+from millrace_broker.controller.effects import (
+    BecomeController,
+    CreateLeadership,
+    DropDeletions,
+    ForgetTopic,
+    ReadBrokers,
+    ReadDeletions,
+    ReadLeadership,
+    ReadTopics,
+    ReadUncleanTopics,
+    TopicsFound,
+    WriteAssignment,
+    WriteLeadership,
+)
+from millrace_broker.decisions import Leadership, ReplicaAssignment, TopicPartition
+from millrace_broker.metadata.topic_nodes import nodes_of_topic
+
+_logger = logging.getLogger(__name__)
+
+_N = TypeVar("_N", ReassignmentNode, PreferredElectionNode)
+
+_OPERATIONS_MAX: Final = 300
+"""Operations in a transaction: ZooKeeper takes 1 MiB, and a topic's name may have 249 characters."""
+
+
+class StoreCall(NamedTuple):
+    """What is asked of the store beside the controller's own effects."""
+
+    call: Callable[[ControllerStore], Any]
+
+
+class Chair(NamedTuple):
+    """The node of one controller: its version, and the version of ``/controller_epoch`` since that was elected."""
+
+    version: int
+    epoch_version: int
+
+
+class ControllerStore:
+    """The controller's side of one session. ``on_change`` is told of what is watched, by the names below."""
+
+    CONTROLLER: Final = "controller"
+    BROKERS: Final = "brokers"
+    TOPICS: Final = "topics"
+    DELETIONS: Final = "deletions"
+    DISKS: Final = "disks"
+    REASSIGNMENTS: Final = "reassignments"
+    ELECTIONS: Final = "elections"
+
+    def __init__(
+        self,
+        session: Coordination,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+        watch: Callable[[str], Watch],
+    ) -> None:
+        """``watch`` gives the one watch of each of the names above; it must be the same one each time."""
+        self.session: Final = session
+        self.brokers: Mapping[int, BrokerNode] = {}
+        """Where brokers are reached, as last read."""
+        self.config = config
+        """May be changed."""
+        self._now_ms: Final = now_ms
+        self._watch: Final = watch
+        self._epoch_version = -1
+        self._topics: dict[str, TopicNode] = {}
+        self._is_watched: set[str] = set()
+        self._effects: Final[dict[type[Any], Callable[[Any], Any]]] = {
+            BecomeController: lambda _: self._become_controller(),
+            ReadBrokers: lambda _: self._read_brokers(),
+            ReadTopics: lambda _: self._read_topics(),
+            ReadLeadership: lambda effect: self._read_leadership(effect.partitions),
+            CreateLeadership: lambda effect: self._create_leadership(effect.leadership),
+            WriteLeadership: lambda effect: self._write_leadership(effect.leadership),
+            WriteAssignment: self._write_assignment,
+            ReadDeletions: lambda _: self._read_deletions(),
+            DropDeletions: lambda effect: self._delete(paths.delete_topic_path(each) for each in effect.topics),
+            ForgetTopic: lambda effect: self._forget_topic(effect.topic),
+            ReadUncleanTopics: lambda effect: self._read_unclean_topics(effect.topics),
+        }
+
+    def carry_out(self, effect: Effect) -> Any:
+        """Do what an effect says, and return its result as ``controller.effects`` says.
+
+        Raises ``ControllerMovedError``, ``SessionExpiredError``, and ``ConnectionLossError`` when ZooKeeper is out of
+        reach: whoever cannot know what he has written is to begin anew.
+        """
+        return self._effects[type(effect)](effect)
+
+    def topic_changed(self, path: str) -> None:
+        """A watch has told that a topic's node changed: it is read again next time."""
+        topic = path.rpartition("/")[2]
+        self._is_watched.discard(topic)
+        self._topics.pop(topic, None)
+
+    # --- the chair -------------------------------------------------------------------------------------------
+
+    def _become_controller(self) -> int | None:
+        """Take the chair if it is free; in any case have it watched."""
+        while self.session.exists(paths.CONTROLLER, self._watch(self.CONTROLLER)) is None:
+            try:
+                data, stat = self.session.get(paths.CONTROLLER_EPOCH)
+            except NoNodeError:
+                self._make_epoch()
+                continue
+            epoch = decode_epoch(data) + 1
+            node = ControllerNode(broker_id=self.config.broker_id, timestamp_ms=self._now_ms())
+            try:
+                settle(
+                    self.session,
+                    [
+                        Create(paths.CONTROLLER, node.encode(), ephemeral=True),
+                        Write(paths.CONTROLLER_EPOCH, encode_epoch(epoch), stat.version),
+                    ],
+                )
+            except (NodeExistsError, BadVersionError):
+                continue  # another one was faster
+            self._epoch_version = stat.version + 1
+            return epoch
+        return None
+
+    def _make_epoch(self) -> None:
+        try:
+            self.session.create(paths.CONTROLLER_EPOCH, encode_epoch(0))
+        except NodeExistsError:
+            return
+
+    def holds_chair(self) -> bool:
+        """Whether this session's broker is the controller, as ZooKeeper has it; if so, have the chair watched.
+
+        A chair of this session that somebody has written another name on is left: nobody would sit there.
+        """
+        try:
+            data, stat = self.session.get(paths.CONTROLLER, self._watch(self.CONTROLLER))
+        except NoNodeError:
+            return False
+        if stat.ephemeral_owner != self.session.session_id:
+            return False
+        if not self._is_named(data):
+            _logger.warning(
+                "%s was overwritten with %r: broker %d leaves it", paths.CONTROLLER, data, self.config.broker_id
+            )
+            self.resign()
+            return False
+        return True
+
+    def _is_named(self, data: bytes) -> bool:
+        try:
+            return ControllerNode.decode(data).broker_id == self.config.broker_id
+        except StorageError:
+            return False
+
+    def resign(self) -> None:
+        """Leave the chair, if it is this session's, so that another broker takes it."""
+        try:
+            _, stat = self.session.get(paths.CONTROLLER)
+            if stat.ephemeral_owner == self.session.session_id:
+                self.session.delete(paths.CONTROLLER, stat.version)
+        except NoNodeError:
+            return
+
+    # --- dead processes --------------------------------------------------------------------------------------
+
+    def chair_of(self, broker_id: int, host: str, port: int) -> Chair | None:
+        """The chair of the controller that is registered there; None if the controller is another one."""
+        # The epoch first: of a controller elected later than this read, ``remove_chair`` finds another version.
+        try:
+            _, epoch = self.session.get(paths.CONTROLLER_EPOCH)
+            data, stat = self.session.get(paths.CONTROLLER)
+            registered, owner = self.session.get(paths.broker_path(broker_id))
+        except NoNodeError:
+            return None
+        is_there = (host, port) in {(each.host, each.port) for each in BrokerNode.decode(registered).endpoints}
+        is_same_process = stat.ephemeral_owner == owner.ephemeral_owner
+        if ControllerNode.decode(data).broker_id != broker_id or not is_there or not is_same_process:
+            return None
+        return Chair(stat.version, epoch.version)
+
+    def remove_chair(self, chair: Chair) -> bool:
+        """Remove the node of a controller whose process has ended; false if that is no longer the controller."""
+        check = Check(paths.CONTROLLER_EPOCH, chair.epoch_version)
+        try:
+            settle(self.session, [check, Delete(paths.CONTROLLER, chair.version)])
+        except (BadVersionError, NoNodeError):
+            return False
+        return True
+
+    def remove_broker(self, broker_id: int, epoch: int) -> bool:
+        """Remove the registration of a broker whose process has ended; false if that registration is gone.
+
+        Only the version of the node can be part of the transaction. A broker that has registered again between the
+        look and the write loses that registration, and registers once more (``Member``).
+        """
+        path = paths.broker_path(broker_id)
+        try:
+            _, stat = self.session.get(path)
+            if stat.created_id != epoch:
+                return False
+            self._write([Delete(path, stat.version)])
+        except (BadVersionError, NoNodeError):
+            return False
+        return True
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    def _read_brokers(self) -> dict[int, LiveBroker]:
+        names = self.session.children(paths.BROKER_IDS, self._watch(self.BROKERS))
+        ids = sorted(int(name) for name in names)
+        found = self.session.get_many([paths.broker_path(each) for each in ids])
+        nodes = {each: (BrokerNode.decode(node[0]), node[1]) for each, node in zip(ids, found, strict=True) if node}
+        self.brokers = {each: node for each, (node, _) in nodes.items()}
+        return {each: LiveBroker(stat.created_id, node.rack or None) for each, (node, stat) in nodes.items()}
+
+    def _read_topics(self) -> TopicsFound:
+        names = self.session.children(paths.TOPICS, self._watch(self.TOPICS))
+        for gone in self._topics.keys() - set(names):
+            self.topic_changed(gone)
+        for name in names:
+            if name not in self._is_watched:
+                self._is_watched.add(name)
+                try:
+                    data, _ = self.session.get(paths.topic_path(name), self._watch(self.TOPICS))
+                except NoNodeError:
+                    self.topic_changed(name)
+                else:
+                    self._topics[name] = TopicNode.decode(data)
+        return TopicsFound(
+            {name: node.topic_id for name, node in self._topics.items()},
+            {
+                TopicPartition(name, partition): ReplicaAssignment(
+                    replicas, node.adding.get(partition, ()), node.removing.get(partition, ())
+                )
+                for name, node in self._topics.items()
+                for partition, replicas in node.assignment.items()
+            },
+        )
+
+    def _read_leadership(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Leadership]:
+        found = self.session.get_many([paths.partition_state_path(*each) for each in partitions])
+        return {each: _leadership(*node) for each, node in zip(partitions, found, strict=True) if node is not None}
+
+    def _read_unclean_topics(self, topics: Sequence[str]) -> set[str]:
+        default = self.config.topic_defaults.unclean_leader_election_enable
+        found = self.session.get_many([paths.topic_config_path(each) for each in topics])
+        return {topic for topic, node in zip(topics, found, strict=True) if _is_unclean(node, default=default)}
+
+    def _read_deletions(self) -> set[str]:
+        """The topics that are marked; where ``delete.topic.enable`` is false the marks are removed."""
+        marked = set(self.session.children(paths.DELETE_TOPICS, self._watch(self.DELETIONS)))
+        if marked and not self.config.delete_topic_enable:
+            _logger.warning("topics %s stay: delete.topic.enable is false", ", ".join(sorted(marked)))
+            self._delete(paths.delete_topic_path(each) for each in sorted(marked))
+            return set()
+        return marked
+
+    def take_failed_disks(self) -> set[int]:
+        """The brokers that have told of a failed disk since this was asked last; what they told is removed."""
+        names = self.session.children(paths.LOG_DIR_EVENTS, self._watch(self.DISKS))
+        nodes = [f"{paths.LOG_DIR_EVENTS}/{name}" for name in names]
+        found = self.session.get_many(nodes)
+        self._delete(nodes)
+        return {LogDirEventNode.decode(node[0]).broker_id for node in found if node is not None}
+
+    # --- what tools ask for ----------------------------------------------------------------------------------
+
+    def read_reassignments(self) -> dict[TopicPartition, tuple[int, ...]] | None:
+        """The replicas that tools want partitions to have; None if they want nothing that can be read."""
+        node = self._read_request(paths.REASSIGN_PARTITIONS, self.REASSIGNMENTS, ReassignmentNode)
+        if node is None:
+            return None
+        return {TopicPartition(*each): replicas for each, replicas in node.replicas.items()}
+
+    def write_reassignments(self, left: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+        """Say which of them are under way still; the node goes with the last."""
+        path = paths.REASSIGN_PARTITIONS
+        data = ReassignmentNode({(each.topic, each.partition): replicas for each, replicas in left.items()}).encode()
+        try:
+            self._write([Write(path, data) if left else Delete(path)])
+        except NoNodeError:
+            return  # whoever asked has removed it
+
+    def read_elections(self) -> tuple[TopicPartition, ...] | None:
+        """The partitions that tools want to be led by their preferred replicas; None if there are none to read."""
+        node = self._read_request(paths.PREFERRED_ELECTION, self.ELECTIONS, PreferredElectionNode)
+        return None if node is None else tuple(TopicPartition(*each) for each in node.partitions)
+
+    def drop_elections(self) -> None:
+        """They have been held."""
+        try:
+            self._write([Delete(paths.PREFERRED_ELECTION)])
+        except NoNodeError:
+            return
+
+    def _read_request(self, path: str, watch: str, form: type[_N]) -> _N | None:
+        """What a tool has written, and have it watched, or that it comes."""
+        if self.session.exists(path, self._watch(watch)) is None:
+            return None
+        try:
+            return form.decode(self.session.get(path)[0])
+        except NoNodeError:
+            return None
+        except MillraceError as error:
+            _logger.error("what a tool wrote cannot be read: %s; delete %s and write it anew", error.message, path)
+            return None
+
+    # --- writing ---------------------------------------------------------------------------------------------
+
+    def _create_leadership(self, leadership: Mapping[TopicPartition, Leadership]) -> dict[TopicPartition, int]:
+        self._make_parents(leadership)
+        return self._write_each(
+            {
+                each: [
+                    Create(paths.partition_path(*each)),
+                    Create(paths.partition_state_path(*each), _state_node(value).encode()),
+                ]
+                for each, value in leadership.items()
+            },
+            lambda _: 0,
+        )
+
+    def _make_parents(self, partitions: Iterable[TopicPartition]) -> None:
+        topics = sorted({each.topic for each in partitions})
+        found = self.session.get_many([paths.partitions_path(topic) for topic in topics])
+        for topic, node in zip(topics, found, strict=True):
+            if node is None:
+                try:
+                    self._write([Create(paths.partitions_path(topic))])
+                except NodeExistsError:
+                    continue
+
+    def _write_leadership(self, leadership: Mapping[TopicPartition, Leadership]) -> dict[TopicPartition, int]:
+        return self._write_each(
+            {
+                each: [Write(paths.partition_state_path(*each), _state_node(value).encode(), value.partition_epoch)]
+                for each, value in leadership.items()
+            },
+            lambda each: leadership[each].partition_epoch + 1,
+        )
+
+    def _write_each(
+        self, wanted: Mapping[TopicPartition, list[Operation]], version_of: Callable[[TopicPartition], int]
+    ) -> dict[TopicPartition, int]:
+        """Write nodes of partitions, as many in a transaction as go; returns the versions of those that were written.
+
+        Where a transaction fails, for one of its partitions has changed, each of them is tried by itself.
+        """
+        written: dict[TopicPartition, int] = {}
+        pending = list(_portions(list(wanted), _OPERATIONS_MAX))
+        while pending:
+            portion = pending.pop(0)
+            try:
+                self._write([operation for each in portion for operation in wanted[each]])
+            except (BadVersionError, NodeExistsError, NoNodeError):
+                if len(portion) > 1:
+                    half = len(portion) // 2
+                    pending[:0] = [portion[:half], portion[half:]]
+            else:
+                written.update((each, version_of(each)) for each in portion)
+        return written
+
+    def _write_assignment(self, effect: WriteAssignment) -> None:
+        path = paths.topic_path(effect.topic)
+        while True:
+            data, stat = self.session.get(path)
+            present = TopicNode.decode(data)
+            parts = [
+                {number: getattr(each, part) for number, each in effect.assignments.items() if getattr(each, part)}
+                for part in ("replicas", "adding", "removing")
+            ]
+            # Partitions that somebody has added meanwhile stay.
+            node = TopicNode(present.topic_id, present.assignment | parts[0], parts[1], parts[2])
+            try:
+                self._write([Write(path, node.encode(), stat.version)])
+            except BadVersionError:
+                continue
+            return
+
+    def _forget_topic(self, topic: str) -> None:
+        nodes = [*reversed(nodes_of_topic(self.session, topic)), paths.delete_topic_path(topic)]
+        self._delete(nodes)
+        self.topic_changed(paths.topic_path(topic))
+
+    def _delete(self, nodes: Iterable[str]) -> None:
+        for portion in _portions(list(nodes), _OPERATIONS_MAX):
+            try:
+                self._write([Delete(path) for path in portion])
+            except NoNodeError:  # a part was done by the last controller
+                for path in portion:
+                    if self.session.exists(path) is not None:
+                        self._write([Delete(path)])
+
+    def _write(self, operations: Sequence[Operation]) -> None:
+        """Apply a transaction if this is the controller still. Raises what its operations raise, and see the module."""
+        checked = [Check(paths.CONTROLLER_EPOCH, self._epoch_version), *operations]
+        try:
+            settle(self.session, checked)
+        except BadVersionError as error:
+            stat = self.session.exists(paths.CONTROLLER_EPOCH)
+            if stat is None or stat.version != self._epoch_version:
+                raise ControllerMovedError("another broker has become the controller") from error
+            raise
+
+
+def _leadership(data: bytes, stat: NodeStat) -> Leadership:
+    node = PartitionStateNode.decode(data)
+    return Leadership(
+        leader=node.leader,
+        leader_epoch=node.leader_epoch,
+        isr=node.isr,
+        partition_epoch=stat.version,
+        controller_epoch=node.controller_epoch,
+    )
+
+
+def _state_node(leadership: Leadership) -> PartitionStateNode:
+    return PartitionStateNode(
+        controller_epoch=leadership.controller_epoch,
+        leader=leadership.leader,
+        leader_epoch=leadership.leader_epoch,
+        isr=leadership.isr,
+    )
+
+
+def _is_unclean(node: tuple[bytes, NodeStat] | None, *, default: bool) -> bool:
+    own = ConfigNode.decode(node[0]).config.get(_UNCLEAN) if node is not None else None
+    return default if own is None else own == "true"
+
+
+_UNCLEAN: Final = "unclean.leader.election.enable"
+
+
+def _portions(items: list[Any], most: int) -> Iterable[list[Any]]:
+    return (items[start : start + most] for start in range(0, len(items), most))

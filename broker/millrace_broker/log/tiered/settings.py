@@ -1,0 +1,33 @@
+"""The options of tiered storage as the log takes them, and whether topics agree with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millrace.config.broker import BrokerConfig
+from millrace.config.topic import TopicConfig
+from millrace.errors import EnvironmentProblemError
+from millrace_broker.log.tiered.manager import TieringSettings
+
+
+def tiering_settings(config: BrokerConfig) -> TieringSettings:
+    """Read the options ``remote.log.manager.*``."""
+    return TieringSettings(
+        threads=config.remote_log_manager_copier_thread_pool_size,
+        interval_ms=config.remote_log_manager_task_interval_ms,
+        backoff_ms=config.remote_log_manager_task_retry_backoff_ms,
+        backoff_max_ms=config.remote_log_manager_task_retry_backoff_max_ms,
+        jitter=config.remote_log_manager_task_retry_jitter,
+        bytes_per_second_max=float(config.remote_log_manager_copy_max_bytes_per_second),
+        cache_bytes_max=config.remote_log_index_file_cache_total_size_bytes,
+    )
+
+
+def check_tiered_topics(config: BrokerConfig, topics: Mapping[str, TopicConfig]) -> None:
+    """Raise ``EnvironmentProblemError`` when topics have segments in a remote store that the broker is not to use."""
+    tiered = sorted(name for name, each in topics.items() if each.remote_storage_enable)
+    if tiered and not config.remote_log_storage_system_enable:
+        raise EnvironmentProblemError(
+            f"topics {', '.join(tiered)} have remote.storage.enable=true: start the broker with "
+            "remote.log.storage.system.enable=true and its remote.log.storage.uri, or disable it on these topics first"
+        )

@@ -1,0 +1,5 @@
+"""The numbers of a broker, for Prometheus."""
+
+from millrace_broker.metrics.prometheus import MetricsListener, metrics_of
+
+__all__ = ["MetricsListener", "metrics_of"]

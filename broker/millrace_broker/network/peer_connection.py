@@ -1,0 +1,178 @@
+"""A connection to another broker for calls as frames (``millrace.protocol.frames``), in the event loop.
+
+Invariants
+
+- One call at a time. A call that ends without its whole answer (its time is up, the caller was cancelled, the other
+  side broke off) has closed the connection: what might still come would be taken for the next answer.
+- A large answer is received into memory of its own, which nothing copies on the way to whoever decodes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import pyarrow as pa
+
+from millrace.errors import BrokerUnavailableError, InvalidRequestError, MillraceError, error_of
+from millrace.protocol import frames
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.network.sockets import keep_alive
+from millrace_broker.quotas import BROKER_SOFTWARE_NAME
+
+_BUFFER_BYTES: Final = 16 * 1024
+_HELLO_BYTES_MAX: Final = 64 * 1024
+
+Received = bytes | memoryview
+
+
+class PeerConnection(asyncio.BufferedProtocol):
+    """See the module; ``connect`` makes one."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._buffer: Final = memoryview(bytearray(_BUFFER_BYTES))
+        self._filled_bytes = 0
+        self._head: frames.ResponseHead | None = None
+        self._body: memoryview | None = None
+        self._body_filled_bytes = 0
+        self._awaited: asyncio.Future[Received] | None = None
+        self._is_greeted = False
+        self._has_said_goodbye = False
+        self._lost: Final = asyncio.Event()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a call can be made: it is open, and none is under way."""
+        return self._transport is not None and self._awaited is None and not self._transport.is_closing()
+
+    async def greet(self) -> pb.HelloResponse:
+        """Begin, as either side does; returns what the broker says of itself. Raises as ``call`` does."""
+        hello = pb.HelloRequest(client_software_name=BROKER_SOFTWARE_NAME).SerializeToString()
+        body = await self._send(frames.greeting() + frames.request_head(b"", len(hello)) + hello)
+        if len(body) > _HELLO_BYTES_MAX:
+            raise InvalidRequestError(f"a greeting of {len(body)} bytes is none of a broker's")
+        return pb.HelloResponse.FromString(bytes(body))
+
+    async def call(self, name: bytes, message: bytes, timeout_s: float) -> Received:
+        """Make a call and wait for its answer, however long that takes; the other side is told ``timeout_s``.
+
+        Raises the broker's error, and ``BrokerUnavailableError`` when the connection breaks.
+        """
+        return await self._send(frames.request_head(name, len(message), round(timeout_s * 1000)) + message)
+
+    async def _send(self, request: bytes) -> Received:
+        assert self._transport is not None
+        assert self._awaited is None, "one call at a time"
+        self._awaited = awaited = asyncio.get_running_loop().create_future()
+        try:
+            self._transport.write(request)
+            received: Received = await awaited
+            return received
+        finally:
+            self._awaited = None
+            if awaited.cancelled():
+                self.close()
+
+    async def broke(self) -> bool:
+        """Wait until the connection ends. Returns false if the broker announced the end, true if it just broke."""
+        await self._lost.wait()
+        return not self._has_said_goodbye
+
+    def close(self) -> None:
+        """Break it off."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- asyncio's protocol --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        keep_alive(transport.get_extra_info("socket"))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to receive: what is left of an answer's memory, or the buffer for whatever comes."""
+        if self._body is not None:
+            return self._body[self._body_filled_bytes :]
+        return self._buffer[self._filled_bytes :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what has come."""
+        if self._body is not None:
+            self._body_filled_bytes += nbytes
+            if self._body_filled_bytes == len(self._body):
+                self._answered(self._body)
+            return
+        self._filled_bytes += nbytes
+        try:
+            self._consume()
+        except MillraceError as error:
+            self._fail(error)
+
+    def _consume(self) -> None:
+        """Look at what is in the buffer."""
+        if not self._is_greeted:
+            if self._filled_bytes < frames.GREETING_BYTES:
+                return
+            frames.check_greeting(self._buffer)
+            self._is_greeted = True
+            self._drop(frames.GREETING_BYTES)
+        if self._filled_bytes < frames.RESPONSE_HEAD_BYTES:
+            return
+        head = self._head = frames.read_response_head(self._buffer)
+        if head.kind is frames.Kind.GOODBYE or self._awaited is None:
+            self._has_said_goodbye = head.kind is frames.Kind.GOODBYE
+            self._broken_off("it ends idle connections, or stops")
+            return
+        self._drop(frames.RESPONSE_HEAD_BYTES)
+        if self._filled_bytes >= head.body_bytes:
+            body = bytes(self._buffer[: head.body_bytes])
+            self._drop(head.body_bytes)
+            self._answered(body)
+        else:
+            self._body = memoryview(pa.allocate_buffer(head.body_bytes)).cast("B")
+            self._body[: self._filled_bytes] = self._buffer[: self._filled_bytes]
+            self._body_filled_bytes, self._filled_bytes = self._filled_bytes, 0
+
+    def _drop(self, size_bytes: int) -> None:
+        self._buffer[: self._filled_bytes - size_bytes] = self._buffer[size_bytes : self._filled_bytes]
+        self._filled_bytes -= size_bytes
+
+    def _answered(self, body: Received) -> None:
+        head, awaited = self._head, self._awaited
+        self._head = self._body = None
+        if self._filled_bytes:
+            self._broken_off("it sent more than an answer")
+        elif head is not None and awaited is not None and not awaited.done():
+            if head.error:
+                awaited.set_exception(error_of(head.error, str(body, "utf-8", "replace")))
+            else:
+                awaited.set_result(body)
+
+    def _broken_off(self, reason: str) -> None:
+        self._fail(BrokerUnavailableError(f"the other broker has broken off: {reason}"))
+
+    def _fail(self, error: MillraceError) -> None:
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_exception(error)
+        self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the call that is under way."""
+        self._broken_off(str(exc or "the connection was closed"))
+        self._lost.set()
+
+
+async def connect(host: str, port: int) -> tuple[PeerConnection, pb.HelloResponse]:
+    """Connect, and greet each other; returns what the broker says of itself.
+
+    Raises ``OSError``, ``BrokerUnavailableError``, ``InvalidRequestError``, and what the broker refuses it with.
+    """
+    _, connection = await asyncio.get_running_loop().create_connection(PeerConnection, host, port)
+    try:
+        return connection, await connection.greet()
+    except BaseException:
+        connection.close()
+        raise

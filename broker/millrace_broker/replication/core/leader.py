@@ -1,0 +1,257 @@
+"""What a broker knows and decides of a partition that it leads. Pure: the time comes with each event.
+
+Invariants:
+
+* the high watermark never goes back in the life of a ``Leader``, and is never beyond the log's end
+* it is not beyond the log end of any replica that may be elected: those in the ISR, and those asked to be added to it
+* at most one change of the ISR is in flight; what is in sync counts as the controller has confirmed it
+
+Source: Kafka's ``Partition`` and ``Replica``; KIP-497 (AlterPartition), KIP-966 (a watermark that stands still below
+``min.insync.replicas``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from millrace.errors import (
+    FencedLeaderEpochError,
+    IneligibleReplicaError,
+    InvalidRequestError,
+    InvalidUpdateVersionError,
+    MillraceError,
+    NewLeaderElectedError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    OperationNotAttemptedError,
+    ReplicaNotAvailableError,
+    UnknownTopicOrPartitionError,
+)
+from millrace_broker.decisions import PartitionDecision
+from millrace_broker.replication.core.model import ReplicaProgress, ReplicationSettings
+from millrace_broker.replication.core.read_replicas import ReplicaView
+
+_NOT_TAKEN = (OperationNotAttemptedError, IneligibleReplicaError)
+_DECIDED_ELSEWHERE = (
+    FencedLeaderEpochError,
+    InvalidUpdateVersionError,
+    InvalidRequestError,
+    NewLeaderElectedError,
+    UnknownTopicOrPartitionError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterIsr:
+    """A change of the ISR that the controller is to confirm, unless either epoch has moved on."""
+
+    isr: tuple[int, ...]
+    leader_epoch: int
+    partition_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderOutcome:
+    """What follows from an event: the watermark rose (calls that wait for it can be answered), the ISR is to change."""
+
+    has_watermark_risen: bool = False
+    alter_isr: AlterIsr | None = None
+
+
+class Leader:
+    """The leader's side of a partition, from one decision of the controller to follow no more."""
+
+    def __init__(self, partition: str, broker_id: int, settings: ReplicationSettings, high_watermark: int) -> None:
+        self.partition = partition
+        self.settings = settings
+        self._id = broker_id
+        self._high_watermark = high_watermark
+        self._log_end = high_watermark
+        self._epoch = -1
+        self._epoch_start = 0
+        self._partition_epoch = -1
+        self._isr: frozenset[int] = frozenset()
+        self._asked: AlterIsr | None = None
+        self._followers: dict[int, ReplicaProgress] = {}
+        self._is_alive: Callable[[int], bool] = lambda _: True
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch."""
+        return self._epoch
+
+    @property
+    def epoch_start(self) -> int:
+        """Where its log ended when the leader epoch began."""
+        return self._epoch_start
+
+    @property
+    def partition_epoch(self) -> int:
+        """The version that the next change of the ISR builds upon."""
+        return self._partition_epoch
+
+    @property
+    def high_watermark(self) -> int:
+        """Records before it are on all replicas in sync: they are acknowledged and read."""
+        return self._high_watermark
+
+    @property
+    def isr(self) -> frozenset[int]:
+        """The replicas in sync, as the controller knows them."""
+        return self._isr
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """All that may be in the ISR by now: those asked to be added too, those asked to be dropped still."""
+        return self._isr | frozenset(self._asked.isr) if self._asked else self._isr
+
+    @property
+    def followers(self) -> Mapping[int, ReplicaProgress]:
+        """What is known of each follower."""
+        return dict(self._followers)
+
+    @property
+    def min_in_sync(self) -> int:
+        """``min.insync.replicas``, or the number of replicas if that is smaller."""
+        return min(self.settings.min_insync_replicas, len(self._followers) + 1)
+
+    @property
+    def low_watermark(self) -> int:
+        """The least log start of all replicas: what DeleteRecords waits for."""
+        return min((each.log_start_offset for each in self._followers.values()), default=self._log_end)
+
+    def decided(self, decision: PartitionDecision, log_end: int, now_ms: int) -> LeaderOutcome:
+        """Take over what the controller says. The first time, or at a greater leader epoch, an epoch begins."""
+        if decision.partition_epoch < self._partition_epoch:
+            return LeaderOutcome()  # older than an answer of AlterPartition that came before it
+        is_new_leader, is_new_epoch = self._epoch < 0, decision.leader_epoch > self._epoch
+        self._isr, self._asked = frozenset(decision.isr), None
+        self._partition_epoch, self._log_end = decision.partition_epoch, log_end
+        others = [each for each in decision.replicas if each != self._id]
+        self._followers = {each: self._followers.get(each, ReplicaProgress()) for each in others}
+        if is_new_epoch:
+            self._epoch, self._epoch_start = decision.leader_epoch, log_end
+            self._followers = {
+                each: known.in_new_epoch(log_end, now_ms, is_in_sync=each in self._isr, is_new_leader=is_new_leader)
+                for each, known in self._followers.items()
+            }
+        return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms))
+
+    def know_alive(self, is_alive: Callable[[int], bool]) -> None:
+        """Ask ``is_alive`` from now on whether a broker is there: one that is not cannot come into the ISR."""
+        self._is_alive = is_alive
+
+    def check_enough_in_sync(self) -> None:
+        """Raise ``NotEnoughReplicasError`` when records with acks=all may not even be appended."""
+        if len(self._isr) < self.min_in_sync:
+            raise NotEnoughReplicasError(
+                f"{self.partition}: {len(self._isr)} replicas in sync, min.insync.replicas={self.min_in_sync}"
+            )
+
+    def is_acknowledged(self, end_offset: int) -> bool:
+        """Whether records up to ``end_offset``, exclusive, are on all replicas in sync: acks=all may be answered.
+
+        Raises ``NotEnoughReplicasAfterAppendError`` when they are, but these have become too few.
+        """
+        if self._high_watermark < end_offset:
+            return False
+        if len(self.maximal_isr) < self.min_in_sync:
+            raise NotEnoughReplicasAfterAppendError(
+                f"{self.partition}: appended, but {len(self.maximal_isr)} replicas are in sync, "
+                f"min.insync.replicas={self.min_in_sync}"
+            )
+        return True
+
+    def appended(self, log_end: int, now_ms: int) -> LeaderOutcome:
+        """Its own log ends at ``log_end`` now."""
+        self._log_end = log_end
+        return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms))
+
+    def fetched(self, follower: int, fetch_offset: int, log_start_offset: int, now_ms: int) -> LeaderOutcome:
+        """A follower has all before ``fetch_offset``, for it fetches from there. Epochs have been compared before.
+
+        Raises ``ReplicaNotAvailableError`` for a broker that has no replica.
+        """
+        known = self._followers.get(follower)
+        if known is None:
+            raise ReplicaNotAvailableError(
+                f"{self.partition}: broker {follower} is no replica, they are {sorted(self._followers)} and {self._id}"
+            )
+        self._followers[follower] = known.after_fetch(fetch_offset, log_start_offset, self._log_end, now_ms)
+        alter = self._ask(self._isr | {follower}) if self._may_join(follower) else None
+        has_moved = known.log_end_offset != fetch_offset
+        return LeaderOutcome(
+            has_watermark_risen=has_moved and self._raise_watermark(now_ms),
+            alter_isr=alter,
+        )
+
+    def check_lag(self, now_ms: int) -> LeaderOutcome:
+        """Drop from the ISR who has not had all for too long. Every half of ``replica.lag.time.max.ms``."""
+        if self._asked is not None:
+            return LeaderOutcome()
+        slow = {each for each in self._isr - {self._id} if not self._is_near(each, now_ms)}
+        return LeaderOutcome(alter_isr=self._ask(self._isr - slow) if slow else None)
+
+    def isr_altered(self, isr: Collection[int], leader_epoch: int, partition_epoch: int, now_ms: int) -> LeaderOutcome:
+        """The controller has confirmed a change; of another epoch, or older than what is known, it means nothing."""
+        if leader_epoch != self._epoch or partition_epoch < self._partition_epoch:
+            return LeaderOutcome()
+        self._isr, self._asked, self._partition_epoch = frozenset(isr), None, partition_epoch
+        return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms))  # who was waited for may be gone
+
+    def isr_refused(self, refused: AlterIsr, error: MillraceError) -> LeaderOutcome:
+        """The controller has not taken a change over, or did not answer: ask again, forget it, or wait for its word."""
+        if refused != self._asked:
+            return LeaderOutcome()
+        if isinstance(error, _NOT_TAKEN):
+            self._asked = None
+            return LeaderOutcome()
+        if isinstance(error, _DECIDED_ELSEWHERE):
+            return LeaderOutcome()  # stays in flight: only LeaderAndIsr says who is in sync now
+        return LeaderOutcome(alter_isr=refused)
+
+    def views(self, racks: Mapping[int, str], now_ms: int) -> tuple[ReplicaView, list[ReplicaView]]:
+        """Itself and its followers as a consumer is shown them (``read_replicas``)."""
+        own = ReplicaProgress(log_start_offset=0, log_end_offset=self._log_end, last_caught_up_ms=now_ms)
+        return self._view(self._id, own, racks, now_ms), [
+            self._view(each, known, racks, now_ms) for each, known in self._followers.items()
+        ]
+
+    def _view(self, broker_id: int, known: ReplicaProgress, racks: Mapping[int, str], now_ms: int) -> ReplicaView:
+        return ReplicaView(
+            broker_id=broker_id,
+            rack=racks.get(broker_id, ""),
+            log_start_offset=known.log_start_offset,
+            log_end_offset=known.log_end_offset,
+            caught_up_ms_ago=max(0, now_ms - known.last_caught_up_ms),
+            is_in_sync=broker_id in self._isr,
+        )
+
+    def _is_near(self, follower: int, now_ms: int) -> bool:
+        known = self._followers.get(follower, ReplicaProgress())
+        return known.is_caught_up(self._log_end, now_ms, self.settings.replica_lag_time_max_ms)
+
+    def _may_join(self, follower: int) -> bool:
+        if self._asked is not None or follower in self._isr or not self._is_alive(follower):
+            return False
+        # Beyond the watermark alone it might have records of an earlier epoch that this leader never had.
+        return self._followers[follower].log_end_offset >= max(self._high_watermark, self._epoch_start)
+
+    def _ask(self, isr: frozenset[int]) -> AlterIsr:
+        self._asked = AlterIsr(isr=tuple(sorted(isr)), leader_epoch=self._epoch, partition_epoch=self._partition_epoch)
+        return self._asked
+
+    def _raise_watermark(self, now_ms: int) -> bool:
+        if len(self._isr) < self.min_in_sync:
+            return False
+        must_have = [
+            known.log_end_offset
+            for each, known in self._followers.items()
+            if each in self.maximal_isr or (self._is_near(each, now_ms) and self._is_alive(each))
+        ]
+        reached = min([self._log_end, *must_have])
+        if reached <= self._high_watermark:
+            return False
+        self._high_watermark = reached
+        return True

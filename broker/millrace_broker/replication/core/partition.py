@@ -1,0 +1,127 @@
+"""This broker's replica of a partition: what the controller says makes it lead, follow or stop. Pure.
+
+Invariants: controller epoch and leader epoch never go back; a role belongs to one leader epoch or, of a leader, to
+epochs without a break. The high watermark is handed from role to role.
+
+Source: Kafka's ``ReplicaManager.becomeLeaderOrFollower`` and ``stopReplicas``, ``Partition.makeLeader`` and
+``makeFollower``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from millrace.errors import (
+    FencedLeaderEpochError,
+    NotLeaderError,
+    StaleControllerEpochError,
+    UnknownTopicOrPartitionError,
+)
+from millrace_broker.decisions import PartitionDecision
+from millrace_broker.replication.core.follower import Effect, Follower
+from millrace_broker.replication.core.leader import Leader, LeaderOutcome
+from millrace_broker.replication.core.model import LogView, ReplicationSettings
+from millrace_broker.replication.core.truncation import check_leader_epoch
+
+NO_EPOCH: Final = -1
+"""Of a StopReplica that names no leader epoch: it always holds."""
+EPOCH_DURING_DELETE: Final = -2
+"""Of a StopReplica that deletes a topic: nothing that comes later revives its partitions."""
+
+
+def check_controller_epoch(known: int, requested: int) -> None:
+    """Raise ``StaleControllerEpochError`` for a request of a controller that has been replaced."""
+    if requested < known:
+        raise StaleControllerEpochError(
+            f"controller epoch {requested} is over: the controller of epoch {known} decides"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleChange:
+    """What follows from a decision.
+
+    ``begins_epoch``: the leader is to note in its log that the epoch begins at the log's end. ``effects``: those of
+    a new follower, carried out before it asks anything. ``is_new_role``: parked calls of the partition are to be
+    looked at, coordinators to be loaded or given up.
+    """
+
+    is_new_role: bool
+    begins_epoch: int | None = None
+    effects: tuple[Effect, ...] = ()
+    outcome: LeaderOutcome = field(default_factory=LeaderOutcome)
+
+
+class Replica:
+    """A partition as this broker has it; ``role`` is None before the controller has said anything, and once stopped."""
+
+    def __init__(self, partition: str, broker_id: int, settings: ReplicationSettings, high_watermark: int = 0) -> None:
+        self.partition = partition
+        self.role: Leader | Follower | None = None
+        self.settings = settings
+        self._id = broker_id
+        self._high_watermark = high_watermark
+        self._leader_epoch = -1
+
+    @property
+    def leader_epoch(self) -> int:
+        """The last leader epoch that the controller has named; -1 before."""
+        return self._leader_epoch
+
+    @property
+    def high_watermark(self) -> int:
+        """What it knows to be on all replicas in sync; from the checkpoint as long as it has no role."""
+        return self.role.high_watermark if self.role is not None else self._high_watermark
+
+    def decided(self, decision: PartitionDecision, log: LogView, now_ms: int) -> RoleChange:
+        """Take over a LeaderAndIsr. Raises ``StaleControllerEpochError`` for an epoch that is not newer.
+
+        ``UnknownTopicOrPartitionError`` when this broker is not to have the partition.
+        """
+        if decision.leader_epoch <= self._leader_epoch:
+            raise StaleControllerEpochError(
+                f"{self.partition}: leader epoch {decision.leader_epoch}, it is {self._leader_epoch} here already"
+            )
+        if self._id not in decision.replicas:
+            raise UnknownTopicOrPartitionError(
+                f"{self.partition}: broker {self._id} is none of its replicas {list(decision.replicas)}"
+            )
+        self._high_watermark = min(self.high_watermark, log.log_end_offset)
+        self._leader_epoch = decision.leader_epoch
+        if decision.leader == self._id:
+            return self._lead(decision, log, now_ms)
+        is_new_role = not isinstance(self.role, Follower) or self.role.leader != decision.leader
+        follower = Follower(decision, log, self.settings, self._high_watermark)
+        self.role = follower
+        return RoleChange(is_new_role=is_new_role, effects=follower.begin())
+
+    def _lead(self, decision: PartitionDecision, log: LogView, now_ms: int) -> RoleChange:
+        is_new_role = not isinstance(self.role, Leader)
+        leader = (
+            self.role
+            if isinstance(self.role, Leader)
+            else Leader(self.partition, self._id, self.settings, self._high_watermark)
+        )
+        self.role = leader
+        outcome = leader.decided(decision, log.log_end_offset, now_ms)
+        return RoleChange(is_new_role=is_new_role, begins_epoch=decision.leader_epoch, outcome=outcome)
+
+    def stopped(self, leader_epoch: int) -> None:
+        """Take over a StopReplica. Raises ``FencedLeaderEpochError`` when it is older than the last LeaderAndIsr."""
+        if leader_epoch not in (NO_EPOCH, EPOCH_DURING_DELETE) and leader_epoch < self._leader_epoch:
+            raise FencedLeaderEpochError(
+                f"{self.partition}: stop at leader epoch {leader_epoch}, it is {self._leader_epoch} here already"
+            )
+        self._high_watermark = self.high_watermark
+        self.role = None
+
+    def leading(self, requested_epoch: int | None) -> Leader:
+        """The leader's side, for a request that names ``requested_epoch`` or none.
+
+        Raises ``NotLeaderError``, ``FencedLeaderEpochError``, ``UnknownLeaderEpochError``.
+        """
+        check_leader_epoch(self.partition, self._leader_epoch, requested_epoch)
+        if not isinstance(self.role, Leader):
+            raise NotLeaderError(f"{self.partition}: broker {self._id} does not lead it: fetch metadata")
+        return self.role

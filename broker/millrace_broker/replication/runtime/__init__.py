@@ -1,0 +1,21 @@
+"""This broker's replicas at work: ``core`` decides, this folder runs it on logs, tasks and the network.
+
+* ``manager``          all of them: what the controller says, watermarks, changes of the ISR, the clock
+* ``hosted``           one of them: its machine, its log
+* ``isr_changes``      what leaders ask the controller for
+* ``sessions``         what each follower has asked for, of which its requests name the changes (KIP-227)
+* ``serving``          answers to followers
+* ``replica_fetchers`` the tasks that fetch from other brokers, one for each source
+* ``applying``         what a follower's machine wants done to its log
+* ``throttles``        limits on the bytes that go to and come from replicas that are not in sync
+* ``delayed_produce``  calls that wait for replicas
+* ``wire``             questions and answers as messages
+* ``views``            how replicas stand, for metrics and for people
+"""
+
+from millrace_broker.replication.runtime.hosted import HostedReplica
+from millrace_broker.replication.runtime.isr_changes import AlterPartition
+from millrace_broker.replication.runtime.manager import ReplicaManager
+from millrace_broker.replication.runtime.views import LedPartition, ReplicationStatistics
+
+__all__ = ["AlterPartition", "HostedReplica", "LedPartition", "ReplicaManager", "ReplicationStatistics"]

@@ -1,0 +1,118 @@
+"""What a follower's machine wants done to its log. Blocks: for a thread that holds the partitions' locks.
+
+While it runs nobody else calls the machines of these partitions, for who decides on a partition takes its lock first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.errors import MillraceError
+from millrace_broker.log import LogManager, PartitionLog
+from millrace_broker.log.following import Batches, check_replicated
+from millrace_broker.purgatory import PartitionKey
+from millrace_broker.replication.core import FetchedRecords, FetchFrom, Follower
+from millrace_broker.replication.core.follower import Append, Effect, RaiseLogStart, StartAt, Truncate
+from millrace_broker.replication.runtime.hosted import HostedReplica
+from millrace_broker.replication.runtime.wire import ReplicaRecords
+
+_logger: Final = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Fetched:
+    """An answer to a follower's question, to be applied; ``error``: why it could not be."""
+
+    replica: HostedReplica
+    follower: Follower
+    question: FetchFrom
+    answer: ReplicaRecords
+    error: MillraceError | None = None
+
+    @property
+    def takes_at_once(self) -> bool:
+        """Whether it takes no more than a write: logs have not parted, nothing is synced, no file is made."""
+        return self.answer.diverging is None and self.replica.log.takes_at_once(len(self.answer.records))
+
+
+def apply_fetched(logs: LogManager, fetched: Sequence[Fetched]) -> None:
+    """Append what has come, or go back to where the logs part."""
+    ends: dict[PartitionKey, int] = {}
+    for each in fetched:
+        try:
+            _apply_one(logs, each, ends)
+        except MillraceError as error:
+            each.error = error
+    failed = logs.truncate(ends) if ends else {}
+    for each in fetched:
+        each.error = each.error or failed.get(each.replica.key)
+        if each.error is None:
+            each.replica.log.raise_watermark(each.follower.high_watermark)
+
+
+def _apply_one(logs: LogManager, fetched: Fetched, ends: dict[PartitionKey, int]) -> None:
+    answer, log = fetched.answer, fetched.replica.log
+    if answer.error is not None:
+        fetched.error = answer.error
+        return
+    batches = check_replicated(answer.records)
+    end_offset = batches[-1][1].next_offset if batches else fetched.question.offset
+    effects = fetched.follower.fetched(
+        fetched.question,
+        FetchedRecords(
+            end_offset=end_offset,
+            high_watermark=answer.high_watermark,
+            log_start_offset=answer.log_start_offset,
+            diverging=answer.diverging,
+        ),
+    )
+    for effect in effects:
+        if isinstance(effect, Append):
+            _append(logs, log, answer, batches)
+        else:
+            carry_out(logs, fetched.replica, effect, ends)
+
+
+def _append(logs: LogManager, log: PartitionLog, answer: ReplicaRecords, batches: Batches) -> None:
+    first = batches[0][1]
+    if first.base_offset < log.log_end_offset < first.next_offset and not log.size_bytes:
+        # The leader's log starts within a batch, which is whole in the file: so it is here.
+        logs.begin_at(log.topic, log.partition, first.base_offset)
+    log.append_replicated(answer.records, batches)
+    if log.config.syncs_before_ack:  # the next question says that it is here
+        log.flush()
+
+
+def carry_out(logs: LogManager, replica: HostedReplica, effect: Effect, ends: dict[PartitionKey, int]) -> None:
+    """Do what a machine wants; truncations are collected in ``ends``, to be done together.
+
+    Raises what the log does.
+    """
+    match effect:
+        case Truncate(offset):
+            ends[replica.key] = offset
+        case StartAt(offset):
+            logs.begin_at(*replica.key, offset)
+            replica.log.hold_watermark(offset)
+        case RaiseLogStart(offset):
+            replica.log.start_at(offset)
+        case Append():
+            raise AssertionError("records are appended where they are at hand")
+
+
+def carry_out_all(
+    logs: LogManager, wanted: Iterable[tuple[HostedReplica, Sequence[Effect]]]
+) -> dict[PartitionKey, MillraceError]:
+    """Do what several machines want. Returns where that failed, and why."""
+    ends: dict[PartitionKey, int] = {}
+    failed: dict[PartitionKey, MillraceError] = {}
+    for replica, effects in wanted:
+        for effect in effects:
+            try:
+                carry_out(logs, replica, effect, ends)
+            except MillraceError as error:
+                failed[replica.key] = error
+    return failed | (logs.truncate(ends) if ends else {})

@@ -1,0 +1,135 @@
+"""Calls that wait for replicas: appends with acks=all (Kafka's ``DelayedProduce``), coordinators that read their state,
+deletions of records (``DelayedDeleteRecords``). Each waits for one partition; a request with several waits for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from millrace.errors import (
+    MillraceError,
+    NotEnoughReplicasAfterAppendError,
+    NotLeaderError,
+    RequestTimedOutError,
+)
+from millrace_broker.purgatory import DelayedOperation, PartitionKey, Purgatory, PurgatoryStatistics, Timer
+from millrace_broker.quotas import parked
+from millrace_broker.replication.core import Leader
+from millrace_broker.replication.runtime.hosted import HostedReplica
+
+_LOOKS_AGAIN_S: Final = 10.0
+
+
+class Acknowledgements:
+    """Who waits for replicas of what this broker leads. For the event loop's thread."""
+
+    def __init__(self, timer: Timer) -> None:
+        self._appends: Final[Purgatory[PartitionKey]] = Purgatory("produce", timer)
+        self._deletions: Final[Purgatory[PartitionKey]] = Purgatory("delete records", timer)
+
+    def check(self, key: PartitionKey) -> None:
+        """The watermark, the ISR, or this broker's role has changed."""
+        self._appends.check(key)
+        self._deletions.check(key)
+
+    def fetched(self, key: PartitionKey) -> None:
+        """A follower has told where its log starts."""
+        self._deletions.check(key)
+
+    def close(self) -> None:
+        """Let nobody wait any more: the broker stops."""
+        self._appends.close()
+        self._deletions.close()
+
+    def statistics(self) -> PurgatoryStatistics:
+        """How many appends wait for replicas."""
+        return self._appends.statistics()
+
+    async def acknowledged(self, replica: HostedReplica, end_offset: int, timeout_s: float) -> None:
+        """Wait until all replicas in sync have what is before an offset.
+
+        Raises ``RequestTimedOutError``, ``NotLeaderError`` when another broker leads meanwhile, and
+        ``NotEnoughReplicasAfterAppendError``.
+        """
+        late = f"{replica.name}: appended, but not all replicas in sync had it in time"
+        await _wait(
+            self._appends, _Waiting(replica, lambda leader: leader.is_acknowledged(end_offset), timeout_s, late)
+        )
+
+    async def committed(self, replica: HostedReplica, end_offset: int) -> None:
+        """Wait, however long that takes, until what is before an offset may be read. Raises ``NotLeaderError``."""
+        while replica.leader and replica.log.high_watermark < end_offset:
+            with contextlib.suppress(RequestTimedOutError, NotEnoughReplicasAfterAppendError):
+                await self.acknowledged(replica, end_offset, _LOOKS_AGAIN_S)
+
+    async def deleted(
+        self, replica: HostedReplica, before_offset: int, is_alive: Callable[[int], bool], timeout_s: float
+    ) -> None:
+        """Wait until the logs of all replicas whose brokers are there start at an offset, or later.
+
+        Raises ``RequestTimedOutError``, ``NotLeaderError``.
+        """
+
+        def is_deleted(leader: Leader) -> bool:
+            followers = leader.followers.items()
+            return all(each.log_start_offset >= before_offset for id_, each in followers if is_alive(id_))
+
+        late = f"{replica.name}: records before {before_offset} are deleted, but not on all replicas in time"
+        await _wait(self._deletions, _Waiting(replica, is_deleted, timeout_s, late))
+
+
+async def _wait(purgatory: Purgatory[PartitionKey], waiting: _Waiting) -> None:
+    try:
+        if not purgatory.complete_or_watch(waiting, [waiting.replica.key]):
+            with parked():
+                await waiting.ended
+    finally:
+        waiting.force_complete()
+    waiting.check()
+
+
+class _Waiting(DelayedOperation):
+    """Waits until a condition of the leader holds, or until this broker leads no more."""
+
+    def __init__(
+        self, replica: HostedReplica, condition: Callable[[Leader], bool], timeout_s: float, late: str
+    ) -> None:
+        super().__init__(max(0, round(timeout_s * 1000)))
+        self.replica: Final = replica
+        self._leader: Final = replica.leader
+        self._condition: Final = condition
+        self._late: Final = late
+        self._error: MillraceError | None = NotLeaderError(f"{replica.name}: the broker stops: fetch the metadata anew")
+        self.ended: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
+
+    def try_complete(self) -> bool:
+        """Look at the leader's machine."""
+        if self.replica.machine.role is not self._leader:
+            self._error = NotLeaderError(
+                f"{self.replica.name} is led by another broker by now: fetch the metadata anew"
+            )
+            return self.force_complete()
+        try:
+            if not self._condition(self._leader):
+                return False
+            self._error = None
+        except MillraceError as error:
+            self._error = error
+        return self.force_complete()
+
+    def on_complete(self) -> None:
+        """Let the caller go on."""
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def on_expiration(self) -> None:
+        """The replicas took too long; what was done stays done, and may come to count all the same."""
+        self._error = RequestTimedOutError(f"{self._late} (in sync: {sorted(self._leader.isr)})")
+
+    def check(self) -> None:
+        """Raise unless the condition holds, once ended."""
+        if self._error is not None:
+            raise self._error

@@ -1,0 +1,72 @@
+"""A partition that the controller has given to this broker: the machine that decides, and the log that it is about.
+
+Invariant: the machine, the log and this object change only while the partition's lock (``Appending.locks``) is held,
+but for what a leader is told in the event loop: of appends, of followers' fetches, of the controller's answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+from uuid import UUID
+
+from millrace.errors import NotLeaderError
+from millrace_broker.log import PartitionLog
+from millrace_broker.purgatory import PartitionKey
+from millrace_broker.replication.core import Follower, Leader, Replica
+
+
+class HostedReplica:
+    """See the module. ``is_alone``: this broker leads, and nobody follows: the log's end is the high watermark."""
+
+    def __init__(self, key: PartitionKey, topic_id: UUID, log: PartitionLog, machine: Replica) -> None:
+        self.key: Final = key
+        self.topic_id: Final = topic_id
+        self.log: Final = log
+        self.machine: Final = machine
+        self.is_alone = False
+        self.followers: tuple[int, ...] = ()
+        """The other replicas, while this broker leads."""
+        self.unread: Final[deque[tuple[int, int]]] = deque()
+        """What was appended and may not be read yet: end offset and size of each append."""
+
+    @property
+    def name(self) -> str:
+        """``topic-partition``."""
+        return self.log.name
+
+    @property
+    def leads(self) -> bool:
+        """Whether this broker leads the partition."""
+        return isinstance(self.machine.role, Leader)
+
+    def check_leads(self) -> None:
+        """Raise ``NotLeaderError`` unless this broker leads the partition."""
+        if not isinstance(self.machine.role, Leader):
+            raise NotLeaderError(f"{self.name} is not led by this broker: fetch the metadata anew")
+
+    @property
+    def leader(self) -> Leader:
+        """The leader's side. Raises ``NotLeaderError``."""
+        role = self.machine.role
+        if not isinstance(role, Leader):
+            raise NotLeaderError(f"{self.name} is not led by this broker: fetch the metadata anew")
+        return role
+
+    @property
+    def follower(self) -> Follower | None:
+        """The follower's side, if it follows."""
+        role = self.machine.role
+        return role if isinstance(role, Follower) else None
+
+    def note_unread(self) -> None:
+        """Count what lies behind the high watermark of a new leader."""
+        if not self.unread and self.log.high_watermark < self.log.log_end_offset:
+            self.unread.append((self.log.log_end_offset, self.log.size_bytes))
+
+    def take_readable_bytes(self) -> int:
+        """How many bytes of what was appended lie before the high watermark by now, and were not taken before."""
+        watermark, size_bytes = self.log.high_watermark, 0
+        while self.unread and self.unread[0][0] <= watermark:
+            size_bytes += self.unread.popleft()[1]
+        return size_bytes

@@ -1,0 +1,61 @@
+"""Changes of ISRs that leaders ask the controller for: each is asked for until it is decided (KIP-497)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from millrace.errors import MillraceError, OperationNotAttemptedError
+from millrace_broker.decisions import IsrChange, Leadership, TopicPartition
+from millrace_broker.replication.core import AlterIsr, Leader, LeaderOutcome
+from millrace_broker.replication.runtime.hosted import HostedReplica
+
+if TYPE_CHECKING:
+    from millrace_broker.replication.runtime.manager import ReplicaManager
+
+_logger: Final = logging.getLogger(__name__)
+
+AlterPartition = Callable[[TopicPartition, IsrChange], Awaitable[Leadership]]
+"""Asks the controller for another ISR until it answers; returns what holds then, or raises why not."""
+
+_ASKED_AGAIN_S: Final = 0.5
+
+
+class IsrChanges:
+    """Asks, and tells leaders' machines what came of it. ``shrinks`` and ``expands`` are since the start."""
+
+    def __init__(self, replicas: ReplicaManager) -> None:
+        self._replicas: Final = replicas
+        self.shrinks = 0
+        self.expands = 0
+
+    async def ask(self, replica: HostedReplica, leader: Leader, asked: AlterIsr) -> None:
+        """Ask the controller for another ISR, until it has answered or this broker does not lead any more."""
+        _logger.info("%s: asks for the ISR %s, it is %s", replica.name, list(asked.isr), sorted(leader.isr))
+        again: AlterIsr | None = asked
+        while again is not None and replica.machine.role is leader:
+            outcome = await self._ask_once(replica, leader, again)
+            again = outcome.alter_isr
+            self._replicas.follow(replica, replace(outcome, alter_isr=None))
+            self._replicas.waiting.check(replica.key)  # too few may be in sync now
+            if again is not None:
+                await asyncio.sleep(_ASKED_AGAIN_S)
+
+    async def _ask_once(self, replica: HostedReplica, leader: Leader, asked: AlterIsr) -> LeaderOutcome:
+        alter = self._replicas.alter_partition
+        if alter is None:
+            return leader.isr_refused(asked, OperationNotAttemptedError("nobody knows the controller"))
+        change = IsrChange(isr=asked.isr, leader_epoch=asked.leader_epoch, partition_epoch=asked.partition_epoch)
+        try:
+            answer = await alter(TopicPartition(*replica.key), change)
+        except MillraceError as error:
+            _logger.info("%s: the ISR stays %s: %s", replica.name, sorted(leader.isr), error.message)
+            return leader.isr_refused(asked, error) if replica.machine.role is leader else LeaderOutcome()
+        if replica.machine.role is not leader:
+            return LeaderOutcome()
+        self.shrinks += len(answer.isr) < len(leader.isr)
+        self.expands += len(answer.isr) > len(leader.isr)
+        return leader.isr_altered(answer.isr, answer.leader_epoch, answer.partition_epoch, self._replicas.now_ms())

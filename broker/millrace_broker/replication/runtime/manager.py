@@ -1,0 +1,493 @@
+"""All replicas of this broker: what the controller says of them, their watermarks, who waits for these, and the clock.
+
+Invariants
+
+- The controller's requests are handled one after the other, each to its end; those of an older one change nothing.
+- A partition's machine is called in the event loop, or by a thread for which its lock is held.
+- What a machine says is to be done is done before it is called again, but for asking the controller, whose answer comes
+  back as an event.
+- A high watermark that has risen reaches the log first, then those who wait for it.
+
+Source: Kafka's ``ReplicaManager`` and ``Partition``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from millrace.errors import (
+    InconsistentTopicIdError,
+    MillraceError,
+)
+from millrace_broker.decisions import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrState,
+    StopReplicaRequest,
+    TopicPartition,
+    UpdateMetadataRequest,
+)
+from millrace_broker.log import PartitionLog
+from millrace_broker.purgatory import PartitionKey
+from millrace_broker.quotas import Lease
+from millrace_broker.replication.core import (
+    Leader,
+    LeaderOutcome,
+    Replica,
+    ReplicationSettings,
+    RoleChange,
+    check_controller_epoch,
+    preferred_read_replica,
+)
+from millrace_broker.replication.runtime.applying import carry_out_all
+from millrace_broker.replication.runtime.delayed_produce import Acknowledgements
+from millrace_broker.replication.runtime.hosted import HostedReplica
+from millrace_broker.replication.runtime.isr_changes import AlterPartition, IsrChanges
+from millrace_broker.replication.runtime.replica_fetchers import Fetchers
+from millrace_broker.replication.runtime.serving import FollowerService
+from millrace_broker.replication.runtime.throttles import Throttles
+from millrace_broker.replication.runtime.views import LedPartition, ReplicationStatistics
+from millrace_broker.runtime import BackgroundTasks
+
+if TYPE_CHECKING:
+    from millrace.protocol import millrace_pb2 as pb
+    from millrace.protocol.fetch_response import FetchAnswer
+    from millrace_broker.broker import Broker
+
+_logger: Final = logging.getLogger(__name__)
+
+RoleListener = Callable[[int], None]
+"""Told the number of a partition that this broker leads now, or does not lead any more."""
+
+_EPOCH_OF_TIME_MS: Final = 10**12
+"""Added to the monotonic clock: a replica of which nothing is known counts as having caught up at 0, long ago."""
+
+
+class ReplicaManager:
+    """See the module. For the event loop's thread.
+
+    ``alter_partition`` is set by who knows the controller; without it the ISR is not changed.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker: Final = broker
+        self._hosted: Final[dict[PartitionKey, HostedReplica]] = {}
+        self._controller_epoch = 0
+        self._is_first_request = True
+        self._isr: Final = IsrChanges(self)
+        self._deciding: Final = asyncio.Lock()
+        self.waiting: Final = Acknowledgements(broker.timer)
+        """Who waits for replicas."""
+        self._service: Final = FollowerService(broker, self)
+        self._fetchers: Final = Fetchers(broker, self)
+        self._alive: frozenset[int] | None = None
+        self._tasks: Final = BackgroundTasks()
+        self.alter_partition: AlterPartition | None = None
+        self.role_listeners: Final[dict[str, RoleListener]] = {}
+        self.throttles: Final = Throttles(broker.config.broker_id, broker.clock.monotonic)
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin the periodic work."""
+        config = self._broker.config
+        self._begin(self._check_lag(config.replica_lag_time_max_ms / 2000))
+        self._begin(self._checkpoint(config.replica_high_watermark_checkpoint_interval_ms / 1000))
+
+    def release(self) -> None:
+        """Answer all who wait, now that the broker is about to stop."""
+        self.waiting.close()
+        self._service.close()
+
+    async def close(self) -> None:
+        """Stop fetching and the periodic work; watermarks are written down when the logs are closed."""
+        self.release()
+        await self._fetchers.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, work: Any) -> None:
+        self._tasks.start(work).add_done_callback(_log_failure)
+
+    async def _check_lag(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            for replica in list(self._hosted.values()):
+                try:
+                    if isinstance(leader := replica.machine.role, Leader):
+                        self.follow(replica, leader.check_lag(self.now_ms()))
+                except Exception:
+                    _logger.exception("%s: looking for followers that lag failed", replica.name)
+
+    async def _checkpoint(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            if any(not replica.is_alone for replica in self._hosted.values()):
+                try:
+                    await self._broker.executors.run_io(self._broker.logs.checkpoint_watermarks)
+                except Exception:
+                    _logger.exception("high watermarks could not be written down, and are the next time")
+
+    def now_ms(self) -> int:
+        """The time that machines are told."""
+        return _EPOCH_OF_TIME_MS + round(self._broker.clock.monotonic() * 1000)
+
+    @contextlib.asynccontextmanager
+    async def alone(self, keys: Iterable[PartitionKey]) -> AsyncIterator[None]:
+        """Hold the locks of partitions."""
+        async with contextlib.AsyncExitStack() as stack:
+            for key in sorted(set(keys)):  # all who take several take them in this order
+                await stack.enter_async_context(self._broker.appending.locks[key])
+            yield
+
+    # --- what there is ---------------------------------------------------------------------------------------
+
+    def find(self, topic: str, partition: int) -> HostedReplica | None:
+        """The replica here; None while no controller has told of it."""
+        return self._hosted.get((topic, partition))
+
+    def hosted(self) -> Collection[HostedReplica]:
+        """All replicas here of which a controller has told."""
+        return self._hosted.values()
+
+    def hosts(self, topic: str, partition: int) -> bool:
+        """Whether the controller has told of a replica here: then its role decides who leads."""
+        return (topic, partition) in self._hosted
+
+    def leads(self, topic: str, partition: int) -> bool:
+        """Whether this broker leads a partition, by a controller's word."""
+        replica = self._hosted.get((topic, partition))
+        return replica is not None and replica.leads
+
+    def leaderships(self) -> Mapping[PartitionKey, LedPartition]:
+        """What this broker leads."""
+        return {
+            key: LedPartition(
+                leader_epoch=leader.epoch,
+                partition_epoch=leader.partition_epoch,
+                isr=leader.isr,
+                followers=replica.followers,
+                min_in_sync=leader.min_in_sync,
+                high_watermark=replica.log.high_watermark,
+                log_end_offset=replica.log.log_end_offset,
+            )
+            for key, replica in self._hosted.items()
+            if isinstance(leader := replica.machine.role, Leader)
+        }
+
+    def statistics(self) -> ReplicationStatistics:
+        """The present numbers."""
+        led = list(self.leaderships().values())
+        return ReplicationStatistics(
+            led=len(led),
+            followed=sum(1 for replica in self._hosted.values() if replica.follower is not None),
+            under_replicated=sum(1 for each in led if len(each.isr) < len(each.followers) + 1),
+            under_min_isr=sum(1 for each in led if len(each.isr) < each.min_in_sync),
+            isr_shrinks=self._isr.shrinks,
+            isr_expands=self._isr.expands,
+            waiting=self.waiting.statistics(),
+        )
+
+    # --- what the controller says ----------------------------------------------------------------------------
+
+    async def become(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, MillraceError | None]:
+        """Lead or follow. Returns of each partition why it could not be done; None where it was.
+
+        Raises ``StaleControllerEpochError`` of a request of a controller that has been replaced.
+        """
+        async with self._deciding:
+            self._check_controller(request.controller_epoch)
+            self._name_strays(request)
+            found = await self._broker.executors.run_io(self._find_logs, request)
+            answers: dict[TopicPartition, MillraceError | None] = {
+                each: log for each, log in found.items() if isinstance(log, MillraceError)
+            }
+            logs = {each: log for each, log in found.items() if isinstance(log, PartitionLog)}
+            changed: dict[TopicPartition, tuple[HostedReplica, RoleChange]] = {}
+            async with self.alone(logs):
+                for partition, log in logs.items():
+                    topic_id = request.topic_ids.get(partition.topic, log.topic_id)
+                    try:
+                        changed[partition] = self._decide(
+                            partition, topic_id, log, request.partitions[partition], request.controller_epoch
+                        )
+                    except MillraceError as error:
+                        answers[partition] = error
+                self._service.roles_changed()
+                failed = await self._carry_out(changed.values())
+            for partition in changed:
+                answers[partition] = failed.get(partition)
+            self._go_on(changed.values())
+            return answers
+
+    def _check_controller(self, epoch: int) -> None:
+        check_controller_epoch(self._controller_epoch, epoch)
+        self._controller_epoch = epoch
+
+    def _name_strays(self, request: LeaderAndIsrRequest) -> None:
+        """Say which partitions are on the disk that the controller's first request does not name."""
+        if not self._is_first_request or not self._broker.is_clustered:
+            return
+        self._is_first_request = False
+        for log in self._broker.logs.logs():
+            if TopicPartition(log.topic, log.partition) not in request.partitions:
+                _logger.warning("%s is not this broker's any more, as far as the controller says", log.directory)
+
+    def _find_logs(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, PartitionLog | MillraceError]:
+        """Find the logs of partitions, or make them. In a thread."""
+        found: dict[TopicPartition, PartitionLog | MillraceError] = {}
+        for partition, state in request.partitions.items():
+            try:
+                found[partition] = self._find_log(partition, request.topic_ids.get(partition.topic), state)
+            except MillraceError as error:
+                _logger.error("%s cannot be led or followed here: %s", partition, error.message)
+                found[partition] = error
+        return found
+
+    def _find_log(self, partition: TopicPartition, topic_id: UUID | None, state: LeaderAndIsrState) -> PartitionLog:
+        topic = self._broker.catalog.topic(partition.topic)
+        logs, topic_id = self._broker.logs, topic_id or topic.topic_id
+        log = logs.get(*partition)
+        if log is None:
+            log = logs.create_log(partition.topic, topic_id, partition.partition, topic.config, is_new=state.is_new)
+        elif log.topic_id != topic_id:
+            raise InconsistentTopicIdError(
+                f"{partition} is here with topic id {log.topic_id}, not {topic_id}: it was deleted meanwhile"
+            )
+        if log.config.syncs_before_ack and log.durable_end < log.log_end_offset:
+            log.flush()
+        return log
+
+    def _decide(
+        self,
+        partition: TopicPartition,
+        topic_id: UUID,
+        log: PartitionLog,
+        state: LeaderAndIsrState,
+        controller_epoch: int,
+    ) -> tuple[HostedReplica, RoleChange]:
+        """Let the machine decide. The partition's lock is held."""
+        key = (partition.topic, partition.partition)
+        replica = self._hosted.get(key)
+        if replica is None or replica.log is not log:
+            watermark = self._broker.logs.checkpointed_watermark(*key)
+            machine = Replica(str(partition), self._broker.config.broker_id, self._settings(log), watermark)
+            replica = HostedReplica(key, topic_id, log, machine)
+        before = replica.machine.role
+        if replica.is_alone and isinstance(before, Leader):
+            before.appended(log.durable_end, self.now_ms())
+        change = replica.machine.decided(state.decision(controller_epoch), log, self.now_ms())
+        self._hosted[key] = replica
+        log.is_led_here = change.begins_epoch is not None
+        self._fetchers.unfollow(key)
+        if change.begins_epoch is not None:
+            self._lead(replica, change.begins_epoch)
+        else:
+            replica.is_alone, replica.followers = False, ()
+            replica.unread.clear()
+            log.hold_watermark(replica.machine.high_watermark)
+        return replica, change
+
+    def _lead(self, replica: HostedReplica, epoch: int) -> None:
+        leader, log = replica.leader, replica.log
+        leader.know_alive(self.is_alive)
+        log.begin_epoch(epoch)
+        replica.followers = tuple(sorted(leader.followers))
+        replica.is_alone = not replica.followers
+        replica.note_unread()
+        if replica.is_alone:
+            log.release_watermark()
+        else:
+            log.hold_watermark(leader.high_watermark)
+
+    async def _carry_out(
+        self, changed: Iterable[tuple[HostedReplica, RoleChange]]
+    ) -> dict[PartitionKey, MillraceError]:
+        wanted = [(replica, change.effects) for replica, change in changed if change.effects]
+        if not wanted:
+            return {}
+        return await self._broker.executors.to_the_end(
+            self._broker.executors.run_io(carry_out_all, self._broker.logs, wanted)
+        )
+
+    def _go_on(self, changed: Iterable[tuple[HostedReplica, RoleChange]]) -> None:
+        """Tell all whom changes of roles concern."""
+        replicas = [replica for replica, _ in changed]
+        for replica, change in changed:
+            if change.is_new_role or not replica.leads:
+                self._broker.appending.changed(replica.key)
+            self.follow(replica, change.outcome)
+            self.waiting.check(replica.key)
+            listener = self.role_listeners.get(replica.key[0])
+            if listener is not None and change.is_new_role:
+                listener(replica.key[1])
+        self._fetchers.follow(replicas)
+        leading = sum(1 for replica in replicas if replica.leads)
+        _logger.info("leads %d and follows %d partitions more, or anew", leading, len(replicas) - leading)
+
+    async def stop(self, request: StopReplicaRequest) -> dict[TopicPartition, MillraceError | None]:
+        """Stop replicas, and delete those that are to be. Returns of each why it could not be done.
+
+        Raises ``StaleControllerEpochError``.
+        """
+        async with self._deciding:
+            self._check_controller(request.controller_epoch)
+            answers: dict[TopicPartition, MillraceError | None] = {}
+            for partition, state in request.partitions.items():
+                try:
+                    async with self.alone([partition]):
+                        await self._stop(partition, state.leader_epoch, is_deleted=state.is_deleted)
+                    answers[partition] = None
+                except MillraceError as error:
+                    answers[partition] = error
+            return answers
+
+    async def told(self, request: UpdateMetadataRequest) -> None:
+        """Stop what is led or followed by other brokers alone by now.
+
+        A broker that was taken for dead while its replica was moved away is sent no StopReplica, and would go on as
+        the leader that it was: what is written to it waits in vain, and with ``acks=1`` is lost.
+        """
+        async with self._deciding:
+            for partition, state in request.partitions.items():
+                replica = self._hosted.get(partition)
+                if replica is None or replica.machine.role is None or not self._is_elsewhere(replica, state):
+                    continue
+                _logger.warning(
+                    "%s is not this broker's any more, as far as the controller says", replica.log.directory
+                )
+                async with self.alone([partition]):
+                    await self._stop(partition, state.leadership.leader_epoch, is_deleted=False)
+
+    def _is_elsewhere(self, replica: HostedReplica, state: LeaderAndIsrState) -> bool:
+        """Whether a later epoch than this broker knows of has another leader, or this broker has no part in it."""
+        own, leadership = self._broker.config.broker_id, state.leadership
+        if leadership.leader_epoch <= replica.machine.leader_epoch:
+            return False
+        return own not in state.assignment.replicas or (replica.leads and leadership.leader != own)
+
+    async def _stop(self, key: TopicPartition, leader_epoch: int, *, is_deleted: bool) -> None:
+        replica = self._hosted.get(key)
+        if replica is not None:
+            replica.machine.stopped(leader_epoch)
+            self._fetchers.unfollow(replica.key)
+            replica.is_alone, replica.followers = False, ()
+            replica.log.hold_watermark(replica.machine.high_watermark)
+            self._stopped(replica)
+        if is_deleted:
+            self._hosted.pop(key, None)
+            log = self._broker.logs.get(*key)
+            if log is not None:
+                topic = self._broker.catalog.topics.get(key.topic)  # of topics that are deleted, it was told before
+                is_moved = topic is not None and topic.topic_id == log.topic_id
+                delete = partial(self._broker.logs.delete_log, *key, has_other_replicas=is_moved)
+                await self._broker.executors.to_the_end(self._broker.executors.run_io(delete))
+
+    def _stopped(self, replica: HostedReplica) -> None:
+        self._service.roles_changed()
+        replica.unread.clear()
+        self.waiting.check(replica.key)
+        self._broker.appending.changed(replica.key)
+        listener = self.role_listeners.get(replica.key[0])
+        if listener is not None:
+            listener(replica.key[1])
+
+    def brokers_alive(self, brokers: frozenset[int]) -> None:
+        """These brokers are there, the others cannot come into an ISR."""
+        self._alive = brokers
+
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether a broker is there; all are before anybody has said so."""
+        return self._alive is None or broker_id in self._alive
+
+    # --- leading ---------------------------------------------------------------------------------------------
+
+    def _settings(self, log: PartitionLog) -> ReplicationSettings:
+        config = self._broker.config
+        return ReplicationSettings(
+            replica_lag_time_max_ms=config.replica_lag_time_max_ms,
+            min_insync_replicas=log.config.min_insync_replicas,
+            replica_fetch_backoff_ms=config.replica_fetch_backoff_ms,
+        )
+
+    def topic_changed(self, topic: str) -> None:
+        """The configuration of a topic is another."""
+        for replica in self._hosted.values():
+            if replica.key[0] == topic:
+                replica.machine.settings = self._settings(replica.log)
+                if isinstance(leader := replica.machine.role, Leader):
+                    leader.settings = replica.machine.settings
+                    self.follow(replica, leader.appended(replica.log.durable_end, self.now_ms()))
+
+    def appended(self, replica: HostedReplica, size_bytes: int) -> None:
+        """This broker has appended to a partition that others follow."""
+        leader = replica.machine.role
+        if not isinstance(leader, Leader):
+            return
+        replica.unread.append((replica.log.log_end_offset, size_bytes))
+        self.follow(replica, leader.appended(replica.log.durable_end, self.now_ms()))
+        self._service.appended(replica)
+
+    def announce(self, replica: HostedReplica) -> None:
+        """Have followers look what is new of a partition, beside records."""
+        self._service.announce(replica)
+
+    def follow(self, replica: HostedReplica, outcome: LeaderOutcome) -> None:
+        """Carry out what a leader's event leads to."""
+        if outcome.has_watermark_risen:
+            replica.log.raise_watermark(replica.machine.high_watermark)
+            self._service.changed(replica)
+            self._broker.appending.readable(replica.key, replica.log, replica.take_readable_bytes())
+            self.waiting.check(replica.key)
+            if self._broker.config.replica_selector_class:  # consumers wait for it at the followers
+                self.announce(replica)
+        if outcome.alter_isr is not None:
+            self._begin(self._isr.ask(replica, replica.leader, outcome.alter_isr))
+
+    async def fetch(self, request: pb.FetchRequest, lease: Lease) -> FetchAnswer:
+        """Answer a follower; see ``serving``."""
+        return await self._service.fetch(request, lease)
+
+    def preferred_read_replica(self, replica: HostedReplica, client_rack: str, fetch_offset: int) -> int | None:
+        """The broker that a consumer of a rack is to read from instead of this one (KIP-392); None: it is to stay."""
+        if not client_rack or not self._broker.config.replica_selector_class.endswith("RackAwareReplicaSelector"):
+            return None
+        racks = {each.broker_id: each.rack for each in self._broker.live_brokers()}
+        leader, followers = replica.leader.views(racks, self.now_ms())
+        return preferred_read_replica(
+            client_rack, fetch_offset, leader, [each for each in followers if each.broker_id in racks]
+        )
+
+    # --- following -------------------------------------------------------------------------------------------
+
+    def fetched(self, replica: HostedReplica, size_bytes: int) -> None:
+        """A follower's log has grown, or its watermark may have risen: consumers read here too."""
+        if size_bytes:
+            replica.unread.append((replica.log.log_end_offset, size_bytes))
+        readable_bytes = replica.take_readable_bytes()
+        if readable_bytes:
+            self._broker.appending.readable(replica.key, replica.log, readable_bytes)
+
+    def resize_fetchers(self, count: int) -> None:
+        """Set ``num.replica.fetchers``."""
+        if count != self._fetchers.count:
+            self._begin(self._fetchers.resize(count))
+
+    # --- throttles -------------------------------------------------------------------------------------------
+
+    def set_throttle_rates(self, *, leader_bytes_per_s: float, follower_bytes_per_s: float) -> None:
+        """Set ``leader.`` and ``follower.replication.throttled.rate``; infinity for none."""
+        self.throttles.to_followers.bytes_per_s = leader_bytes_per_s
+        self.throttles.from_leaders.bytes_per_s = follower_bytes_per_s
+        self._service.wake_all()
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _logger.error("replication: unexpected failure", exc_info=error)

@@ -1,0 +1,202 @@
+"""A leader's rules, one by one: watermark, replicas in sync, acknowledgements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from millrace.errors import (
+    FencedLeaderEpochError,
+    IneligibleReplicaError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    ReplicaNotAvailableError,
+    RequestTimedOutError,
+)
+from millrace_broker.decisions import PartitionDecision
+from millrace_broker.replication.core import AlterIsr, Leader, ReplicationSettings, preferred_read_replica
+from millrace_broker.replication.core.read_replicas import ReplicaView
+
+LAG = 30_000
+NOW = 1_000_000
+FIRST = PartitionDecision(
+    controller_epoch=1, leader=1, leader_epoch=5, partition_epoch=7, isr=(1, 2, 3), replicas=(1, 2, 3)
+)
+
+
+def leading(
+    decision: PartitionDecision = FIRST, *, min_in_sync: int = 2, log_end: int = 10, watermark: int = 4
+) -> Leader:
+    leader = Leader("t-0", 1, ReplicationSettings(min_insync_replicas=min_in_sync), watermark)
+    assert not leader.decided(decision, log_end, NOW).has_watermark_risen
+    return leader
+
+
+def test_the_watermark_follows_the_slowest_in_sync_over_two_rounds() -> None:
+    leader = leading()
+    assert leader.high_watermark == 4  # followers' ends are not known yet
+    leader.fetched(2, 10, 0, NOW)
+    assert leader.high_watermark == 4
+    assert leader.fetched(3, 8, 0, NOW).has_watermark_risen
+    assert leader.high_watermark == 8
+    assert not leader.appended(12, NOW).has_watermark_risen
+    assert leader.fetched(3, 12, 0, NOW).has_watermark_risen
+    assert leader.high_watermark == 10
+
+
+def test_one_replica_alone_acknowledges_at_once() -> None:
+    leader = Leader("t-0", 1, ReplicationSettings(min_insync_replicas=2), 0)
+    assert leader.decided(replace(FIRST, isr=(1,), replicas=(1,)), 3, NOW).has_watermark_risen
+    leader.check_enough_in_sync()  # min.insync.replicas counts no more than there are replicas
+    assert leader.appended(5, NOW).has_watermark_risen
+    assert leader.is_acknowledged(5)
+
+
+def test_a_follower_near_the_leader_is_waited_for_before_it_is_in_sync() -> None:
+    leader = leading(replace(FIRST, isr=(1, 2)), watermark=10)
+    leader.fetched(2, 10, 0, NOW)
+    leader.fetched(3, 10, 0, NOW)  # caught up; the controller has not confirmed it
+    leader.appended(12, NOW)
+    assert not leader.fetched(2, 12, 0, NOW + 1).has_watermark_risen
+    leader.know_alive(lambda broker: broker != 3)
+    assert leader.appended(12, NOW + 1).has_watermark_risen is False  # asked to be added: it may be elected
+    assert leader.maximal_isr == {1, 2, 3}
+
+
+def test_a_follower_far_behind_is_not_waited_for() -> None:
+    leader = leading(replace(FIRST, isr=(1, 2)))
+    leader.fetched(3, 2, 0, NOW)
+    assert leader.fetched(2, 10, 0, NOW).has_watermark_risen
+    assert leader.high_watermark == 10
+
+
+def test_the_isr_grows_when_a_follower_has_the_watermark_and_the_epochs_start() -> None:
+    leader = leading(replace(FIRST, isr=(1, 2)), log_end=10, watermark=4)
+    assert leader.fetched(3, 4, 0, NOW).alter_isr is None  # has the watermark, not where this epoch begins
+    outcome = leader.fetched(3, 10, 0, NOW)
+    assert outcome.alter_isr == AlterIsr(isr=(1, 2, 3), leader_epoch=5, partition_epoch=7)
+    assert leader.fetched(3, 10, 0, NOW).alter_isr is None  # one change in flight
+    assert leader.isr == {1, 2}
+    leader.isr_altered((1, 2, 3), 5, 8, NOW)
+    assert (leader.isr, leader.partition_epoch) == ({1, 2, 3}, 8)
+
+
+def test_a_broker_that_is_away_does_not_come_into_the_isr() -> None:
+    leader = leading(replace(FIRST, isr=(1, 2)))
+    leader.know_alive(lambda broker: broker != 3)
+    assert leader.fetched(3, 10, 0, NOW).alter_isr is None
+
+
+def test_who_has_lagged_for_too_long_is_dropped_and_the_watermark_goes_on_when_that_is_confirmed() -> None:
+    leader = leading()
+    leader.fetched(2, 10, 0, NOW)
+    assert leader.check_lag(NOW + LAG).alter_isr is None
+    later = NOW + LAG + 1
+    leader.fetched(2, 10, 0, later)
+    assert leader.check_lag(later).alter_isr == AlterIsr(isr=(1, 2), leader_epoch=5, partition_epoch=7)
+    assert leader.maximal_isr == {1, 2, 3}
+    assert leader.high_watermark == 4
+    assert leader.isr_altered((1, 2), 5, 8, later).has_watermark_risen
+    assert leader.high_watermark == 10
+
+
+def test_a_follower_that_keeps_up_with_writes_but_is_never_at_the_end_stays() -> None:
+    leader = leading()
+    for round_number in range(100):
+        now = NOW + round_number * 1000
+        leader.appended(10 + round_number + 1, now)
+        for follower in (2, 3):
+            leader.fetched(follower, 10 + round_number, 0, now)
+        assert leader.check_lag(now).alter_isr is None
+
+
+@pytest.mark.parametrize(("min_in_sync", "isr"), [(2, (1,)), (3, (1, 2))])
+def test_too_few_in_sync_refuse_the_append(min_in_sync: int, isr: tuple[int, ...]) -> None:
+    leader = leading(replace(FIRST, isr=isr), min_in_sync=min_in_sync)
+    with pytest.raises(NotEnoughReplicasError, match="t-0"):
+        leader.check_enough_in_sync()
+
+
+def test_too_few_in_sync_after_the_append_are_told_and_the_watermark_stands_still() -> None:
+    leader = leading()
+    for follower in (2, 3):
+        leader.fetched(follower, 10, 0, NOW)
+    leader.isr_altered((1,), 5, 8, NOW)
+    with pytest.raises(NotEnoughReplicasAfterAppendError):
+        leader.is_acknowledged(10)
+    leader.appended(11, NOW)
+    assert not leader.is_acknowledged(11)
+
+
+def test_an_old_answer_changes_nothing() -> None:
+    leader = leading()
+    leader.isr_altered((1,), 4, 9, NOW)
+    leader.isr_altered((1,), 5, 6, NOW)
+    assert leader.isr == {1, 2, 3}
+
+
+def test_a_refused_change_is_asked_again_forgotten_or_left_to_the_controller() -> None:
+    leader = leading(replace(FIRST, isr=(1, 2)))
+    asked = leader.fetched(3, 10, 0, NOW).alter_isr
+    assert asked is not None
+    assert leader.isr_refused(asked, RequestTimedOutError("no answer")).alter_isr == asked
+    assert leader.isr_refused(asked, FencedLeaderEpochError("old")).alter_isr is None
+    assert leader.maximal_isr == {1, 2, 3}  # it may have been taken over
+    assert leader.isr_refused(asked, IneligibleReplicaError("shutting down")).alter_isr is None
+    assert leader.maximal_isr == {1, 2}
+    assert leader.fetched(3, 10, 0, NOW).alter_isr == asked
+
+
+def test_a_new_epoch_gives_replicas_in_sync_their_time_anew_and_forgets_nothing_of_the_same_leader() -> None:
+    leader = leading()
+    for follower in (2, 3):
+        leader.fetched(follower, 10, 0, NOW)
+    later = NOW + 10 * LAG
+    leader.decided(replace(FIRST, leader_epoch=6, partition_epoch=9), 10, later)
+    assert leader.check_lag(later + LAG).alter_isr is None
+    assert leader.followers[2].log_end_offset == 10
+    assert leader.high_watermark == 10
+
+
+def test_a_decision_older_than_the_last_confirmation_is_passed_over() -> None:
+    leader = leading()
+    leader.isr_altered((1, 2), 5, 9, NOW)
+    leader.decided(replace(FIRST, partition_epoch=8), 10, NOW)
+    assert leader.isr == {1, 2}
+
+
+def test_a_broker_without_a_replica_is_refused() -> None:
+    with pytest.raises(ReplicaNotAvailableError, match="broker 9"):
+        leading().fetched(9, 0, 0, NOW)
+
+
+def test_the_low_watermark_is_where_all_logs_have_begun() -> None:
+    leader = leading()
+    leader.fetched(2, 10, 3, NOW)
+    leader.fetched(3, 10, 5, NOW)
+    assert leader.low_watermark == 3
+
+
+def test_consumers_are_sent_to_followers_in_sync_in_their_rack() -> None:
+    leader = leading()
+    leader.fetched(2, 10, 0, NOW)
+    leader.fetched(3, 10, 0, NOW)
+    own, followers = leader.views({1: "a", 2: "b", 3: "c"}, NOW)
+    assert preferred_read_replica("c", 4, own, followers) == 3
+    assert preferred_read_replica("a", 4, own, followers) is None
+
+
+def test_a_consumer_is_shown_the_leader_and_its_followers() -> None:
+    leader = leading(replace(FIRST, isr=(1, 2)))
+    leader.fetched(2, 10, 3, NOW)
+    own, followers = leader.views({1: "a", 2: "b"}, NOW + 5)
+    assert own == ReplicaView(
+        broker_id=1, rack="a", log_start_offset=0, log_end_offset=10, caught_up_ms_ago=0, is_in_sync=True
+    )
+    second, third = sorted(followers, key=lambda view: view.broker_id)
+    assert second == ReplicaView(
+        broker_id=2, rack="b", log_start_offset=3, log_end_offset=10, caught_up_ms_ago=5, is_in_sync=True
+    )
+    assert (third.broker_id, third.rack, third.is_in_sync) == (3, "", False)
+    assert leader.views({}, NOW - 9)[1][0].caught_up_ms_ago == 0, "never negative"
