@@ -22,6 +22,10 @@ FOREVER_MS: Final = 2**63 - 1
 """End of a window without end; and of one that would end later, as in Kafka Streams."""
 
 
+LAST_INSTANT_MS: Final = FOREVER_MS // 1000
+"""The last instant that a timestamp column, which counts microseconds, can hold: in January of the year 294247."""
+
+
 class Windowed(NamedTuple):
     """A key together with its window, both bounds in ms: the key of a windowed table."""
 
@@ -241,6 +245,14 @@ def length_of(window: object) -> int | None:
 def window_end(start_ms: int, length_ms: int | None) -> int:
     """Return the end of a window; a length of None means that it has no end."""
     return FOREVER_MS if length_ms is None else min(start_ms + length_ms, FOREVER_MS)
+
+
+def windowed(key: Any, start_ms: int, end_ms: int) -> Windowed:
+    """Make the key of a result, with the bounds that timestamp columns give it.
+
+    A window that starts after the last instant of timestamps starts there. One that ends after it has no end.
+    """
+    return Windowed(key, min(start_ms, LAST_INSTANT_MS), end_ms if end_ms <= LAST_INSTANT_MS else FOREVER_MS)
 
 
 def check_windows(window: object, kinds: UnionType | type, where: str, remedy: str) -> None:

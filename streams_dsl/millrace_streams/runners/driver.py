@@ -28,6 +28,7 @@ from millrace_streams.runners.driver_stores import entries_of, frame_of, view_of
 from millrace_streams.runners.output import address, gone, newest_rows
 from millrace_streams.runners.topic_rows import OpaqueRows
 from millrace_streams.steps.batch import HEADERS, TIMESTAMP, TOMBSTONE, TOPIC, Batch
+from millrace_streams.steps.codec import rows_of
 from millrace_streams.steps.evaluation import polars_schema
 from millrace_streams.steps.flow import ROOT, Flow, Origin, interleave
 from millrace_streams.steps.operator import AnyStore
@@ -143,7 +144,7 @@ class TopologyTestDriver:
         return [
             row if is_table else self._with_headers(row, root)
             for flow in self._next(name)
-            for row, root in zip(flow.batch.frame.to_dicts(), flow.marks[:, ROOT].tolist(), strict=True)
+            for row, root in zip(rows_of(flow.batch.frame), flow.marks[:, ROOT].tolist(), strict=True)
         ]
 
     def read_records(self, name: str) -> list[Record]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -14,10 +15,9 @@ import pyarrow as pa
 from millrace_streams.layout import WINDOW_END, WINDOW_START, Layout
 from millrace_streams.serdes import serde_of_field
 from millrace_streams.steps.evaluation import polars_schema
-from millrace_streams.windows import FOREVER_MS, Windowed
+from millrace_streams.windows import FOREVER_MS, LAST_INSTANT_MS, Windowed
 
-_LAST_MS: Final = (2**63 - 1) // 1000
-"""The last instant that a timestamp of microseconds can tell: a window without end has no end in a column."""
+_PYTHONS_LAST: Final = dt.datetime.max.replace(tzinfo=dt.UTC)
 _START: Final = "start"
 _END: Final = "end"
 
@@ -43,12 +43,21 @@ def values_of(layout: Layout, frame: pl.DataFrame) -> list[Any]:
     if layout.value is not None:
         return _cells(layout.schema.field(layout.value), frame)
     decoders = _decoders(layout.schema)
-    rows = frame.select(layout.names).to_dicts()
+    rows = rows_of(frame.select(layout.names))
     for name, decode in decoders.items():
         for row in rows:
             if row[name] is not None:
                 row[name] = decode(row[name])
     return rows
+
+
+def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame as dicts. A bound of a window after the year 9999 is None: Python has no such time."""
+    bounds = [name for name in (WINDOW_START, WINDOW_END) if isinstance(frame.schema.get(name), pl.Datetime)]
+    late = [name for name in bounds if frame.select((pl.col(name) > _PYTHONS_LAST).any()).item()]
+    if late:
+        frame = frame.with_columns(pl.when(pl.col(name) <= _PYTHONS_LAST).then(pl.col(name)) for name in late)
+    return frame.to_dicts()
 
 
 def columns_of(layout: Layout, keys: Sequence[Any], values: Sequence[Any]) -> list[pl.Series]:
@@ -131,10 +140,10 @@ def instants(times_ms: Sequence[int]) -> pl.Series:
 
 
 def _bounds(bounds: pl.DataFrame) -> list[pl.Series]:
-    # The start is part of the key: of windows that start too late to be told, it is the last instant.
-    start = pl.col(_START).clip(upper_bound=_LAST_MS)
+    # The same rule as ``millrace_streams.windows.windowed``, in columns.
+    start = pl.col(_START).clip(upper_bound=LAST_INSTANT_MS)
     return bounds.select(_instant(start).alias(WINDOW_START), _instant(pl.col(_END)).alias(WINDOW_END)).get_columns()
 
 
 def _instant(time_ms: pl.Expr) -> pl.Expr:
-    return pl.when(time_ms <= _LAST_MS).then(time_ms * 1000).cast(pl.Datetime("us", "UTC"))
+    return pl.when(time_ms <= LAST_INSTANT_MS).then(time_ms * 1000).cast(pl.Datetime("us", "UTC"))

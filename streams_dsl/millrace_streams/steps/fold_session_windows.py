@@ -21,7 +21,7 @@ from millrace_streams.steps.fold import Folding, FoldStep, begin, go_on
 from millrace_streams.steps.groups import group, rows_that_count
 from millrace_streams.stores import SessionStore
 from millrace_streams.stores.base import StoreKind
-from millrace_streams.windows import FOREVER_MS, SessionWindows, Windowed
+from millrace_streams.windows import FOREVER_MS, SessionWindows, Windowed, windowed
 
 _TURNS_PER_EXPIRY: Final = 1024
 """Sessions that cannot be read any more are forgotten so often, that a large batch does not drag them along."""
@@ -152,12 +152,12 @@ class _KeySessions:
             self.kept.remove(session)
             if emits and widened:
                 replaced = session.value if node.sends_old else None
-                out.add(turn, Windowed(key, session.start, session.end), None, session.end, replaced)
+                out.add(turn, windowed(key, session.start, session.end), None, session.end, replaced)
         self.changed.add((start, end))
         if result is not None:
             insort(self.kept, _Session(end, start, result), key=_place)
         if emits:
-            out.add(turn, Windowed(key, start, end), result, end)
+            out.add(turn, windowed(key, start, end), result, end)
 
     def put_back(self, store: SessionStore, before: list[tuple[Windowed, Any]]) -> None:
         """Store what has changed since the sessions were ``before``."""
@@ -199,5 +199,5 @@ def _emit_closed(work: Folding, turn: int, closed_ms: int) -> None:
     if closed_ms <= before_ms:
         return
     for session, value in store.ended(max(0, before_ms), closed_ms - 1):
-        work.out.add(turn, session, value, session.end)
+        work.out.add(turn, windowed(*session), value, session.end)
     store.numbers["closed"] = closed_ms

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from millrace_streams.steps.fold import Folding, FoldStep
 from millrace_streams.steps.fold_time_windows import emit_closed
 from millrace_streams.stores.base import Stored, StoreKind
-from millrace_streams.windows import SlidingWindows, Windowed, window_end
+from millrace_streams.windows import SlidingWindows, window_end, windowed
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,13 @@ class _Record:
             return
         self.work.store.put(self.key, start, after.value, after.timestamp)
         if not self.work.node.on_close:
-            key = Windowed(self.key, start, window_end(start, self.length_ms))
+            key = windowed(self.key, start, window_end(start, self.length_ms))
             self.work.out.add(self.turn, key, after.value, after.timestamp)
 
     def _update(self, start: int, stored: Stored | None) -> None:
-        key = Windowed(self.key, start, window_end(start, self.length_ms))
-        if key.end < self.closed_ms:
+        end = window_end(start, self.length_ms)
+        if end < self.closed_ms:
             self.work.out.dropped += 1
             return
+        key = windowed(self.key, start, end)
         self.work.store.put(self.key, start, *self.work.add(self.key, self.turn, stored, key))

@@ -16,7 +16,7 @@ from millrace_streams.steps.groups import Groups
 from millrace_streams.steps.window_assignment import STREAM_TIME, WINDOW, in_open_windows, in_windows
 from millrace_streams.stores import WindowStore
 from millrace_streams.stores.base import Stored, StoreKind
-from millrace_streams.windows import FOREVER_MS, TimeWindows, UnlimitedWindows, Windowed, length_of, window_end
+from millrace_streams.windows import FOREVER_MS, TimeWindows, UnlimitedWindows, length_of, window_end, windowed
 
 _ROW: Final = "__row"
 
@@ -80,8 +80,8 @@ class TimeWindowsStep(FoldStep):
         """Fold one record of several inputs, into its windows in turn; there are no finals of these."""
         store, key = work.store, work.keys[turn]
         for start in work.starts.get(turn, ()):
-            windowed = Windowed(key, start, window_end(start, length_of(self.window)))
-            store.put(key, start, *work.add(key, turn, store.fetch(key, start), windowed))
+            result_key = windowed(key, start, window_end(start, length_of(self.window)))
+            store.put(key, start, *work.add(key, turn, store.fetch(key, start), result_key))
 
     def end_records(self, work: Folding) -> None:
         """Forget the windows that are over."""
@@ -114,5 +114,5 @@ def emit_closed(
     for key, start, stored in store.started(first, last):
         end = window_end(start, length_ms)
         place = int(np.searchsorted(closed, end + inclusive))
-        out.add(int(turns[place]), Windowed(key, start, end), stored.value, stored.timestamp)
+        out.add(int(turns[place]), windowed(key, start, end), stored.value, stored.timestamp)
     store.numbers["closed"] = last_ms

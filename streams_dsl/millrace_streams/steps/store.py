@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from millrace_streams.steps.batch import NO_TIMESTAMP
+from millrace_streams.steps.window_assignment import newest_start_ms
 
 if TYPE_CHECKING:
     from millrace_streams.state.rows import KeptRows
@@ -70,8 +71,8 @@ class Store:
     @property
     def kept_from_ms(self) -> int:
         """The first start of a window that is within its retention."""
-        newest_start_ms = self.stream_time_ms // self.spec.advance_ms * self.spec.advance_ms
-        return max(newest_start_ms - self.spec.retention_ms + 1, _EARLIEST_MS)
+        newest_ms = newest_start_ms(self.stream_time_ms, self.spec.advance_ms)
+        return max(newest_ms - self.spec.retention_ms + 1, _EARLIEST_MS)
 
     def matching(self, keys: pl.DataFrame) -> pl.DataFrame:
         """The current rows of these keys (distinct rows of the key columns), in no particular order."""

@@ -43,3 +43,8 @@ def in_open_windows(placed: pl.DataFrame, window: TimeWindows | UnlimitedWindows
     closed = pl.col(STREAM_TIME) - window.grace_ms
     flags = placed.select(end_of(pl.col(WINDOW), window.size_ms) > closed).to_series()
     return placed if flags.all() else placed.filter(flags)
+
+
+def newest_start_ms(stream_time_ms: int, advance_ms: int) -> int:
+    """Return the start of the newest window that has begun; one begins every ``advance_ms``."""
+    return stream_time_ms // advance_ms * advance_ms
