@@ -11,6 +11,8 @@ many seconds with each round, and by the minutes of a variable that the mark nam
   the demo, clients, a cluster, its replicas, Spark's sink, jobs into Delta, a topology, a rebuild, a crash of logs, of
   coordinators: a failing run prints it
 * ``SPARK_CASE_RUNNERS``: 2 runs each case of Kafka Streams on both Spark runners; else they take turns
+* ``CLEAN_INSTALLS``: pip installs the wheel and the sdist with their dependencies into clean environments
+* ``SITE_WIDTHS``: the pages of the documentation site are opened in Chromium, which must be installed
 * ``FUZZ_CASES``, ``FUZZ_SEED``, ``FUZZ_FIRST``: how many cases the decoders are fuzzed with, and which
 
 Tiers, by marks: ``make quick`` runs what has none of ``broker`` (given by the folder: ``integration``, ``histories``),

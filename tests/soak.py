@@ -189,6 +189,20 @@ SUITES = (
         floor=16,
     ),
     Suite(
+        name="dist",
+        what="wheel and sdist installed by pip with all dependencies into clean environments: installations of each",
+        arguments=["tests/integration/test_distribution.py"],
+        dials={"CLEAN_INSTALLS": 1},
+        whole=True,
+    ),
+    Suite(
+        name="site",
+        what="each page of the documentation site in Chromium, at 390 and 1440 pixels: widths",
+        arguments=["tests/integration/test_site_in_a_browser.py"],
+        dials={"SITE_WIDTHS": 2},
+        whole=True,
+    ),
+    Suite(
         name="properties",
         what="all unit tests, their examples drawn anew each time: runs",
         arguments=["tests/unit", "--hypothesis-profile=soak", "-o", "timeout=3600"],

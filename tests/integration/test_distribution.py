@@ -58,6 +58,24 @@ def test_the_sdist_has_no_tests_and_no_generated_files(built: Path) -> None:
     assert not {"tests", "benchmarks", "build", "dist", ".venv"} & folders
 
 
+ONE_RECORD = (
+    "from millrace_broker.testing import EmbeddedBroker\n"
+    "from millrace.clients import Admin, Consumer, Producer, TopicPartition\n"
+    "import millrace, sys\n"
+    "with EmbeddedBroker('data') as broker:\n"
+    "    servers = {'bootstrap.servers': broker.bootstrap_servers}\n"
+    "    with Admin(servers) as admin:\n"
+    "        admin.create_topic('t', partitions=1)\n"
+    "    with Producer(servers) as producer:\n"
+    "        producer.send('t', b'hello')\n"
+    "    with Consumer(servers) as consumer:\n"
+    "        consumer.assign([TopicPartition('t', 0)])\n"
+    "        consumer.seek_to_beginning()\n"
+    "        print(consumer.poll(timeout_ms=60_000)[0].value, millrace.__file__)\n"
+)
+"""A program that starts a broker, writes a record, reads it, and says where the code lies."""
+
+
 def test_the_installed_wheel_runs_a_broker_a_topic_and_a_record(built: Path, tmp_path: Path) -> None:
     [wheel] = built.glob("*.whl")
     run(sys.executable, "-m", "venv", "--without-pip", "clean", cwd=tmp_path)
@@ -69,21 +87,27 @@ def test_the_installed_wheel_runs_a_broker_a_topic_and_a_record(built: Path, tmp
     millrace = tmp_path / "clean" / "bin" / "millrace"
     assert "millrace 0." in run(millrace, "--version", cwd=tmp_path)
     assert str(tmp_path) in run(millrace, "paths", "jobs", cwd=tmp_path)
-    program = (
-        "from millrace_broker.testing import EmbeddedBroker\n"
-        "from millrace.clients import Admin, Consumer, Producer, TopicPartition\n"
-        "import millrace, sys\n"
-        "with EmbeddedBroker('data') as broker:\n"
-        "    servers = {'bootstrap.servers': broker.bootstrap_servers}\n"
-        "    with Admin(servers) as admin:\n"
-        "        admin.create_topic('t', partitions=1)\n"
-        "    with Producer(servers) as producer:\n"
-        "        producer.send('t', b'hello')\n"
-        "    with Consumer(servers) as consumer:\n"
-        "        consumer.assign([TopicPartition('t', 0)])\n"
-        "        consumer.seek_to_beginning()\n"
-        "        print(consumer.poll(timeout_ms=60_000)[0].value, millrace.__file__)\n"
-    )
-    printed = run(python, "-c", program, cwd=tmp_path)
+    printed = run(python, "-c", ONE_RECORD, cwd=tmp_path)
     assert "hello" in printed
     assert str(tmp_path) in printed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+@pytest.mark.skipif("CLEAN_INSTALLS" not in os.environ, reason="installs all dependencies: make soak ONLY=dist")
+def test_pip_installs_it_with_its_dependencies_into_a_clean_environment(built: Path, tmp_path: Path, kind: str) -> None:
+    [distribution] = built.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    run(sys.executable, "-m", "venv", "clean", cwd=tmp_path)
+    commands = tmp_path / "clean" / "bin"
+    constraints = ROOT / "constraints.txt"
+    run(commands / "pip", "install", "-q", "--constraint", constraints, f"{distribution}[spark,cluster]", cwd=tmp_path)
+    run(commands / "pip", "check", cwd=tmp_path)
+    assert "millrace 0." in run(commands / "millrace", "--version", cwd=tmp_path)
+    printed = run(commands / "python", "-c", ONE_RECORD, cwd=tmp_path)
+    assert "hello" in printed
+    assert str(tmp_path) in printed
+    for name in ("topics", "broker", "spark", "streams"):
+        run(commands / "millrace", name, "--help", cwd=tmp_path)
+    session = "from pyspark_millrace import session; print(session('clean', delta=False).range(3).count(), 'rows')"
+    assert "3 rows" in run(commands / "python", "-c", session, cwd=tmp_path)

@@ -7,9 +7,11 @@ that names the option, the value and what would be accepted.
 
 from __future__ import annotations
 
+import difflib
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -29,6 +31,9 @@ class Config(BaseModel):
         alias_generator=option_name, populate_by_name=True, extra="forbid", frozen=True, validate_default=True
     )
 
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Earlier dotted names of options, and their names now. Earlier names are read with a ``FutureWarning``."""
+
     @classmethod
     def load(cls, values: Mapping[str, Any]) -> Self:
         """Build from options by their dotted names (or field names).
@@ -38,10 +43,23 @@ class Config(BaseModel):
         return cls._validated(values, values)
 
     @classmethod
+    def _with_names_of_now(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Replace earlier names of options. Raises ``InvalidConfigError`` if an option has both of its names."""
+        found = {name: cls.renamed[option_name(name)] for name in values if option_name(name) in cls.renamed}
+        given = {option_name(name) for name in values}
+        for earlier, name in found.items():
+            if name in given:
+                raise InvalidConfigError(
+                    f"{earlier} is the earlier name of {name}, and both are given: remove {earlier}"
+                )
+            warnings.warn(f"option {option_name(earlier)} is now called {name}", FutureWarning, stacklevel=4)
+        return {found.get(name, name): value for name, value in values.items()}
+
+    @classmethod
     def _validated(cls, values: Mapping[str, Any], given: Mapping[str, Any]) -> Self:
         """Build from ``values``; messages show what was ``given`` for them."""
         try:
-            return cls.model_validate(dict(values))
+            return cls.model_validate(dict(cls._with_names_of_now(values)))
         except ValidationError as error:
             raise InvalidConfigError("; ".join(_explain(cls, problem, given) for problem in error.errors())) from None
 
@@ -60,7 +78,9 @@ def _explain(cls: type[Config], problem: Any, given: Mapping[str, Any]) -> str:
         return str(problem["msg"]).removeprefix("Value error, ")
     name = option_name(".".join(str(part) for part in problem["loc"]))
     if problem["type"] == "extra_forbidden":
-        return f"unknown option {name}: the options are {', '.join(cls.option_names())}"
+        similar = difflib.get_close_matches(name, cls.option_names(), n=3)
+        hint = f"did you mean {' or '.join(similar)}? " if similar else ""
+        return f"unknown option {name}: {hint}The options are {', '.join(cls.option_names())}"
     if problem["type"] == "missing":
         return f"{name} is required"
     return f"{name}={shown(name, given.get(name, problem['input']))}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
