@@ -135,6 +135,23 @@ def test_a_new_epoch_without_loss_goes_unnoticed(broker: EmbeddedBroker) -> None
         assert read(consumer, 1) == [(5, b"more")]
 
 
+@pytest.mark.parametrize("reset", ["earliest", "none"])
+def test_a_leader_older_than_what_the_group_has_committed_is_not_believed(broker: EmbeddedBroker, reset: str) -> None:
+    """It was taken for dead, and does not know yet that another broker leads."""
+    produce(broker, b"a")
+    with consumer_of(broker, reset) as consumer:
+        consumer.commit({PARTITION: OffsetAndMetadata(offset=2, leader_epoch=1)})
+        (state,) = consumer._assignment.states()
+        stall = Stall("attempts to find a leader of the committed epoch")
+        while state.attempts < 3:
+            stall.check(state.attempts)
+            assert not consumer.poll(20)
+        assert state.position == 2, "an offset that the old leader does not have is no reason for a reset"
+        raise_epoch(broker, TOPIC)
+        produce(broker, b"b", b"c")
+        assert read(consumer, 1) == [(2, b"c")]
+
+
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 def test_a_consumer_goes_on_where_the_logs_part(broker: EmbeddedBroker, tmp_path: Path, reset: str) -> None:
     produce(broker, b"a", b"b", b"c", b"d")

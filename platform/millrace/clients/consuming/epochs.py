@@ -8,7 +8,8 @@ consumer, a position without an epoch (of a ``seek``, say) is taken as good.
 Invariants:
 
 - The epoch that a partition is read in never goes back, whatever metadata an old broker gives, unless the topic was
-  made anew.
+  made anew. Nor is it older than the epoch of the record before the position, which a committed offset names: a leader
+  of an older epoch has been replaced, and its log may end before the position.
 - What was fetched ahead in an older epoch is not handed out: it is fetched again.
 """
 
@@ -25,7 +26,13 @@ from millrace.clients.consuming.signal import Signal
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.transport import unary
 from millrace.config.client import ConsumerConfig
-from millrace.errors import LogTruncationError, MillraceError, UnsupportedVersionError, error_of
+from millrace.errors import (
+    LeaderNotAvailableError,
+    LogTruncationError,
+    MillraceError,
+    UnsupportedVersionError,
+    error_of,
+)
 from millrace.protocol import millrace_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -72,13 +79,23 @@ class EpochChecks:
         )
 
     def is_good(self, state: PartitionState, timeout_ms: int) -> bool:
-        """Whether a position can be read from in the leader epoch that is known; if not, it must be looked up."""
+        """Whether a position can be read from in the leader epoch that is known; if not, it must be looked up.
+
+        Raises ``LeaderNotAvailableError`` when the metadata is older than the position, and forgets it.
+        """
         topic = self._metadata.topic(state.partition.topic, timeout_ms=timeout_ms)
         if topic.topic_id != state.topic_id:
             if state.topic_id is not None:
                 state.offset_epoch = _NOT_KNOWN  # of a topic that is gone
             state.topic_id, state.leader_epoch = topic.topic_id, _NOT_KNOWN
         present = topic.partitions[state.partition.partition].leader_epoch
+        if max(present, state.leader_epoch) < state.offset_epoch:
+            self._metadata.forget(state.partition.topic)
+            raise LeaderNotAvailableError(
+                f"{state.partition}: the record before offset {state.position} is of leader epoch "
+                f"{state.offset_epoch}, and the metadata names the leader of epoch {present}, which has been replaced: "
+                "fetch the metadata again"
+            )
         if present <= state.leader_epoch:
             return True
         if state.waiting:

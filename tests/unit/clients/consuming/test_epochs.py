@@ -14,6 +14,7 @@ from millrace.clients.consuming.partition import Fetched, PartitionState
 from millrace.clients.consuming.signal import Signal
 from millrace.clients.model import PartitionInfo, TopicDescription, TopicPartition
 from millrace.config.client import ConsumerConfig
+from millrace.errors import LeaderNotAvailableError
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,10 @@ class Known:
 
     def __init__(self) -> None:
         self.epoch, self.topic_id = 0, uuid.uuid4()
+        self.forgotten: list[str] = []
+
+    def forget(self, name: str) -> None:
+        self.forgotten.append(name)
 
     def topic(self, name: str, **_: Any) -> TopicDescription:
         partition = PartitionInfo(partition=0, leader=0, leader_epoch=self.epoch, replicas=(0,), isr=(0,))
@@ -92,6 +97,17 @@ def test_old_metadata_does_not_take_a_partition_back(checks: EpochChecks, known:
     known.epoch = 1
     assert checks.is_good(state, 0)
     assert state.leader_epoch == 3
+
+
+def test_a_leader_older_than_the_record_before_the_position_is_not_asked(checks: EpochChecks, known: Known) -> None:
+    state = _state(133, 2)  # as a group has committed it
+    known.epoch = 1
+    with pytest.raises(LeaderNotAvailableError, match=r"offset 133 is of leader epoch 2, .* of epoch 1,"):
+        checks.is_good(state, 0)
+    assert known.forgotten == ["t"], "the metadata is fetched again"
+    assert state.leader_epoch == -1
+    known.epoch = 2
+    assert not checks.is_good(state, 0), "it is looked up in the log of the leader of epoch 2"
 
 
 def test_epochs_of_a_topic_that_is_gone_count_for_nothing(checks: EpochChecks, known: Known) -> None:
