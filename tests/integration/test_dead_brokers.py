@@ -19,7 +19,7 @@ import pytest
 from millrace.clients import Admin, Consumer, Producer, ShareConsumer, TopicPartition
 from millrace.coordination import paths
 from millrace.coordination.nodes import ControllerNode
-from millrace.errors import MillraceError
+from millrace.errors import MillraceError, NotLeaderError
 
 from ..ports import free_port
 from .broker_cluster import Cluster
@@ -257,7 +257,7 @@ class Listener(Proxy):
 
 
 def test_a_leader_that_lives_and_refuses_connections_loses_nothing_acknowledged_and_follows_again(
-    cluster: Cluster, registrations: Registrations, topic: str
+    cluster: Cluster, registrations: Registrations, topic: str, calls_to: Any
 ) -> None:
     start(cluster, 1, 2)
     targets = free_port(), free_port()
@@ -280,6 +280,8 @@ def test_a_leader_that_lives_and_refuses_connections_loses_nothing_acknowledged_
                 port.refuse()
             eventually(lambda: registrations.epoch(3) not in (-1, epoch), PATIENCE_S)
             assert registrations.session(3) == session, "the broker registered again in its session"
+            behind = calls_to(f"127.0.0.1:{targets[0]}")  # past the port that refuses, where no controller is heard
+            assert behind.fetch(topic, 0).error.code == NotLeaderError.code, "it knows that it leads no more"
             for port in ports:
                 port.accept_again()
             writer.until_more()

@@ -436,6 +436,38 @@ def test_transactions_over_brokers(cluster: ReplicaCluster) -> None:
         assert len(follower.aborted_transactions(0, follower.log_end_offset)) == 2
 
 
+def test_a_fenced_leader_refuses_clients_and_followers_until_the_controller_decides_again(
+    cluster: ReplicaCluster,
+) -> None:
+    """The controller takes it for dead. What it answered its clients would be of the past."""
+    cluster.create("t", (1, 2, 3))
+    append(cluster, 1, "t", b"a")
+    cluster.settle("t")
+    cluster.stop(2)
+    cluster.stop(3)
+    late: list[Any] = []
+    waiting = threading.Thread(target=lambda: late.append(append(cluster, 1, "t", b"b", timeout_ms=60_000)))
+    waiting.start()
+    eventually(lambda: cluster.log(1, "t").log_end_offset == 2)
+    cluster.run(cluster.broker(1).replicas.fence())
+    waiting.join(STALL_S)
+    assert [each.error.code for each in late] == [NotLeaderError.code]
+    assert append(cluster, 1, "t", b"no", acks=1).error.code == NotLeaderError.code
+    assert cluster.broker(1).replicas.statistics().led == 0
+    cluster.tell("t", 1)
+    assert cluster.broker(1).replicas.leads("t", 0), "nobody else was elected: it leads again, in the same epoch"
+    for broker_id in (2, 3):
+        cluster.start(broker_id)
+    cluster.tell("t", 2, 3)
+    append(cluster, 1, "t", b"c")
+    cluster.run(cluster.broker(1).replicas.fence())
+    cluster.elect("t", 2)
+    append(cluster, 2, "t", b"d")
+    cluster.settle("t")
+    cluster.assert_identical("t")
+    assert values_of(cluster, "t") == [b"a", b"b", b"c", b"d"]
+
+
 def test_a_leader_whose_replica_was_moved_away_unheard_stops_when_it_hears_of_others(cluster: ReplicaCluster) -> None:
     """It was taken for dead meanwhile: so nobody told it to stop."""
     cluster.create("t", (1, 2, 3))

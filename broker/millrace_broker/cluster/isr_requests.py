@@ -4,6 +4,8 @@ Invariants
 * One request is under way at a time. It is repeated, to whoever is the controller then, until it is answered.
 * Of a partition the last thing asked for counts: its leader asks anew only when it has heard of the last, or when the
   controller has decided meanwhile.
+* A request of a fenced broker is not repeated under its next broker epoch. The broker may lead again in the same leader
+  epoch, and then waits no more for a follower that the request would add to the ISR.
 
 Source: Kafka's ``AlterPartitionManager`` (KIP-497).
 """
@@ -15,7 +17,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from millrace.errors import ClientClosedError, MillraceError, StaleBrokerEpochError, UnknownServerError
+from millrace.errors import (
+    ClientClosedError,
+    MillraceError,
+    NotLeaderError,
+    StaleBrokerEpochError,
+    UnknownServerError,
+)
 from millrace_broker.decisions import IsrChange, Leadership, TopicPartition
 
 _logger = logging.getLogger(__name__)
@@ -34,6 +42,8 @@ class IsrRequests:
     def __init__(self, send: Send) -> None:
         self._send: Final = send
         self._pending: dict[TopicPartition, tuple[IsrChange, asyncio.Future[Leadership]]] = {}
+        self._sent: dict[TopicPartition, tuple[IsrChange, asyncio.Future[Leadership]]] = {}
+        """What is under way."""
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -41,7 +51,7 @@ class IsrRequests:
         """Ask for an ISR; returns what holds then.
 
         Raises what the controller says of this partition, ``ClientClosedError`` when the broker stops or another change
-        of the partition is asked for before this one was sent.
+        of the partition is asked for before this one was sent, ``NotLeaderError`` when the broker is fenced.
         """
         if self._is_closed:
             raise ClientClosedError("the broker stops")
@@ -57,20 +67,27 @@ class IsrRequests:
     async def close(self) -> None:
         """Ask for nothing more."""
         self._is_closed = True
+        await self._drop(ClientClosedError("the broker stops"))
+
+    async def fence(self) -> None:
+        """Drop all requests: the broker was taken for dead, and leads nothing any more."""
+        await self._drop(NotLeaderError("the broker was taken for dead: the controller decides who leads"))
+
+    async def _drop(self, reason: MillraceError) -> None:
+        dropped = [*self._sent.values(), *self._pending.values()]
+        self._sent, self._pending = {}, {}
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._fail_all(self._pending)
+        for _, future in dropped:
+            _fail(future, reason)
 
     async def _send_all(self) -> None:
         try:
             while self._pending:
-                sent, self._pending = self._pending, {}
-                try:
-                    answers = await self._until_answered({each: change for each, (change, _) in sent.items()})
-                except asyncio.CancelledError:
-                    self._fail_all(sent)
-                    raise
+                sent = self._sent = self._pending
+                self._pending = {}
+                answers = await self._until_answered({each: change for each, (change, _) in sent.items()})
                 for partition, (_, future) in sent.items():
                     answer = answers.get(partition) or UnknownServerError(f"{partition}: the controller says nothing")
                     if isinstance(answer, MillraceError):
@@ -78,7 +95,7 @@ class IsrRequests:
                     elif not future.done():
                         future.set_result(answer)
         finally:
-            self._task = None
+            self._task, self._sent = None, {}
 
     async def _until_answered(self, changes: Changes) -> Mapping[TopicPartition, Leadership | MillraceError]:
         pause_s = _PAUSE_FIRST_S
@@ -93,10 +110,6 @@ class IsrRequests:
                 _logger.exception("changes of %d ISRs are asked for again", len(changes))
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
-
-    def _fail_all(self, waiting: Mapping[TopicPartition, tuple[IsrChange, asyncio.Future[Leadership]]]) -> None:
-        for _, future in waiting.values():
-            _fail(future, ClientClosedError("the broker stops"))
 
 
 def _fail(future: asyncio.Future[Leadership], error: MillraceError) -> None:

@@ -6,8 +6,8 @@ again under the next one, for as long as it takes.
 
 Invariants
 * What a controller of an older epoch says is refused, and what was meant for an earlier life of this broker.
-* A broker whose registration goes while its session lives was taken for dead. It registers again under that session, in
-  a new broker epoch, and the controller tells it what it is to follow.
+* A broker whose registration goes while its session lives was taken for dead. It stops leading at once, and registers
+  again under that session, in a new broker epoch. Then the controller tells it what it is to lead and to follow.
 * Calls that block run in the administration thread; but opening, registering and closing sessions has threads of its
   own, for in the administration thread somebody may be waiting for a session.
 """
@@ -107,7 +107,9 @@ class Member:
         self._deliveries: Final = Deliveries(broker, self)
         self._patience_s: Final = 2 * broker.config.zookeeper.zookeeper_session_timeout_ms / 1000
         """How long the end of an earlier registration of this broker is waited for."""
-        self._registration: Final = OwnRegistration(self._id, self._patience_s, self._catch_up, broker.fail)
+        self._registration: Final = OwnRegistration(
+            self._id, self._patience_s, self._fence, self._catch_up, broker.fail
+        )
         self._process_watch: Final = ProcessWatch(broker.peers, self._process_lost)
         self.controlling: Final = Controlling(
             broker.config,
@@ -216,6 +218,11 @@ class Member:
         await self._registration.begin(session, self._node, self._broker.files, first if is_locked else None)
         await self._broker.executors.administer(self._notifications.take, session, self._config_watch)
         self.controlling.begin(session)
+
+    async def _fence(self) -> None:
+        """Stop leading: the controller takes this broker for dead, and elects others."""
+        await self._broker.replicas.fence()
+        await self._isr_requests.fence()
 
     async def _catch_up(self) -> None:
         """Read anew what nobody tells of: topics may have been deleted, and configurations changed."""
@@ -351,6 +358,10 @@ class Member:
     def _check(self, request: BrokerRequest) -> None:
         if self.broker_epoch < 0:  # it may be meant for an earlier life, by a controller that was replaced
             raise BrokerUnavailableError(f"broker {self._id} starts, and is not registered yet: try again")
+        if self._registration.is_removed:  # it may be what the controller decided before it took this broker for dead
+            raise BrokerUnavailableError(
+                f"the registration of broker {self._id} was removed, it registers again: retry"
+            )
         check_controller_epoch(self._controller_epoch, request.controller_epoch)
         if request.broker_epoch < self.broker_epoch:
             raise StaleBrokerEpochError(

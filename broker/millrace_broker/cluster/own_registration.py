@@ -3,6 +3,8 @@
 Invariants
 * One registration is made at a time, so that ``epoch`` is that of the node that this process made last.
 * What the last process of this broker left is removed first; a registration of anybody else never is.
+* From the removal of the registration until the next one the broker is fenced: it leads nothing, and takes no request
+  of the controller.
 """
 
 from __future__ import annotations
@@ -40,23 +42,28 @@ class OwnRegistration:
         self,
         broker_id: int,
         patience_s: float,
+        on_removed: Callable[[], Awaitable[None]],
         on_again: Callable[[], Awaitable[None]],
         on_failure: Callable[[EnvironmentProblemError], None],
     ) -> None:
         """``patience_s``: how long the end of an earlier registration of this broker is waited for.
 
-        ``on_again`` is awaited after the broker has registered again under the same session. ``on_failure`` is told
-        when that is impossible, because another broker has the id.
+        ``on_removed`` is awaited when the registration is gone and its session is not, before the broker registers
+        again. ``on_again`` is awaited after the broker has registered again under the same session. ``on_failure`` is
+        told when that is impossible, because another broker has the id.
         """
         self.epoch = -1
         """The broker epoch: the transaction of the registration."""
         self._id: Final = broker_id
         self._patience_s: Final = patience_s
+        self._on_removed: Final = on_removed
         self._on_again: Final = on_again
         self._on_failure: Final = on_failure
         self._lock: Final = asyncio.Lock()
         self._again: Final[set[asyncio.Task[None]]] = set()
         self._is_closed = False
+        self.is_removed = False
+        """Whether the registration was removed, and the next one is not made yet."""
         self._session: Coordination | None = None
         self._watch: OnLoop | None = None
 
@@ -95,6 +102,7 @@ class OwnRegistration:
             self.epoch = await asyncio.to_thread(
                 registration.register, session, self._id, self._node, patience_s=self._patience_s
             )
+            self.is_removed = False
             _logger.info("broker %d is registered, in broker epoch %d", self._id, self.epoch)
             if await asyncio.to_thread(self._stands, session):
                 return
@@ -122,6 +130,8 @@ class OwnRegistration:
                         "it registers again",
                         self._id,
                     )
+                    self.is_removed = True
+                    await self._on_removed()
                     await self._register(session)
                 await self._on_again()
             except registration.BrokerIdTakenError as error:

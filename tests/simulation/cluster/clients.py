@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from millrace.errors import LeaderNotAvailableError, MillraceError, error_of
 from millrace.protocol import millrace_pb2 as pb
@@ -26,6 +26,13 @@ T = TypeVar("T")
 _TIMEOUT_S: Final = 2.0
 
 
+class Position(NamedTuple):
+    """Where a consumer goes on. ``epoch`` is the leader epoch of the record before; -1: there is none."""
+
+    offset: int
+    epoch: int
+
+
 class Client:
     """A client with a name, which is its host on the network. ``work`` is what it does until the world is over."""
 
@@ -36,6 +43,8 @@ class Client:
         self.process: Final = Process(name)
         self._leaders: dict[Place, tuple[int, int]] = {}
         """Who leads which partition, in which epoch, as far as is known."""
+        self._epochs: dict[Place, int] = {}
+        """Leader epochs of records that were read or committed. Leaders of older epochs have been replaced."""
         self._coordinators: dict[tuple[int, str], int] = {}
         self._values = 0
 
@@ -76,9 +85,9 @@ class Client:
         for topic in answer.topics:
             check(topic.error)
             for partition in topic.partitions:
-                if partition.leader >= 0:
-                    known = partition.leader, partition.leader_epoch
-                    self._leaders[Place(topic.name, partition.partition)] = known
+                found = Place(topic.name, partition.partition)
+                if partition.leader >= 0 and partition.leader_epoch >= self._epochs.get(found, -1):
+                    self._leaders[found] = partition.leader, partition.leader_epoch
         if place not in self._leaders:
             raise LeaderNotAvailableError(f"{place} has no leader now")
 
@@ -123,12 +132,19 @@ class Client:
 
     # --- reading ---------------------------------------------------------------------------------------------
 
-    async def fetch(self, place: Place, offset: int) -> tuple[list[Read], int]:
-        """Committed records from an offset on, and where to go on."""
+    def _read_up_to(self, place: Place, position: Position) -> None:
+        """Forget a leader that need not have what is before a position, as Kafka's consumers do (KIP-320)."""
+        self._epochs[place] = max(position.epoch, self._epochs.get(place, -1))
+        if place in self._leaders and self._leaders[place][1] < self._epochs[place]:
+            self.forget(place)
+
+    async def fetch(self, place: Place, position: Position) -> tuple[list[Read], Position]:
+        """Committed records from a position on, and where to go on."""
+        self._read_up_to(place, position)
         await self.leader(place)
         wanted = pb.FetchRequest.PartitionFetch(
             partition=place.partition,
-            fetch_offset=offset,
+            fetch_offset=position.offset,
             partition_max_bytes=2000,
             current_leader_epoch=self._leaders[place][1],
         )
@@ -146,14 +162,17 @@ class Client:
         if result.error.code:
             self.forget(place)
         check(result.error)
-        reads, next_offset = committed_reads(place, offset, result.records, result.aborted_transactions)
+        reads, following = committed_reads(place, position, result.records, result.aborted_transactions)
         self.world.recorder.read(self.name, reads)
-        return reads, next_offset
+        return reads, following
 
 
-def committed_reads(place: Place, offset: int, records: bytes, aborted: Sequence[Any]) -> tuple[list[Read], int]:
-    """The records of a fetch from ``offset`` that are committed, and where the next one begins."""
+def committed_reads(
+    place: Place, start: Position, records: bytes, aborted: Sequence[Any]
+) -> tuple[list[Read], Position]:
+    """The records of a fetch from ``start`` that are committed, and where the next one begins."""
     reads: list[Read] = []
+    offset, epoch = start
     for position, header in scan_headers(records):
         is_aborted = header.is_transactional and any(
             each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
@@ -162,8 +181,9 @@ def committed_reads(place: Place, offset: int, records: bytes, aborted: Sequence
         if not header.is_control and not is_aborted:
             rows = read_rows(records, position, header)
             reads += [Read(place, row.offset, (row.value or b"").decode()) for row in rows if row.offset >= offset]
-        offset = max(offset, header.next_offset)
-    return reads, offset
+        if header.next_offset > offset:
+            offset, epoch = header.next_offset, header.partition_leader_epoch
+    return reads, Position(offset, epoch)
 
 
 def check(error: pb.Error) -> None:

@@ -18,7 +18,7 @@ from millrace.errors import (
 from millrace.protocol import millrace_pb2 as pb
 
 from ...histories.history import Outcome, Place, Read
-from .clients import Client, check, check_topics
+from .clients import Client, Position, check, check_topics
 from .producers import TransactionalClient
 
 if TYPE_CHECKING:
@@ -39,29 +39,31 @@ def places_in(topics: Any) -> list[pb.TopicPartitions]:
     return [pb.TopicPartitions(name=name, partitions=numbers) for name, numbers in by_topic.items()]
 
 
-def commits_of(offsets: dict[Place, int]) -> list[pb.TopicCommits]:
-    """Offsets by topic, as requests name them."""
+def commits_of(positions: dict[Place, Position]) -> list[pb.TopicCommits]:
+    """Positions by topic, as requests name them."""
     by_topic: dict[str, list[pb.CommittedOffset]] = {}
-    for place, offset in offsets.items():
+    for place, (offset, epoch) in positions.items():
         by_topic.setdefault(place.topic, []).append(
-            pb.CommittedOffset(partition=place.partition, offset=offset, leader_epoch=-1)
+            pb.CommittedOffset(partition=place.partition, offset=offset, leader_epoch=epoch)
         )
     return [pb.TopicCommits(name=name, partitions=commits) for name, commits in by_topic.items()]
 
 
-async def committed_offsets(client: Client, group: str, places: Sequence[Place]) -> dict[Place, int]:
-    """What a group has committed, nothing of it pending; 0 for nothing."""
+async def committed_positions(client: Client, group: str, places: Sequence[Place]) -> dict[Place, Position]:
+    """What a group has committed, nothing of it pending; the beginning for nothing."""
     wanted = pb.OffsetFetchRequest.Group(group_id=group, topics=places_in(places))
     request = pb.OffsetFetchRequest(groups=[wanted], require_stable=True)
     answer: pb.OffsetFetchResponse = await client.ask_coordinator(
         pb.GROUP, group, request, lambda answer: check(answer.groups[0].error)
     )
-    offsets: dict[Place, int] = {}
+    positions: dict[Place, Position] = {}
     for topic in answer.groups[0].topics:
         for partition in topic.partitions:
             check(partition.error)
-            offsets[Place(topic.name, partition.committed.partition)] = max(0, partition.committed.offset)
-    return offsets
+            committed = partition.committed
+            position = Position(max(0, committed.offset), committed.leader_epoch)
+            positions[Place(topic.name, committed.partition)] = position
+    return positions
 
 
 class Member(Client):
@@ -130,7 +132,7 @@ class Member(Client):
 
     async def _belong(self, places: list[Place]) -> None:
         """Read what is its own until the group says otherwise. Raises how that ended."""
-        positions = await committed_offsets(self, READERS, places) if places else {}
+        positions = await committed_positions(self, READERS, places) if places else {}
         for _ in range(self.choose.randint(2, 30)):
             if self.world.is_over:
                 return
@@ -155,8 +157,8 @@ class Monitor(Client):
         while not self.world.is_over:
             asked_ns = self.world.now_ns
             try:
-                offsets = await committed_offsets(self, READERS, self.world.places)
-                self.world.recorder.committed(asked_ns, offsets)
+                positions = await committed_positions(self, READERS, self.world.places)
+                self.world.recorder.committed(asked_ns, {place: each.offset for place, each in positions.items()})
             except MillraceError as error:
                 if not error.retriable:
                     self.world.violated(f"{self.name} is not told offsets: {error!r}")
@@ -168,7 +170,7 @@ class Transformer(TransactionalClient):
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
-        self._positions: dict[Place, int] = {}
+        self._positions: dict[Place, Position] = {}
 
     async def work(self) -> None:
         while not self.world.is_over:
@@ -183,14 +185,14 @@ class Transformer(TransactionalClient):
     async def _go_on(self) -> None:
         if self.producer is None:
             await self.begin_anew()
-            self._positions = await self.settled(lambda: committed_offsets(self, TRANSFORMERS, self.world.places))
+            self._positions = await self.settled(lambda: committed_positions(self, TRANSFORMERS, self.world.places))
         place = self.choose.choice(self.world.places)
         reads, position = await self.settled(lambda: self.fetch(place, self._positions[place]))
         if reads:
             await self._transform(reads, {place: position})
             self._positions[place] = position
 
-    async def _transform(self, reads: Sequence[Read], positions: dict[Place, int]) -> None:
+    async def _transform(self, reads: Sequence[Read], positions: dict[Place, Position]) -> None:
         values = [(self.choose.choice(self.world.outputs), f"{read.value}>{self.new_value()}") for read in reads]
         write = self.begin(values)
         outcome = Outcome.FAILED
@@ -205,7 +207,7 @@ class Transformer(TransactionalClient):
         finally:
             self.world.recorder.ended(write, outcome, offsets)
 
-    async def _commit_offsets(self, positions: dict[Place, int]) -> None:
+    async def _commit_offsets(self, positions: dict[Place, Position]) -> None:
         assert self.producer is not None
         me = {"transactional_id": self.name, "producer_id": self.producer[0], "producer_epoch": self.producer[1]}
         await self.coordinator(pb.AddOffsetsToTxnRequest(**me, group_id=TRANSFORMERS))

@@ -7,6 +7,7 @@
   if its broker is there.
 * A broker's registration goes with its session, or because its process is dead or has refused connections. A process
   that is paused, or cut off, keeps it.
+* A broker that was taken for dead and registers again leads nothing in a leader epoch that is over.
 * In a generation of a group a partition has one owner, and a generation has one assignment.
 """
 
@@ -77,6 +78,8 @@ class Invariants:
         self._controller_epoch = -1
         self._registered: dict[str, int] = {}
         """Sessions of the brokers that are registered."""
+        self._taken_for_dead: Final[dict[str, int]] = {}
+        """Sessions of the brokers whose registrations were removed, and that have not registered again yet."""
         self._observer: Final = world.ensemble.store.connect()
         self._states: Final[dict[str, tuple[tuple[int, int], PartitionStateNode]]] = {}
         self._topics: dict[str, TopicNode] = {}
@@ -191,6 +194,9 @@ class Invariants:
         before, ensemble = self._registered, self._world.ensemble
         found = {each: self._observer.exists(f"{paths.BROKER_IDS}/{each}") for each in self._children(paths.BROKER_IDS)}
         self._registered = {each: stat.ephemeral_owner for each, stat in found.items() if stat is not None}
+        for broker in self._registered.keys() & self._taken_for_dead.keys():
+            if self._registered[broker] == self._taken_for_dead.pop(broker):
+                self._check_fenced(int(broker))
         for broker, owner in before.items():
             session = ensemble.opened[owner]
             if self._registered.get(broker) == owner or session.has_ended:
@@ -199,6 +205,19 @@ class Invariants:
             if not process.is_dead and process not in self._world.network.have_refused:
                 self._wrong(f"{process.name} lives and accepts connections, and was taken for dead")
             self._world.note(f"{process.name} is taken for dead")
+            self._taken_for_dead[broker] = owner
+
+    def _check_fenced(self, broker_id: int) -> None:
+        """A broker has registered again under the same session: it knows that others lead by now."""
+        machine = next(each for each in self._world.machines if each.broker_id == broker_id)
+        hosted = [] if machine.broker is None else machine.broker.replicas.hosted()
+        for replica in hosted:
+            state = self._state(*replica.key)
+            if replica.leads and state is not None and replica.machine.leader_epoch < state.leader_epoch:
+                self._wrong(
+                    f"{machine.host} was taken for dead, has registered again, and goes on leading {replica.name} "
+                    f"in epoch {replica.machine.leader_epoch}, it is {state.leader_epoch}"
+                )
 
     def in_sync(self, place: Place) -> tuple[int, ...]:
         """The brokers in the ISR of a partition, as ZooKeeper has it."""

@@ -136,6 +136,10 @@ async def _watch_by_calls(watch: ProcessWatch, broker_id: int) -> None:
         await asyncio.sleep(0.3)
 
 
+async def _go_on_leading(manager: ReplicaManager) -> None:
+    """Lead until a controller says otherwise."""
+
+
 async def _refused_without_proof(watch: ProcessWatch, broker_id: int) -> bool:
     return True
 
@@ -266,6 +270,12 @@ PLANTED: Final[Mapping[str, Fault]] = {
         r"it is still not so: ",
         {
             "millrace_broker.cluster.own_registration.OwnRegistration._changed": lambda own, event: None,
+        },
+    ),
+    "a living broker that was taken for dead goes on leading": Fault(
+        r"was taken for dead, has registered again, and goes on leading",
+        {
+            "millrace_broker.replication.runtime.manager.ReplicaManager.fence": _go_on_leading,
         },
     ),
     "members of an old generation commit": Fault(

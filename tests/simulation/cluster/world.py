@@ -27,7 +27,7 @@ from millrace.protocol import millrace_pb2 as pb
 from ...histories.checker import anomalies, processing_anomalies
 from ...histories.history import Place, Read
 from .admin import Administrator
-from .clients import Client, check, committed_reads
+from .clients import Client, Position, check, committed_reads
 from .ensemble import Ensemble
 from .faults import Faults
 from .groups import Member, Monitor, Transformer
@@ -215,7 +215,7 @@ class World:
         data = read_all(log, log.log_start_offset, log.log_end_offset)
         aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
         assert log.last_stable_offset == log.log_end_offset, f"{place}: a transaction is still open"
-        return committed_reads(place, 0, data, aborted)[0]
+        return committed_reads(place, Position(0, -1), data, aborted)[0]
 
     # --- chance ----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """This broker's replica of a partition: what the controller says makes it lead, follow or stop. Pure.
 
 Invariants: controller epoch and leader epoch never go back; a role belongs to one leader epoch or, of a leader, to
-epochs without a break. The high watermark is handed from role to role.
+epochs without a break. The high watermark is handed from role to role. A fenced leader leads again only by a decision
+of the controller, which may be of the same leader epoch: then no other broker has led in between.
 
 Source: Kafka's ``ReplicaManager.becomeLeaderOrFollower`` and ``stopReplicas``, ``Partition.makeLeader`` and
 ``makeFollower``.
@@ -63,6 +64,7 @@ class Replica:
         self._id = broker_id
         self._high_watermark = high_watermark
         self._leader_epoch = -1
+        self._is_fenced = False
 
     @property
     def leader_epoch(self) -> int:
@@ -79,7 +81,7 @@ class Replica:
 
         ``UnknownTopicOrPartitionError`` when this broker is not to have the partition.
         """
-        if decision.leader_epoch <= self._leader_epoch:
+        if decision.leader_epoch < self._next_epoch(decision.leader):
             raise StaleControllerEpochError(
                 f"{self.partition}: leader epoch {decision.leader_epoch}, it is {self._leader_epoch} here already"
             )
@@ -88,13 +90,18 @@ class Replica:
                 f"{self.partition}: broker {self._id} is none of its replicas {list(decision.replicas)}"
             )
         self._high_watermark = min(self.high_watermark, log.log_end_offset)
-        self._leader_epoch = decision.leader_epoch
+        self._leader_epoch, self._is_fenced = decision.leader_epoch, False
         if decision.leader == self._id:
             return self._lead(decision, log, now_ms)
         is_new_role = not isinstance(self.role, Follower) or self.role.leader != decision.leader
         follower = Follower(decision, log, self.settings, self._high_watermark)
         self.role = follower
         return RoleChange(is_new_role=is_new_role, effects=follower.begin())
+
+    def _next_epoch(self, leader: int) -> int:
+        """The lowest leader epoch in which a broker may lead from now on."""
+        may_resume = self._is_fenced and leader == self._id
+        return self._leader_epoch if may_resume else self._leader_epoch + 1
 
     def _lead(self, decision: PartitionDecision, log: LogView, now_ms: int) -> RoleChange:
         is_new_role = not isinstance(self.role, Leader)
@@ -114,7 +121,13 @@ class Replica:
                 f"{self.partition}: stop at leader epoch {leader_epoch}, it is {self._leader_epoch} here already"
             )
         self._high_watermark = self.high_watermark
-        self.role = None
+        self.role, self._is_fenced = None, False
+
+    def fenced(self) -> None:
+        """Stop leading until the controller decides again: other brokers take this one for dead."""
+        if isinstance(self.role, Leader):
+            self.stopped(NO_EPOCH)
+            self._is_fenced = True
 
     def leading(self, requested_epoch: int | None) -> Leader:
         """The leader's side, for a request that names ``requested_epoch`` or none.

@@ -359,11 +359,17 @@ class ReplicaManager:
                 replica = self._hosted.get(partition)
                 if replica is None or replica.machine.role is None or not self._is_elsewhere(replica, state):
                     continue
-                _logger.warning(
-                    "%s is not this broker's any more, as far as the controller says", replica.log.directory
-                )
+                _logger.warning("%s is not this broker's any more, as far as the controller says", replica.name)
                 async with self.alone([partition]):
                     await self._stop(partition, state.leadership.leader_epoch, is_deleted=False)
+
+    async def fence(self) -> None:
+        """Stop leading all partitions until the controller decides again: it takes this broker for dead."""
+        async with self._deciding:
+            for replica in [each for each in self._hosted.values() if each.leads]:
+                async with self.alone([replica.key]):
+                    replica.machine.fenced()
+                    self._give_up_role(replica)
 
     def _is_elsewhere(self, replica: HostedReplica, state: LeaderAndIsrState) -> bool:
         """Whether a later epoch than this broker knows of has another leader, or this broker has no part in it."""
@@ -376,10 +382,7 @@ class ReplicaManager:
         replica = self._hosted.get(key)
         if replica is not None:
             replica.machine.stopped(leader_epoch)
-            self._fetchers.unfollow(replica.key)
-            replica.is_alone, replica.followers = False, ()
-            replica.log.hold_watermark(replica.machine.high_watermark)
-            self._stopped(replica)
+            self._give_up_role(replica)
         if is_deleted:
             self._hosted.pop(key, None)
             log = self._broker.logs.get(*key)
@@ -389,7 +392,11 @@ class ReplicaManager:
                 delete = partial(self._broker.logs.delete_log, *key, has_other_replicas=is_moved)
                 await self._broker.executors.to_the_end(self._broker.executors.run_io(delete))
 
-    def _stopped(self, replica: HostedReplica) -> None:
+    def _give_up_role(self, replica: HostedReplica) -> None:
+        """Tell all whom it concerns that the replica neither leads nor follows. The partition's lock is held."""
+        self._fetchers.unfollow(replica.key)
+        replica.is_alone, replica.followers = False, ()
+        replica.log.hold_watermark(replica.machine.high_watermark)
         self._service.roles_changed()
         replica.unread.clear()
         self.waiting.check(replica.key)

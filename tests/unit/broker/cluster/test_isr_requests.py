@@ -7,7 +7,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from millrace.errors import ClientClosedError, FencedLeaderEpochError, MillraceError, NotControllerError
+from millrace.errors import (
+    ClientClosedError,
+    FencedLeaderEpochError,
+    MillraceError,
+    NotControllerError,
+    NotLeaderError,
+    StaleBrokerEpochError,
+)
 from millrace_broker.cluster.isr_requests import IsrRequests
 from millrace_broker.decisions import IsrChange, Leadership, TopicPartition
 
@@ -90,5 +97,28 @@ def test_who_waits_hears_of_the_end() -> None:
             await waiting
         with pytest.raises(ClientClosedError):
             await requests.alter(ONE, change(1))
+
+    asyncio.run(scenario())
+
+
+def test_requests_of_a_fenced_broker_are_not_repeated_under_its_next_broker_epoch() -> None:
+    """A leader of the same epoch would not wait for a follower that such a request adds to the ISR."""
+
+    async def scenario() -> None:
+        controller = Controller()
+        controller.failures = [StaleBrokerEpochError("the registration was removed")]
+        requests = IsrRequests(controller.send)
+        under_way = asyncio.create_task(requests.alter(ONE, change(1, 2)))
+        while not controller.asked:
+            await asyncio.sleep(0)
+        waiting = [asyncio.create_task(requests.alter(each, change(1, 3))) for each in (ONE, TWO)]
+        await asyncio.sleep(0)
+        await requests.fence()
+        for each in (under_way, *waiting):
+            with pytest.raises(NotLeaderError):
+                await each
+        assert (await requests.alter(TWO, change(1))).isr == (1,)
+        assert controller.asked == [{ONE: (1, 2)}, {TWO: (1,)}]
+        await requests.close()
 
     asyncio.run(scenario())

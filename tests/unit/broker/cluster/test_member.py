@@ -60,3 +60,20 @@ def test_before_it_is_registered_a_broker_cannot_know_whether_it_is_meant_and_ta
             await member.stop_replica(stopped)
 
     asyncio.run(tell())
+
+
+def test_between_the_removal_of_its_registration_and_the_next_one_a_broker_takes_no_decision(tmp_path: Path) -> None:
+    """It may be of the time before the broker was taken for dead."""
+    options = {"log.dirs": str(tmp_path), "zookeeper.connect": "nowhere:2181"}
+    led = LeaderAndIsrRequest(
+        controller_id=2, controller_epoch=3, broker_epoch=17, topic_ids={}, partitions={}, live_leaders=()
+    )
+
+    async def tell() -> None:
+        member = Broker(BrokerConfig.load(options), peers=SilentPeers()).member
+        member._registration.epoch = 17
+        member._registration.is_removed = True
+        with pytest.raises(BrokerUnavailableError, match="was removed"):
+            await member.leader_and_isr(led, ())
+
+    asyncio.run(tell())

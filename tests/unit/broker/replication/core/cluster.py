@@ -60,6 +60,8 @@ class Broker:
     log: MemoryLog = field(default_factory=MemoryLog)
     checkpoint: int = 0
     is_up: bool = True
+    epoch: int = 0
+    """The broker epoch: what was meant for an earlier registration is refused."""
     pending: list[tuple[int, Record]] = field(default_factory=list)
     """Records of acks=all that are not acknowledged: end offset and record."""
 
@@ -123,9 +125,40 @@ class Cluster:
         self.change(leader=leader, leader_epoch=self.state.leader_epoch + 1, isr=there or self.state.isr)
         for broker in self.brokers:
             if broker.is_up:
-                self._send("LeaderAndIsr", lambda to=broker.broker_id, state=self.state: self.decide(to, state))
+                self.tell(broker)
 
-    def alter(self, asked: AlterIsr, asker: int) -> None:
+    def tell(self, to: Broker) -> None:
+        """Send the present state to a broker, which takes it if it is not registered anew before that arrives."""
+        state, epoch = self.state, to.epoch
+
+        def arrive() -> None:
+            if to.epoch == epoch:
+                self.decide(to.broker_id, state)
+
+        self._send("LeaderAndIsr", arrive)
+
+    def fence(self, number: int, *, does_elect: bool) -> None:
+        """A broker that lives is taken for dead, and registers again.
+
+        The controller elects another broker, or is replaced before it can do that: then the state is as it was.
+        """
+        broker = self.brokers[number]
+        broker.replica.fenced()
+        broker.pending = []
+        broker.epoch += 1
+        others = tuple(each for each in self.state.isr if each != number and self.brokers[each].is_up)
+        if does_elect and others:
+            self.change(leader=others[0], leader_epoch=self.state.leader_epoch + 1, isr=others)
+        for each in self.brokers:
+            if each.is_up and (does_elect or each is broker):
+                self.tell(each)
+
+    def alter(self, asked: AlterIsr, asker: int, epoch: int) -> None:
+        if self.brokers[asker].epoch != epoch:
+            return  # refused, and not asked for again: who asked has been fenced
+        self._alter(asked, asker)
+
+    def _alter(self, asked: AlterIsr, asker: int) -> None:
         def answer() -> None:
             leader = self.brokers[asker].leader
             if leader is not None:
@@ -185,7 +218,7 @@ class Cluster:
         broker = next(each for each in self.brokers if each.replica.role is leader)
         if outcome.alter_isr is not None:
             asked, asker = outcome.alter_isr, broker.broker_id
-            self._send("AlterPartition", lambda: self.alter(asked, asker))
+            self._send("AlterPartition", lambda epoch=broker.epoch: self.alter(asked, asker, epoch))
         if outcome.has_watermark_risen:
             for end_offset, record in list(broker.pending):
                 try:

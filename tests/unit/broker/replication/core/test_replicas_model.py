@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from millrace.errors import NotLeaderError, StaleControllerEpochError
 from millrace_broker.replication.core import FetchFrom, Follower, Leader
 from millrace_broker.replication.core.follower import Effect, Question, Truncate
 
@@ -90,6 +91,11 @@ class Replication(RuleBasedStateMachine):
             self.cluster.restart(number)
         self.cluster.elect()
 
+    @rule(number=brokers, does_elect=st.booleans())
+    def take_for_dead(self, number: int, does_elect: bool) -> None:
+        if self.cluster.brokers[number].is_up:
+            self.cluster.fence(number, does_elect=does_elect)
+
     @rule()
     def decide_anew(self) -> None:
         self.cluster.elect()
@@ -119,6 +125,9 @@ def step(cluster: Cluster, chance: random.Random, number: int) -> None:
         cluster.elect()
     elif fault < 0.025:
         cluster.elect()
+    elif fault < 0.03:
+        if broker.is_up:
+            cluster.fence(broker.broker_id, does_elect=chance.random() < 0.5)
     elif fault < 0.04:
         broker.checkpoint = broker.replica.high_watermark
     elif fault < 0.07:
@@ -163,6 +172,42 @@ def heal(cluster: Cluster) -> None:
             cluster.tick(500)
             for broker in cluster.brokers:
                 cluster.fetch_round(broker.broker_id)
+
+
+def test_a_fenced_leader_answers_nobody_until_the_controller_decides_again_perhaps_in_the_same_epoch() -> None:
+    cluster = Cluster()
+    fenced = cluster.brokers[0]
+    assert cluster.produce(0, "before")
+    cluster.fence(0, does_elect=False)
+    assert not cluster.produce(0, "nobody leads")
+    with pytest.raises(NotLeaderError):
+        fenced.replica.leading(0)
+    cluster.settle()
+    assert fenced.replica.leading(0).epoch == 0
+    assert cluster.produce(0, "after")
+    for number in (1, 2, 1, 2, 1, 2):
+        cluster.fetch_round(number)
+    assert [value for _, value in cluster.acknowledged.values()] == ["after"], "the first one's producer was refused"
+    cluster.decide(0, replace(cluster.state, isr=(0,)))
+    assert fenced.replica.leading(0).isr == {0, 1, 2}, "a decision of an epoch that is known changes nothing"
+    cluster.fence(0, does_elect=True)
+    cluster.settle()
+    assert fenced.follower is not None
+    with pytest.raises(NotLeaderError):
+        fenced.replica.leading(1)
+
+
+def test_a_fenced_leader_does_not_follow_in_the_same_epoch_nor_lead_in_an_older_one() -> None:
+    cluster = Cluster()
+    cluster.elect()
+    cluster.settle()
+    replica = cluster.brokers[0].replica
+    replica.fenced()
+    for decision in (replace(cluster.state, leader=1), replace(cluster.state, leader_epoch=0)):
+        with pytest.raises(StaleControllerEpochError):
+            replica.decided(decision, cluster.brokers[0].log, cluster.now)
+    replica.decided(cluster.state, cluster.brokers[0].log, cluster.now)
+    assert replica.leading(1).epoch == 1
 
 
 class ToWatermark(Follower):
