@@ -112,6 +112,12 @@ class OurLink:
         self._reader = reader
         self._writer = writer
 
+    async def close(self) -> None:
+        """End the connection; a call that waits fails."""
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+
     async def greet(self) -> None:
         """What a connection begins with."""
         self._writer.write(frames.greeting())

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc.aio
@@ -98,8 +99,10 @@ def serve_fetches(*, bootstrap: str) -> Iterator[Run]:
     """The worker whose fetches wait; its run tells how many of them did, and how many a record then answered."""
     with Admin(bootstrap) as admin:
         _create_topic(admin, _IDLE_TOPIC, _IDLE_PARTITIONS)
-    with asyncio.Runner() as runner:
-        fetches = runner.run(_begin_fetches(bootstrap))
+    with asyncio.Runner() as runner, contextlib.ExitStack() as opened:
+        connections = runner.run(_connect(bootstrap))
+        opened.callback(lambda: runner.run(connections.close()))
+        fetches = runner.run(_begin_fetches(connections))
 
         def run() -> dict[str, Any]:
             waited = sum(not each.done() for each in fetches)
@@ -116,17 +119,37 @@ def _create_topic(admin: Admin, name: str, partitions: int) -> None:
         admin.create_topic(name, partitions=partitions)
 
 
-async def _begin_fetches(bootstrap: str) -> list[asyncio.Task[bool]]:
-    """Send all fetches; returns when the broker has taken them from the connections."""
+@dataclass(frozen=True)
+class _Connections:
+    """The connections of all fetches."""
+
+    channels: list[grpc.aio.Channel]
+    links: list[OurLink]
+
+    async def close(self) -> None:
+        """End them; fetches that wait fail."""
+        for channel in self.channels:
+            await channel.close(None)
+        for link in self.links:
+            await link.close()
+
+
+async def _connect(bootstrap: str) -> _Connections:
     options = [("grpc.use_local_subchannel_pool", 1)]  # or all channels would share one connection
-    stubs: list[Any] = [BrokerStub(grpc.aio.insecure_channel(bootstrap, options)) for _ in range(GRPC_CONNECTIONS)]
-    frame_port = (await stubs[0].ApiVersions(pb.ApiVersionsRequest())).frame_port
+    connections = _Connections([grpc.aio.insecure_channel(bootstrap, options) for _ in range(GRPC_CONNECTIONS)], [])
+    stub: Any = BrokerStub(connections.channels[0])
+    frame_port = (await stub.ApiVersions(pb.ApiVersionsRequest())).frame_port
     host = bootstrap.rpartition(":")[0]
-    ends = await _ends(stubs[0])
-    links = []
     for _ in range(FRAME_CONNECTIONS):
-        links.append(OurLink(*await asyncio.open_connection(host, frame_port)))
-        await links[-1].greet()
+        connections.links.append(OurLink(*await asyncio.open_connection(host, frame_port)))
+        await connections.links[-1].greet()
+    return connections
+
+
+async def _begin_fetches(connections: _Connections) -> list[asyncio.Task[bool]]:
+    """Send all fetches; returns when the broker has taken them from the connections."""
+    stubs: list[Any] = [BrokerStub(channel) for channel in connections.channels]
+    ends = await _ends(stubs[0])
     begun: list[asyncio.Task[bool]] = []
     for number in range(FETCHES):
         partition = number % _IDLE_PARTITIONS
@@ -136,7 +159,7 @@ async def _begin_fetches(bootstrap: str) -> list[asyncio.Task[bool]]:
         )
         request.topics.add(name=_IDLE_TOPIC, partitions=[wanted])
         if number < FRAME_CONNECTIONS:
-            fetch = _by_frames(links[number], request)
+            fetch = _by_frames(connections.links[number], request)
         else:
             fetch = _by_grpc(stubs[number % GRPC_CONNECTIONS], request)
         begun.append(asyncio.create_task(fetch))
@@ -148,7 +171,7 @@ async def _begin_fetches(bootstrap: str) -> list[asyncio.Task[bool]]:
 
 async def _ends(stub: Any) -> dict[int, int]:
     latest = [
-        pb.ListOffsetsRequest.PartitionTimestamp(partition=number, timestamp=-1, current_leader_epoch=-1)
+        pb.ListOffsetsRequest.PartitionTime(partition=number, timestamp=-1, current_leader_epoch=-1)
         for number in range(_IDLE_PARTITIONS)
     ]
     request = pb.ListOffsetsRequest(replica_id=-1)

@@ -137,6 +137,7 @@ def _asked(port: int, partition: int) -> socket.socket:
     request.topics.add(name=_TOPIC, partitions=[wanted])
     message = request.SerializeToString()
     connection.sendall(frames.request_head(b"Fetch", len(message)) + message)
+    connection.setblocking(False)
     return connection
 
 
@@ -152,6 +153,6 @@ def _exactly(stream: Any, size: int) -> bytes:
 
 def _is_filled(connection: socket.socket) -> bool:
     try:
-        return bool(connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        return bool(connection.recv(1, socket.MSG_PEEK))
     except BlockingIOError:
         return False

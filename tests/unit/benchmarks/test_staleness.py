@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import report
+from benchmarks.harness import RESULTS
 from benchmarks.staleness import LINES_MAX, History, Tree, changed_lines
 
 LOG = "broker/millrace_broker/log.py"
@@ -170,6 +171,6 @@ def test_the_report_and_its_results_name_commits_of_this_history() -> None:
     if history.head is None or not history.is_whole:
         pytest.skip("no clone with all commits")
     (head,) = re.findall(r"until commit `(\w+)`", report.REPORT.read_text())
-    measured = {path.name: json.loads(path.read_text())["commit"] for path in report.RESULTS.glob("*.json")}
+    measured = {path.name: json.loads(path.read_text())["commit"] for path in RESULTS.glob("*.json")}
     gone = [name for name, commit in {"RESULTS.md": head, **measured}.items() if not history.has(commit)]
     assert gone == [], "run python -m benchmarks.report, and measure on commits of main"

@@ -1,0 +1,50 @@
+"""The parts of benchmarks that run in processes of their own, against a broker and with small numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+from benchmarks import idle_fetches, slow_consumers
+
+from millrace.clients import Admin, Producer
+from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.millrace_pb2_grpc import BrokerStub
+from millrace_broker.testing import EmbeddedBroker
+
+from .waiting import eventually
+
+
+def test_idle_fetches_wait_beside_a_producer_and_are_all_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"FETCHES": 40, "FRAME_CONNECTIONS": 10, "RECORDS": 20, "_WARM_UP": 1}.items():
+        monkeypatch.setattr(idle_fetches, name, value)
+    with (
+        EmbeddedBroker(tmp_path / "data") as broker,
+        idle_fetches.serve_producer(bootstrap=broker.bootstrap_servers) as produce,
+        idle_fetches.serve_fetches(bootstrap=broker.bootstrap_servers) as wake,
+    ):
+        eventually(lambda: broker.server.broker.statistics().admission.parked == 40)
+        taken = produce()
+        assert 0 < taken["p50_ms"] <= taken["p99_ms"]
+        assert wake() == {"waited": 40, "answered": 40}
+
+
+def test_slow_consumers_keep_answers_waiting_that_they_could_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow_consumers, "CONSUMERS", 4)
+    options = {"queued.max.request.bytes": slow_consumers.FETCH_BYTES}
+    with EmbeddedBroker(tmp_path / "data", options=options) as broker:
+        with Admin(broker.bootstrap_servers) as admin, Producer(broker.bootstrap_servers) as producer:
+            admin.create_topic("unread", partitions=1)
+            for _ in range(slow_consumers.FETCH_BYTES // slow_consumers._VALUE_BYTES):
+                producer.send("unread", bytes(slow_consumers._VALUE_BYTES), partition=0)
+        with grpc.insecure_channel(broker.bootstrap_servers) as channel:
+            port = BrokerStub(channel).ApiVersions(pb.ApiVersionsRequest()).frame_port
+        with slow_consumers.serve(targets=[(port, 0)]) as look:
+            # One answer has all of the memory for responses, and the other consumers wait for it.
+            eventually(lambda: broker.server.broker.statistics().admission.parked == 3)
+            eventually(lambda: look() == {"filled": 1})
