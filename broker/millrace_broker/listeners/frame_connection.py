@@ -95,7 +95,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._is_stopping = False
         self._is_lost = False
         self._has_stopped_reading = False
-        self._admitting: asyncio.Task[bool] | None = None
+        self._admitting: asyncio.Task[None] | None = None
 
     # --- the transport's calls --------------------------------------------------------------------------------
 
@@ -267,11 +267,11 @@ class FrameConnection(asyncio.BufferedProtocol):
             return
         self._enter(_State.SERVING)
         self._stop_reading()
-        self._admitting = self._loop.create_task(call.request_lease.take(request.message_bytes))
+        self._admitting = self._loop.create_task(call.take_request_memory(request.message_bytes))
         held = bytes(part)
         self._admitting.add_done_callback(lambda task: self._admitted(task, held))
 
-    def _admitted(self, task: asyncio.Task[bool], held: bytes) -> None:
+    def _admitted(self, task: asyncio.Task[None], held: bytes) -> None:
         self._admitting = None
         if task.cancelled() or self._is_over:
             self._end_call()

@@ -147,7 +147,7 @@ async def _admit(broker: Broker, name: str, context: _Context, stack: ExitStack)
     stack.callback(admitted.end)
     # The response is in memory until it has been sent, which is when the call is done.
     context.add_done_callback(lambda _: admitted.response_lease.release())
-    await admitted.request_lease.take(admitted.body_estimate.bytes)
+    await admitted.take_request_memory(admitted.body_estimate.bytes)
     try:
         async with asyncio.timeout(RECEPTION_TIMEOUT_S):
             # Not through the iterator: that keeps the message until cyclic garbage is collected.

@@ -20,7 +20,7 @@ from millrace_broker.quotas.admission import (
 from millrace_broker.quotas.byte_budget import ByteBudget, Lease, SizeEstimate
 from millrace_broker.quotas.call_classes import BROKER_SOFTWARE_NAME, CallClass, class_of
 from millrace_broker.quotas.connections import ACTIVE_CONNECTION_S, Connections
-from millrace_broker.quotas.waiting import current_call, parked
+from millrace_broker.quotas.waiting import Turn, current_call, parked
 
 __all__ = [
     "ACTIVE_CONNECTION_S",
@@ -35,6 +35,7 @@ __all__ = [
     "Lease",
     "Room",
     "SizeEstimate",
+    "Turn",
     "class_of",
     "current_call",
     "parked",

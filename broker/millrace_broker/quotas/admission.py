@@ -8,7 +8,8 @@ Invariants
 - A call takes one place of its class while it runs. It gives the place back when it first waits for others, and takes
   none again: what it does after the wait was admitted before.
 - A call that waits is counted in memory: ``PARKED_CALL_BYTES`` and its request. That is in ``parked_calls``, or, where
-  it has no room there, in the memory for requests of its class. Calls of brokers are always counted in theirs.
+  it has no room there, in the memory for requests of its class. Calls of brokers are always counted in theirs. A call
+  that waits for this memory itself, and has no room in ``parked_calls``, keeps its place instead.
 - Whatever a call was given is given back when it ends, its response's memory when that was sent.
 
 What exceeds the places is refused with ``ThrottledError``, which clients retry; what exceeds the memory waits its turn.
@@ -178,6 +179,22 @@ class AdmittedCall:
     def body_estimate(self) -> SizeEstimate:
         """How large the request may be, for listeners that learn it only with its body."""
         return self._room.body_estimate
+
+    async def take_request_memory(self, size_bytes: int) -> None:
+        """Take the memory of the request, before it is received; wait while other calls hold it.
+
+        The call is parked meanwhile. Only where parked calls have no room for it, it keeps its place.
+        """
+        if self.request_lease.take_now(size_bytes):
+            return
+        parked = self._admission.parked
+        # Not in the memory for requests, which all that wait here would keep from each other.
+        if self._class is CallClass.BROKER or parked.bind(self, PARKED_CALL_BYTES):
+            self._give_place()
+        try:
+            await self.request_lease.take(size_bytes)
+        finally:
+            parked.release(self)
 
     def park(self, give_up: Callable[[], None] | None) -> None:
         """Wait for others; see ``waiting.Parkable``. Waits of one call may overlap if they are no polls."""

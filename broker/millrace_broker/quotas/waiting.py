@@ -6,6 +6,7 @@ run. The code that waits may be far from the listener, so the call is in a conte
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
@@ -49,3 +50,32 @@ class parked:  # noqa: N801 - it reads as the function that it stands for
     ) -> None:
         if self._call is not None:
             self._call.resume()
+
+
+class Turn:
+    """A lock for the event loop's thread, first come first served. A call that waits for it is parked."""
+
+    __slots__ = ("_lock", "_wanted")
+
+    def __init__(self) -> None:
+        self._lock: Final = asyncio.Lock()
+        self._wanted = 0
+        """Tasks that hold the lock or wait for it."""
+
+    async def __aenter__(self) -> None:
+        self._wanted += 1
+        try:
+            if self._wanted == 1:
+                await self._lock.acquire()
+                return
+            with parked():
+                await self._lock.acquire()
+        except BaseException:
+            self._wanted -= 1
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._wanted -= 1
+        self._lock.release()

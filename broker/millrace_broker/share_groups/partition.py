@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from millrace.records import scan_headers
 from millrace_broker.coordinators import StateLog, written
 from millrace_broker.purgatory import TimerEntry
+from millrace_broker.quotas import Turn
 from millrace_broker.share_groups.delivery import (
     Acknowledgement,
     Delivery,
@@ -59,7 +60,7 @@ class SharedPartition:
         self._written = state
         self._snapshot_epoch = -1 if state is None else state.snapshot_epoch
         self._delivery: Delivery | None = None if state is None else Delivery.restore(settings, state.snapshot)
-        self._turn: Final = asyncio.Lock()
+        self._turn: Final = Turn()
         self._timer: TimerEntry | None = None
         self._is_closed = False
 

@@ -247,7 +247,7 @@ class Network:
                 admitted = broker.admission.begin(peer, call_class)
                 held.callback(admitted.response_lease.release)
                 held.callback(admitted.end)
-                await admitted.request_lease.take(len(call.request))
+                await admitted.take_request_memory(len(call.request))
                 current_call.set(admitted)
                 handling = Call(peer=peer, is_local=False, response_lease=admitted.response_lease)
                 response: Any = await method.handler(broker, method.request.FromString(call.request), handling)

@@ -12,7 +12,16 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from millrace.config.broker import BrokerConfig
 from millrace.errors import ThrottledError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.quotas import PARKED_CALL_BYTES, Admission, AdmittedCall, CallClass, class_of, current_call, parked
+from millrace_broker.quotas import (
+    PARKED_CALL_BYTES,
+    Admission,
+    AdmittedCall,
+    CallClass,
+    Turn,
+    class_of,
+    current_call,
+    parked,
+)
 
 CLIENT, CONTROL, BROKER = CallClass.CLIENT, CallClass.CONTROL, CallClass.BROKER
 OPTIONS = {
@@ -135,6 +144,114 @@ def test_a_poll_that_waits_for_memory_of_its_response_gives_up_when_it_is_evicte
         assert poll.response_lease.held_bytes == 0
         assert await poll.response_lease.take(10, is_poll=True) is False, "it does not wait again"
         assert await poll.response_lease.take(0, is_poll=True), "what is empty needs no memory"
+
+    _run(work())
+
+
+@pytest.mark.parametrize("call_class", [CLIENT, BROKER])
+def test_calls_that_wait_for_memory_of_their_requests_take_no_places(call_class: CallClass) -> None:
+    async def work() -> None:
+        admission = _admission()
+        memory = admission.rooms[call_class].request_bytes
+        memory.charge(100_000)
+        waiting = []
+        for _ in range(3):
+            call = admission.begin("b", call_class)
+            waiting.append(asyncio.create_task(call.take_request_memory(10)))
+            await asyncio.sleep(0)
+            assert admission.statistics().requests == 0
+        assert admission.statistics().parked == (3 if call_class is CLIENT else 0)
+        memory.give_back(100_000)
+        await asyncio.gather(*waiting)
+        found = admission.statistics()
+        assert (found.requests, found.bytes_in_use, found.parked, found.refused) == (0, 30, 0, 0)
+
+    _run(work())
+
+
+def test_calls_that_wait_for_memory_of_their_requests_and_have_no_room_keep_their_places() -> None:
+    async def work() -> None:
+        admission = _admission(purgatory_max_request_bytes=str(2 * PARKED_CALL_BYTES))
+        holder = admission.begin("a", CLIENT)
+        assert holder.request_lease.take_now(100_000)
+        parked_one, kept = admission.begin("b", CLIENT), None
+        tasks = [asyncio.create_task(parked_one.take_request_memory(10))]
+        await asyncio.sleep(0)
+        kept = admission.begin("b", CLIENT)
+        tasks.append(asyncio.create_task(kept.take_request_memory(10)))
+        await asyncio.sleep(0)
+        assert (admission.statistics().requests, admission.statistics().parked) == (2, 1)
+        with pytest.raises(ThrottledError):
+            admission.begin("c", CLIENT)
+        holder.end()
+        await asyncio.gather(*tasks)
+        assert (admission.statistics().requests, admission.statistics().parked) == (1, 0)
+        for call in (parked_one, kept):
+            call.end()
+        assert (admission.statistics().requests, admission.statistics().bytes_in_use) == (0, 0)
+
+    _run(work())
+
+
+def test_a_call_that_waited_for_memory_of_its_request_parks_with_its_request_later() -> None:
+    async def work() -> None:
+        admission = _admission()
+        holder, call = admission.begin("a", CLIENT), admission.begin("b", CLIENT)
+        assert holder.request_lease.take_now(100_000)
+        waiting = asyncio.create_task(call.take_request_memory(3000))
+        await asyncio.sleep(0)
+        holder.end()
+        await waiting
+        call.park(None)
+        found = admission.statistics()
+        assert (found.parked, found.parked_bytes, found.bytes_in_use) == (1, 3000 + PARKED_CALL_BYTES, 0)
+
+    _run(work())
+
+
+def test_a_call_that_is_cancelled_while_it_waits_for_memory_of_its_request_leaves_nothing() -> None:
+    async def work() -> None:
+        admission = _admission()
+        holder, call = admission.begin("a", CLIENT), admission.begin("b", CLIENT)
+        assert holder.request_lease.take_now(100_000)
+        waiting = asyncio.create_task(call.take_request_memory(3000))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        for each in (call, holder):
+            each.end()
+        found = admission.statistics()
+        assert (found.requests, found.parked, found.parked_bytes, found.bytes_in_use) == (0, 0, 0, 0)
+
+    _run(work())
+
+
+def test_calls_that_wait_for_their_turn_take_no_places() -> None:
+    async def work() -> None:
+        admission, turn, order = _admission(), Turn(), []
+
+        async def take(number: int) -> None:
+            call = admission.begin("a", CLIENT)
+            current_call.set(call)
+            async with turn:
+                order.append(number)
+                await asyncio.sleep(0)
+                call.end()
+
+        async with turn:
+            tasks = []
+            for number in range(3):
+                tasks.append(asyncio.create_task(take(number)))
+                await asyncio.sleep(0)
+                assert (admission.statistics().requests, admission.statistics().parked) == (0, number + 1)
+            tasks.pop(1).cancel()
+        await asyncio.gather(*tasks)
+        assert order == [0, 2]
+        alone = asyncio.create_task(take(3))
+        await asyncio.sleep(0)
+        assert admission.statistics().requests == 1, "who need not wait keeps its place"
+        await alone
 
     _run(work())
 
