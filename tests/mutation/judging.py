@@ -35,6 +35,8 @@ from .scope import ROOT
 BUDGET_SECONDS = 60.0
 """Of all tests that cover a line, the quickest judge, as many as together take so long unchanged."""
 MEMORY_BYTES = 6 << 30
+RECORDING_SECONDS_MAX = 1200
+"""A test that takes longer while its coverage is recorded waits for ever."""
 
 
 class Verdict(StrEnum):
@@ -126,6 +128,11 @@ class Judge:
         """Judge all mutants, in place of running the tests."""
         if session.testsfailed:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
+        if pools := thread_pools():
+            raise session.Interrupted(
+                f"threads of {', '.join(pools)} are running: forked processes would wait for them for ever; "
+                "let no test module collect a Polars frame on import (py-spy or --collect-only of a folder finds it)"
+            )
         items = {item.nodeid: item for item in session.items}
         covered = self._coverage(session, items)
         functions = live_functions(str(ROOT / path) for path in self._files)
@@ -158,7 +165,8 @@ class Judge:
 
             def done(status: int, said: str, seconds: float) -> None:
                 if status:
-                    raise RuntimeError(f"recording the coverage ended with status {status}")
+                    last = [path.read_text() for path in Path(directory).glob("*.test")]
+                    raise RuntimeError(f"recording the coverage ended with status {status}: {said}; in {last}")
 
             def child(part: list[str], result: Path) -> _Child:
                 return self._fork(session, lambda: self._record([items[test] for test in part], result), done, 0)
@@ -181,12 +189,16 @@ class Judge:
         files = [str(ROOT / path) for path in self._files]
         recording = coverage.Coverage(data_file=None, config_file=False, include=files, messages=False)
         recording.start()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         found = Coverage()
         for item, following in _with_next(items):
             recording.switch_context(item.nodeid)
+            result.with_suffix(".test").write_text(item.nodeid)
+            signal.setitimer(signal.ITIMER_REAL, RECORDING_SECONDS_MAX)
             started = time.perf_counter()
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             found.seconds[item.nodeid] = time.perf_counter() - started
+        signal.setitimer(signal.ITIMER_REAL, 0)
         recording.stop()
         found.failed = sorted(set(self._failed))
         data = recording.get_data()
@@ -316,6 +328,12 @@ def _limit(seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (int(used + 5 + 5 * seconds) + 1, most))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, 40 + 20 * seconds)
+
+
+def thread_pools() -> list[str]:
+    """The native thread pools of this process that do not survive a fork."""
+    names = {path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")}
+    return sorted(name for name in names if name.startswith(("polars-0", "tokio")))
 
 
 def _memory_bytes() -> int:

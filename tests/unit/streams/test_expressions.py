@@ -1,4 +1,5 @@
 import datetime as dt
+from functools import cache
 
 import polars as pl
 import pyarrow as pa
@@ -125,17 +126,20 @@ def test_a_column_may_have_the_name_of_a_keyword():
     assert driver.read("out") == [{"key": "a", "name": 2, "v": 1, "__timestamp": 0}]
 
 
-TIMES = pl.DataFrame(
-    {
-        "t": pl.Series([dt.datetime(2024, 2, 29, 23, 5, 59, 7000), None], dtype=pl.Datetime("us")).dt.replace_time_zone(
-            "UTC"
-        ),
-        "d": pl.Series([dt.date(2024, 12, 1), None], dtype=pl.Date),
-        "s": ["GET /a/b.html 404", None],
-        "x": [2.5, None],
-        "r": pl.Series([{"n": 3, "u": "v"}, None], dtype=pl.Struct({"n": pl.Int64, "u": pl.String})),
-    }
-)
+@cache
+def times():
+    """A frame, made by a test and not on import, because that starts threads of Polars (tests/mutation)."""
+    return pl.DataFrame(
+        {
+            "t": pl.Series(
+                [dt.datetime(2024, 2, 29, 23, 5, 59, 7000), None], dtype=pl.Datetime("us")
+            ).dt.replace_time_zone("UTC"),
+            "d": pl.Series([dt.date(2024, 12, 1), None], dtype=pl.Date),
+            "s": ["GET /a/b.html 404", None],
+            "x": [2.5, None],
+            "r": pl.Series([{"n": 3, "u": "v"}, None], dtype=pl.Struct({"n": pl.Int64, "u": pl.String})),
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,7 +178,7 @@ TIMES = pl.DataFrame(
     ],
 )
 def test_times_texts_and_structs_are_taken_apart(expression, expected):
-    found = TIMES.select(to_polars(expression).alias("result"))["result"].to_list()
+    found = times().select(to_polars(expression).alias("result"))["result"].to_list()
     assert found == [expected, None]
 
 
@@ -186,9 +190,9 @@ def test_times_texts_and_structs_are_taken_apart(expression, expected):
         (lambda: col("s").substring(0, 1), "1 is the first character"),
         (lambda: col("s").split_part(",", 0), "parts begin with 1"),
         (lambda: to_polars(col("s").matches("(")), r"'\(' is no regular expression: "),
-        (lambda: result_types([to_polars(col("s").part("year"))], TIMES.schema, "mine"), "mine: the expression does"),
-        (lambda: result_types([to_polars(col("r").field("m"))], TIMES.schema, "mine"), "mine: the expression does"),
-        (lambda: result_types([to_polars(col("d").part("hour"))], TIMES.schema, "mine"), "mine: the expression does"),
+        (lambda: result_types([to_polars(col("s").part("year"))], times().schema, "mine"), "mine: the expression does"),
+        (lambda: result_types([to_polars(col("r").field("m"))], times().schema, "mine"), "mine: the expression does"),
+        (lambda: result_types([to_polars(col("d").part("hour"))], times().schema, "mine"), "mine: the expression does"),
     ],
 )
 def test_what_cannot_be_taken_apart_is_refused(make, message):
