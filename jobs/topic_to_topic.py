@@ -67,7 +67,7 @@ def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 def whole_record(names: Sequence[str], *, keep_partitions: bool) -> list[str]:
     """The columns that make a copy of a record, by those that a topic has by default."""
-    from pyspark_millrace.reading.columns import is_opaque
+    from pyspark_millrace.columns import is_opaque
 
     if is_opaque(names):
         columns = ["key", "value", "headers", "timestamp"]

@@ -69,7 +69,7 @@ PLACE = ("__topic", "__partition", "__offset", "__tombstone")
 
 def changes(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
     """The stream of changes, with what orders them."""
-    from pyspark_millrace.reading.columns import is_opaque
+    from pyspark_millrace.columns import is_opaque
 
     options = source_options(arguments, arguments.topic, arguments.option)
     reader = spark.readStream.format("millrace")

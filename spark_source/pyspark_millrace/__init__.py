@@ -5,6 +5,8 @@ loads nothing but ``source``; what needs pyarrow, grpc or a broker is imported w
 
 * ``source``         the ``DataSource`` that Spark creates: options in, schema, readers and writers out
 * ``batch, stream``  Spark's reader interfaces over ``options``, ``planning`` and ``reading``
+* ``columns``        the columns that topics offer, and their types in Spark
+* ``options``        the options of a read, checked
 * ``filters``        conditions on records, given as an option or pushed down
 * ``decoding``       values in registered formats to columns
 * ``sink``           writing to topics, exactly once

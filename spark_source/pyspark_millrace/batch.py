@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from millrace.errors import UsageError
-from pyspark_millrace.options.positions import Edge, PartitionKey
+from pyspark_millrace.options.positions import Edge
+from pyspark_millrace.partitions import PartitionKey
 from pyspark_millrace.planning.offsets import OffsetRange
 from pyspark_millrace.planning.splits import BATCH_SIZING
-from pyspark_millrace.reading.tasks import plan_tasks, read_task
+from pyspark_millrace.reading.task_planning import plan_tasks
+from pyspark_millrace.reading.tasks import read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_millrace.options.source import SourceOptions
     from pyspark_millrace.planning.topics import TopicSet
-    from pyspark_millrace.reading.columns import Layout
+    from pyspark_millrace.reading.layout import Layout
 
 
 _PUSHING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -40,7 +42,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typ
 
     def partitions(self) -> Sequence[InputPartition]:
         """Resolve start and end, and cut what lies between into tasks."""
-        from pyspark_millrace.planning.topics import Cluster
+        from pyspark_millrace.planning.cluster import Cluster
 
         start, end = self._range
         keys = self._topics.partitions
@@ -84,7 +86,7 @@ class FilteringBatchReader(BatchReader):
         """Take the filters that mean the same here; those given back are Spark's to apply."""
         if self._options.transform is not None:
             return filters  # they are about what the transformation yields
-        from pyspark_millrace.filters.row_filter import and_pushed
+        from pyspark_millrace.reading.layout import and_pushed
 
         self._layout, left = and_pushed(filters, self._layout)
         return left

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyspark_millrace.batch import BatchReader
-    from pyspark_millrace.decoding.options import DecodeOptions
     from pyspark_millrace.decoding.plan import DecodePlan
+    from pyspark_millrace.options.decoding import DecodeOptions
     from pyspark_millrace.options.source import SourceOptions
-    from pyspark_millrace.planning.topics import Cluster, TopicSet
-    from pyspark_millrace.reading.columns import Layout
+    from pyspark_millrace.planning.cluster import Cluster
+    from pyspark_millrace.planning.topics import TopicSet
+    from pyspark_millrace.reading.layout import Layout
     from pyspark_millrace.sink.writer import BatchWriter, StreamWriter
     from pyspark_millrace.stream import StreamReader
 
@@ -90,7 +91,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         from pyspark_millrace.stream import StreamReader
 
         def look_up() -> tuple[TopicSet, Layout]:
-            import pyspark_millrace.planning.topics  # noqa: F401 - what planning needs soon and takes long to load
+            import pyspark_millrace.planning.cluster  # noqa: F401 - what planning needs soon and takes long to load
 
             return self._resolved(), self._filtered(self._layout(schema))
 
@@ -119,7 +120,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
 
     def _resolved(self) -> TopicSet:
         if self._topics is None:
-            from pyspark_millrace.planning.topics import Cluster
+            from pyspark_millrace.planning.cluster import Cluster
 
             with Cluster.connect(self._options) as cluster:
                 topics = cluster.resolve(self._options.subscription)
@@ -143,7 +144,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
             return layout
         from dataclasses import replace
 
-        from pyspark_millrace.filters.row_filter import option_filter
+        from pyspark_millrace.reading.layout import option_filter
 
         topics = self._resolved()
         found = option_filter(self._options.filter, topics.schema, layout, topics=topics.description)
@@ -152,7 +153,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
     def _layout(self, asked: StructType | None = None) -> Layout:
         """The columns to read: named by the option, by the schema that the user or Spark gives, or all of them."""
         from millrace.errors import UsageError
-        from pyspark_millrace.reading.columns import default_layout, layout_of_user_schema, named_layout
+        from pyspark_millrace.reading.layout import default_layout, layout_of_user_schema, named_layout
 
         topics = self._resolved()
         options = self._options

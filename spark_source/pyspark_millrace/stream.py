@@ -32,9 +32,9 @@ from pyspark.sql.streaming.datasource import (
 
 from millrace.errors import MillraceError, UnknownTopicOrPartitionError, UsageError
 from pyspark_millrace.eventually import Eventually
-from pyspark_millrace.options.positions import PartitionKey
 from pyspark_millrace.options.source import IsolationLevel
 from pyspark_millrace.origin import Origin, with_origin
+from pyspark_millrace.partitions import PartitionKey
 from pyspark_millrace.planning.backlog import Backlog
 from pyspark_millrace.planning.offsets import (
     LossReport,
@@ -48,14 +48,16 @@ from pyspark_millrace.planning.parting import epochs_to_look_up, find_partings
 from pyspark_millrace.planning.splits import STREAM_SIZING
 from pyspark_millrace.planning.tombstones import late_for_tombstones
 from pyspark_millrace.reading.references import plan_references, references
-from pyspark_millrace.reading.tasks import plan_tasks, read_task
+from pyspark_millrace.reading.task_planning import plan_tasks
+from pyspark_millrace.reading.tasks import read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_millrace.options.source import SourceOptions
-    from pyspark_millrace.planning.topics import Cluster, TopicSet
-    from pyspark_millrace.reading.columns import Layout
+    from pyspark_millrace.planning.cluster import Cluster
+    from pyspark_millrace.planning.topics import TopicSet
+    from pyspark_millrace.reading.layout import Layout
 
 _log = logging.getLogger(__name__)
 
@@ -218,7 +220,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _connected(self) -> Cluster:
         if self._cluster is None:
-            from pyspark_millrace.planning.topics import Cluster
+            from pyspark_millrace.planning.cluster import Cluster
 
             self._looked_up.get()  # topics or options that are wrong are told before anything is asked of them
             self._cluster = Cluster.connect(self._options)
@@ -243,7 +245,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _checked(self, found: TopicSet) -> TopicSet:
         """A running query reads one schema: newer versions pass, other topics must fit."""
-        from pyspark_millrace.reading.columns import check_layout
+        from pyspark_millrace.reading.layout import check_layout
 
         check_layout(self._layout, found.schema, topics=found.description)
         return found

@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Protocol
 
 from millrace.clients import PayloadRegistry
 from millrace.errors import SchemaError, UnknownSchemaError, UsageError
 from millrace.payloads import Framing, PayloadKind, PayloadSchema
-from pyspark_millrace.decoding.options import BadRecords, DecodeOptions, PartOptions
+from pyspark_millrace.options.decoding import BadRecords, DecodeOptions, PartOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_millrace.planning.topics import Cluster
+    from millrace.clients import TopicDescription
 
-RAW_KEY: Final = "__key"
-RAW_VALUE: Final = "__value"
+
+class Brokers(Protocol):
+    """The part of ``Cluster`` that this module uses."""
+
+    def payload_registry(self) -> PayloadRegistry:
+        """Return the registered schemas of payloads, as they are now."""
+
+    def describe(self, topic: str) -> TopicDescription:
+        """Return one topic; raises ``UnknownTopicOrPartitionError``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,7 @@ class DecodePlan:
         return None if self.key is None else self.key.wanted.columns()
 
 
-def plan_decoding(options: DecodeOptions, cluster: Cluster, topics: frozenset[str]) -> DecodePlan:
+def plan_decoding(options: DecodeOptions, brokers: Brokers, topics: frozenset[str]) -> DecodePlan:
     """Find the schemas, and check the topic for bad records.
 
     Raises ``UsageError`` naming the option for a schema that is not there or has no columns, and for a topic that
@@ -58,14 +65,14 @@ def plan_decoding(options: DecodeOptions, cluster: Cluster, topics: frozenset[st
     parts: list[PartPlan | None] = []
     for part in (options.value, options.key):
         if part is not None and registry is None and (part.is_framed or part.schema_id or part.subject):
-            registry = cluster.payload_registry()
+            registry = brokers.payload_registry()
         parts.append(None if part is None else _plan_part(part, registry))
     if options.dead_letter_topic is not None:
         if options.dead_letter_topic in topics:
             raise UsageError(
                 f"badRecords=deadletter:{options.dead_letter_topic} is read itself: bad records would come back"
             )
-        if cluster.describe(options.dead_letter_topic).schema is not None:
+        if brokers.describe(options.dead_letter_topic).schema is not None:
             raise UsageError(
                 f"badRecords=deadletter:{options.dead_letter_topic} is a typed topic, and bad records are bytes: "
                 "create an opaque one"

@@ -16,13 +16,14 @@ import pyarrow as pa
 from millrace.errors import InvalidRecordError
 from millrace.payloads import PayloadDecoder, PayloadSchema
 from millrace.schemas import promote
+from pyspark_millrace.columns import RAW_KEY, RAW_VALUE, Metadata
 from pyspark_millrace.decoding.dead_letters import OFFSET_HEADER, PARTITION_HEADER, REASON_HEADER, TOPIC_HEADER
-from pyspark_millrace.decoding.options import BadRecords
-from pyspark_millrace.decoding.plan import RAW_KEY, RAW_VALUE, DecodePlan, PartPlan
-from pyspark_millrace.reading.columns import Column, Layout, Metadata, raw_columns
+from pyspark_millrace.decoding.plan import DecodePlan, PartPlan
+from pyspark_millrace.options.decoding import BadRecords
 
 if TYPE_CHECKING:
     from pyspark_millrace.options.source import SourceOptions
+    from pyspark_millrace.partitions import PartitionKey
 
 DeadLetter = dict[str, Any]
 """``key``, ``value`` and ``headers`` of a record to send."""
@@ -35,36 +36,21 @@ class DeadLetters(Protocol):
         """Send records and wait until they are acknowledged."""
 
 
-def raw_layout(plan: DecodePlan, layout: Layout) -> Layout:
-    """What is read of the log for the query's columns: keys, values and metadata as they are."""
-    wanted: dict[str, Column] = {}
-    available = raw_columns()
-    names = [RAW_VALUE, Metadata.OFFSET.value, *(column.name for column in layout.columns)]
-    if plan.key is not None or plan.dead_letter_topic is not None:
-        names.append(RAW_KEY)
-    if plan.dead_letter_topic is not None:
-        names += [Metadata.HEADERS.value]
-    for name in names:
-        if name in available:
-            wanted[name] = available[name]
-    return Layout(tuple(wanted.values()), is_opaque=True)
-
-
 class RowDecoder:
     """Decodes the batches of one partition."""
 
     def __init__(
         self,
-        layout: Layout,
-        where: tuple[str, int],
+        plan: DecodePlan,
+        schema: pa.Schema,
+        partition: PartitionKey,
         schema_of: Callable[[int], PayloadSchema],
         dead_letters: Callable[[], DeadLetters],
     ) -> None:
-        assert layout.decoding is not None
-        self._plan: Final = layout.decoding
-        self._layout: Final = layout
-        self._schema: Final = layout.arrow_schema()
-        self._topic, self._partition = where
+        """``schema`` is that of the query's columns."""
+        self._plan: Final = plan
+        self._schema: Final = schema
+        self._partition: Final = partition
         self._value: Final = _decoder(self._plan.value, schema_of)
         self._key: Final = _decoder(self._plan.key, schema_of)
         self._dead_letters: Final = dead_letters
@@ -87,7 +73,7 @@ class RowDecoder:
             self._pass(batch, faults)
         if self._key is not None:
             columns[RAW_KEY] = struct
-        arrays = [columns[column.name] for column in self._layout.columns]
+        arrays = [columns[name] for name in self._schema.names]
         cast = [promote(array, each.type) for array, each in zip(arrays, self._schema, strict=True)]
         found = pa.RecordBatch.from_arrays(cast, schema=self._schema)
         if faults and self._plan.bad_records is BadRecords.DEAD_LETTER:
@@ -99,7 +85,7 @@ class RowDecoder:
         if self._plan.bad_records is BadRecords.FAIL:
             row = min(faults)
             raise InvalidRecordError(
-                f"offset {offsets[row].as_py()} of {self._topic}-{self._partition} cannot be decoded: {faults[row]} "
+                f"offset {offsets[row].as_py()} of {self._partition} cannot be decoded: {faults[row]} "
                 f"({len(faults)} such records in a batch of {batch.num_rows}): correct decode.*, or set "
                 "badRecords=null or badRecords=deadletter:<topic> to go on"
             )
@@ -112,8 +98,8 @@ class RowDecoder:
                         "headers": [
                             *((each["key"], each["value"]) for each in batch.column("__headers")[row].as_py() or ()),
                             (REASON_HEADER, text.encode()),
-                            (TOPIC_HEADER, self._topic.encode()),
-                            (PARTITION_HEADER, str(self._partition).encode()),
+                            (TOPIC_HEADER, self._partition.topic.encode()),
+                            (PARTITION_HEADER, str(self._partition.partition).encode()),
                             (OFFSET_HEADER, str(offsets[row].as_py()).encode()),
                         ],
                     }
@@ -158,8 +144,9 @@ class _TopicOfDeadLetters:
 
 def decoded(
     batches: Iterator[pa.RecordBatch],
-    layout: Layout,
-    where: tuple[str, int],
+    plan: DecodePlan,
+    schema: pa.Schema,
+    partition: PartitionKey,
     options: SourceOptions,
     schema_of: Callable[[int], PayloadSchema],
 ) -> Iterator[pa.RecordBatch]:
@@ -168,12 +155,11 @@ def decoded(
         made: list[_TopicOfDeadLetters] = []
 
         def dead_letters() -> DeadLetters:
-            assert layout.decoding is not None
-            assert layout.decoding.dead_letter_topic is not None
+            assert plan.dead_letter_topic is not None
             if not made:
-                made.append(_TopicOfDeadLetters(layout.decoding.dead_letter_topic, options, stack))
+                made.append(_TopicOfDeadLetters(plan.dead_letter_topic, options, stack))
             return made[0]
 
-        decoder = RowDecoder(layout, where, schema_of, dead_letters)
+        decoder = RowDecoder(plan, schema, partition, schema_of, dead_letters)
         for batch in batches:
             yield decoder.decode(batch)

@@ -17,9 +17,9 @@ from pyspark_millrace.delta.partition_values import check_partition_columns
 from pyspark_millrace.delta.remote import facts_by_task, query_id_in_checkpoint
 from pyspark_millrace.delta.table import Batch, NewFile, TableRequest, TargetTable
 from pyspark_millrace.delta.transactions import check_delta, query_id_of
-from pyspark_millrace.environment.connect import is_connect
 from pyspark_millrace.interruption import interrupted_in_few_words
 from pyspark_millrace.source import DefaultSource
+from pyspark_millrace.spark_connect import is_connect
 from pyspark_millrace.transform import Transform, encode_transform
 
 if TYPE_CHECKING:

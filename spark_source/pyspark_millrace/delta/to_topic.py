@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import SchemaMismatchError, UsageError
+from pyspark_millrace.columns import Metadata
 from pyspark_millrace.delta.transactions import check_delta, query_id_of, quoted
 from pyspark_millrace.interruption import interrupted_in_few_words
-from pyspark_millrace.reading.columns import Metadata
 from pyspark_millrace.sink.clients import describe_topic
 from pyspark_millrace.sink.options import parse_sink_options
 

@@ -9,9 +9,3 @@
 
 A condition is null where SQL says so, and a row stays only where it is true.
 """
-
-from pyspark_millrace.filters.expression import Expression, conjunction
-from pyspark_millrace.filters.parsing import parse_filter
-from pyspark_millrace.filters.row_filter import RowFilter, row_filter_of
-
-__all__ = ["Expression", "RowFilter", "conjunction", "parse_filter", "row_filter_of"]

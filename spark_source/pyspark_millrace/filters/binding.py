@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from millrace.errors import UsageError
+from pyspark_millrace.columns import Column, Metadata
 from pyspark_millrace.filters.expression import (
     Comparison,
     Conjunction,
@@ -19,7 +20,6 @@ from pyspark_millrace.filters.expression import (
     TextMatch,
 )
 from pyspark_millrace.filters.literals import UnfitLiteralError, literal_of
-from pyspark_millrace.reading.columns import Column, Metadata
 
 
 def bind(expression: Expression, columns: Mapping[str, Column]) -> Expression:

@@ -11,6 +11,7 @@ from typing import Final
 
 from pyspark.sql import datasource as spark
 
+from pyspark_millrace.columns import Column
 from pyspark_millrace.filters.binding import bind
 from pyspark_millrace.filters.expression import (
     Expression,
@@ -24,7 +25,6 @@ from pyspark_millrace.filters.expression import (
     negate,
 )
 from pyspark_millrace.filters.literals import UnfitLiteralError
-from pyspark_millrace.reading.columns import Column
 
 _OPERATORS: Final = {
     spark.EqualTo: Operator.EQUAL,

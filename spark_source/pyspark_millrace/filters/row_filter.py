@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_millrace.filters.binding import bind_option
+from pyspark_millrace.columns import Column, Metadata
 from pyspark_millrace.filters.bounds import NO_LIMITS, Bounds, Limits, can_match, exactly, limits_of
-from pyspark_millrace.filters.expression import Expression, conjunction, leaves
-from pyspark_millrace.filters.parsing import parse_filter
-from pyspark_millrace.reading.columns import Column, Layout, Metadata, available_columns, raw_columns
+from pyspark_millrace.filters.expression import Expression, leaves
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
 
     from millrace.records import BatchHeader, BatchStatistics, ColumnStatistics, Wanted
-    from pyspark_millrace.options.positions import PartitionKey
+    from pyspark_millrace.partitions import PartitionKey
 
 _MICROSECONDS_PER_MS: Final = 1000
 _OPAQUE_COLUMNS: Final = ("key", "value")
@@ -128,35 +125,6 @@ def row_filter_of(expression: Expression | None, available: Mapping[str, Column]
         return None
     names = dict.fromkeys(leaf.column for leaf in leaves(expression))
     return RowFilter(expression, tuple(available[name] for name in names))
-
-
-def option_filter(text: str, schema: pa.Schema | None, layout: Layout, *, topics: str) -> RowFilter | None:
-    """The option ``filter`` over the columns of topics. Raises ``UsageError`` naming column and value.
-
-    Of payloads that are decoded it sees what they were, and what stands beside them: ``__key``, ``__value``,
-    ``__offset``.
-    """
-    available = _filterable(schema, layout)
-    return row_filter_of(bind_option(text, parse_filter(text), available, topics=topics), available)
-
-
-def and_pushed(filters: Sequence[Filter], layout: Layout) -> tuple[Layout, list[Filter]]:
-    """A layout with those of Spark's filters that it can take beside its own, and the others."""
-    from pyspark_millrace.filters.pushed import split_pushed
-
-    raw = _filterable(None, layout) if layout.decoding is not None else None
-    available = {column.name: column for column in layout.columns if raw is None or raw.get(column.name) == column}
-    taken, left = split_pushed(filters, available)
-    if taken is None:
-        return layout, left
-    own = layout.row_filter
-    columns = {column.name: column for column in own.columns} if own is not None else {}
-    together = conjunction(None if own is None else own.expression, taken)
-    return replace(layout, row_filter=row_filter_of(together, columns | available)), left
-
-
-def _filterable(schema: pa.Schema | None, layout: Layout) -> Mapping[str, Column]:
-    return available_columns(schema) if layout.decoding is None else raw_columns()
 
 
 def _bounds(column: ColumnStatistics) -> Bounds:

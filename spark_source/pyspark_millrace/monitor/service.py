@@ -27,7 +27,6 @@ from millrace.clients.model import TopicPartition
 from millrace.errors import UsageError
 from pyspark_millrace.checkpoints.query_log import checkpoint_directory
 from pyspark_millrace.checkpoints.running import RunningLocks
-from pyspark_millrace.environment.connect import is_connect
 from pyspark_millrace.monitor.exposition import MonitorCollector
 from pyspark_millrace.monitor.group_commits import COMMIT_TIMEOUTS_MS, GroupCommits, Target
 from pyspark_millrace.monitor.lags import LAG_TIMEOUTS_MS, Lags
@@ -35,6 +34,7 @@ from pyspark_millrace.monitor.measurements import Measurements
 from pyspark_millrace.monitor.outlets import Outlets
 from pyspark_millrace.monitor.progress import parse_progress
 from pyspark_millrace.reading.reports import ADDRESS_PROPERTY, read_datagram
+from pyspark_millrace.spark_connect import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,24 +10,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from millrace.errors import UsageError
-
-
-class PartitionKey(NamedTuple):
-    """One partition of one topic; sorts by topic, then by number.
-
-    It has the fields of the client's ``TopicPartition``, and is not that because tasks that read files carry it and
-    do without the client.
-    """
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        """``topic-partition``, as directories and messages write it."""
-        return f"{self.topic}-{self.partition}"
+from pyspark_millrace.partitions import PartitionKey
 
 
 class Edge(IntEnum):

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from millrace.errors import UsageError
-from pyspark_millrace.decoding.options import DecodeOptions, parse_decode
+from pyspark_millrace.options.decoding import DecodeOptions, parse_decode
 from pyspark_millrace.options.given import GivenOptions
 from pyspark_millrace.options.limits import TriggerLimits, parse_trigger_limits
 from pyspark_millrace.options.positions import (
@@ -25,13 +25,13 @@ from pyspark_millrace.options.positions import (
     AtTimestamps,
     Edge,
     ExactOffsets,
-    PartitionKey,
     Position,
     parse_assignment,
     parse_offsets,
     parse_timestamps,
 )
 from pyspark_millrace.options.reference import READ_OPTIONS, names_of
+from pyspark_millrace.partitions import PartitionKey
 
 DEFAULT_ROWS_PER_BATCH: Final = 50_000
 """Most rows of an Arrow batch handed to Spark; docs/design/0006-spark-source.md has the measurement."""
@@ -317,7 +317,7 @@ def _filter(given: GivenOptions) -> str | None:
     """A condition; its columns are checked when the topics are known."""
     text = given.text("filter")
     if text is not None:
-        from pyspark_millrace.filters import parse_filter
+        from pyspark_millrace.filters.parsing import parse_filter
 
         parse_filter(text)
     return text

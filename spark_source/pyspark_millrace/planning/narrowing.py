@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark_millrace.filters import RowFilter
-    from pyspark_millrace.options.positions import PartitionKey
+    from pyspark_millrace.filters.row_filter import RowFilter
+    from pyspark_millrace.partitions import PartitionKey
     from pyspark_millrace.planning.offsets import OffsetRange
 
 FirstOffsetsFrom = Callable[[Mapping["PartitionKey", int]], Mapping["PartitionKey", int | None]]

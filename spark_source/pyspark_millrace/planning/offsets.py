@@ -33,7 +33,7 @@ from typing import Any, Final, Protocol
 
 from millrace.errors import OffsetsLostError, UsageError
 from millrace.ids import id_text, parse_id
-from pyspark_millrace.options.positions import PartitionKey
+from pyspark_millrace.partitions import PartitionKey
 
 _TOPIC_IDS: Final = "@topic-ids"
 _CLUSTER: Final = "@cluster"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from pyspark_millrace.options.positions import PartitionKey
+from pyspark_millrace.partitions import PartitionKey
 from pyspark_millrace.planning.backlog import Backlog
 
 

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_millrace.planning.splits import STREAM_SIZING
-from pyspark_millrace.reading.tasks import SplitTask, plan_tasks, read_task
+from pyspark_millrace.reading.task_planning import plan_tasks
+from pyspark_millrace.reading.tasks import SplitTask, read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_millrace.options.source import SourceOptions
+    from pyspark_millrace.planning.cluster import Cluster
     from pyspark_millrace.planning.offsets import OffsetRange
-    from pyspark_millrace.planning.topics import Cluster
-    from pyspark_millrace.reading.columns import Layout
+    from pyspark_millrace.reading.layout import Layout
 
 
 class ReferenceTask(InputPartition):  # type: ignore[misc]  # pyspark is not typed here

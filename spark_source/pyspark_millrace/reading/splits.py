@@ -35,9 +35,10 @@ from millrace.errors import (
 from millrace.records import DecodedBatch, decode_range, scan_headers
 from millrace.schemas import promote
 from millrace.segments.direct import map_located
+from pyspark_millrace.columns import Column, Metadata
 from pyspark_millrace.options.source import DirectReads, SourceOptions
 from pyspark_millrace.planning.splits import Extent, PlannedSplit
-from pyspark_millrace.reading.columns import Column, Layout, Metadata
+from pyspark_millrace.reading.layout import Layout
 from pyspark_millrace.reading.reports import ReadCounters
 
 _log = logging.getLogger(__name__)

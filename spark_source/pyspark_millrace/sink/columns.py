@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import SchemaMismatchError, UnknownTopicOrPartitionError, UsageError
-from pyspark_millrace.reading.columns import Metadata
+from pyspark_millrace.columns import Metadata
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from pyspark.sql import datasource as spark
 from millrace.errors import UsageError
 from millrace.records import statistics
 from millrace.schemas import parse_ddl
-from pyspark_millrace.filters import conjunction, parse_filter
+from pyspark_millrace.columns import available_columns
 from pyspark_millrace.filters.binding import bind
 from pyspark_millrace.filters.bounds import can_match, limits_of
 from pyspark_millrace.filters.evaluation import rows_matching
@@ -27,14 +27,16 @@ from pyspark_millrace.filters.expression import (
     NullCheck,
     Operator,
     TextMatch,
+    conjunction,
     negate,
 )
+from pyspark_millrace.filters.parsing import parse_filter
 from pyspark_millrace.filters.pushed import split_pushed
-from pyspark_millrace.filters.row_filter import _bounds, and_pushed, option_filter
-from pyspark_millrace.options.positions import PartitionKey
+from pyspark_millrace.filters.row_filter import _bounds
+from pyspark_millrace.partitions import PartitionKey
 from pyspark_millrace.planning.narrowing import within_offsets, within_times
 from pyspark_millrace.planning.offsets import OffsetRange
-from pyspark_millrace.reading.columns import available_columns, default_layout
+from pyspark_millrace.reading.layout import and_pushed, default_layout, option_filter
 
 SCHEMA = parse_ddl("number BIGINT, word STRING, ratio DOUBLE, flag BOOLEAN, day DATE, at TIMESTAMP, tags ARRAY<INT>")
 COLUMNS = available_columns(SCHEMA)

@@ -14,14 +14,15 @@ from millrace.errors import UsageError
 from millrace.records import Record, build_rows_batch, read_header
 from millrace.records.statistics import BatchStatistics, ColumnStatistics
 from millrace.schemas import parse_ddl
+from pyspark_millrace.columns import available_columns
 from pyspark_millrace.filters.binding import bind
 from pyspark_millrace.filters.evaluation import rows_matching
 from pyspark_millrace.filters.literals import UnfitLiteralError
 from pyspark_millrace.filters.parsing import parse_filter
 from pyspark_millrace.filters.pushed import split_pushed
-from pyspark_millrace.filters.row_filter import RowFilter, and_pushed, option_filter, row_filter_of
-from pyspark_millrace.options.positions import PartitionKey
-from pyspark_millrace.reading.columns import available_columns, default_layout
+from pyspark_millrace.filters.row_filter import RowFilter, row_filter_of
+from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.reading.layout import and_pushed, default_layout, option_filter
 
 TOPIC = UUID(int=1)
 KEY = PartitionKey("t", 2)

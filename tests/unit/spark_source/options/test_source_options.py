@@ -4,7 +4,7 @@ import pytest
 
 from millrace.errors import UsageError
 from pyspark_millrace.options.limits import TriggerLimits
-from pyspark_millrace.options.positions import AtTimestamp, AtTimestamps, Edge, ExactOffsets, PartitionKey
+from pyspark_millrace.options.positions import AtTimestamp, AtTimestamps, Edge, ExactOffsets
 from pyspark_millrace.options.reference import DECODE_OPTIONS, READ_OPTIONS, names_of
 from pyspark_millrace.options.source import (
     AssignedPartitions,
@@ -15,6 +15,7 @@ from pyspark_millrace.options.source import (
     Topics,
     parse_options,
 )
+from pyspark_millrace.partitions import PartitionKey
 
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pyspark_millrace.options.positions import PartitionKey
+from pyspark_millrace.partitions import PartitionKey
 from pyspark_millrace.planning.admission import first_bytes
 from pyspark_millrace.planning.backlog import Backlog
 from pyspark_millrace.planning.offsets import LossReport, OffsetRange

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from millrace.errors import OffsetsLostError, UsageError
 from millrace.ids import id_text, parse_id
-from pyspark_millrace.options.positions import PartitionKey
 from pyspark_millrace.options.source import AssignedPartitions, TopicPattern, Topics
+from pyspark_millrace.partitions import PartitionKey
 from pyspark_millrace.planning.offsets import (
     LossReport,
     OffsetRange,

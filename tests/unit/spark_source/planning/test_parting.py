@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millrace.errors import OffsetsLostError
-from pyspark_millrace.options.positions import PartitionKey
+from pyspark_millrace.partitions import PartitionKey
 from pyspark_millrace.planning.offsets import LossReport, StreamOffsets, ranges_between
 from pyspark_millrace.planning.parting import epochs_to_look_up, find_partings
 

@@ -14,14 +14,8 @@ from pyspark.sql.types import (
 
 from millrace.errors import UsageError
 from millrace.schemas import parse_ddl
-from pyspark_millrace.reading.columns import (
-    Metadata,
-    available_columns,
-    check_layout,
-    default_layout,
-    layout_of_user_schema,
-    named_layout,
-)
+from pyspark_millrace.columns import Metadata, available_columns
+from pyspark_millrace.reading.layout import check_layout, default_layout, layout_of_user_schema, named_layout
 
 TYPED = pa.schema([pa.field("word", pa.string(), nullable=False), pa.field("amount", pa.float64())])
 

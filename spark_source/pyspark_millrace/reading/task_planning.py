@@ -1,0 +1,90 @@
+"""Ranges of offsets to tasks, on the driver."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark_millrace.planning.narrowing import within_offsets, within_times
+from pyspark_millrace.planning.offsets import LossReport, OffsetRange
+from pyspark_millrace.planning.splits import (
+    LATE_SPLITS_LARGER,
+    Extent,
+    Sizing,
+    even_bytes,
+    located_bytes,
+    plan_splits,
+    split_bytes,
+    total_bytes,
+)
+from pyspark_millrace.reading.pacing import Pace
+from pyspark_millrace.reading.tasks import SplitTask
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_millrace.filters.row_filter import RowFilter
+    from pyspark_millrace.options.source import SourceOptions
+    from pyspark_millrace.planning.cluster import Cluster
+
+_log = logging.getLogger(__name__)
+
+
+def plan_tasks(
+    cluster: Cluster,
+    ranges: Sequence[OffsetRange],
+    schemas: Mapping[int, pa.Schema],
+    options: SourceOptions,
+    sizing: Sizing,
+    row_filter: RowFilter | None = None,
+) -> list[SplitTask]:
+    """Locate ranges and cut them into tasks; what the filter rules out is left out.
+
+    Raises ``OffsetsLostError`` for records that are gone, unless losses are accepted: then they are logged.
+    """
+    report = LossReport(fail=options.fail_on_data_loss)
+    ranges = within_offsets(ranges, row_filter)
+    located = cluster.locate([(wanted, 0) for wanted in ranges], report)
+    before = _bytes_of_topics(located)
+    # After they have been located: that some of these records are gone must not go unnoticed.
+    timely, late = within_times([wanted for wanted, _ in located], row_filter, cluster.first_offsets_from)
+    if timely != [wanted for wanted, _ in located]:
+        located = cluster.locate([(wanted, 0) for wanted in (*timely, *late)], report)
+    everything = located_bytes(located)
+    size = split_bytes(
+        everything, cores=_cores(), sizing=sizing, min_splits=options.min_partitions, asked=options.split_bytes
+    )
+    sizes = [size] * len(timely) + [size * LATE_SPLITS_LARGER] * len(late)
+    if any(extent.bytes > most for (_, extents), most in zip(located, sizes, strict=True) for extent in extents):
+        pieces = [
+            (wanted, even_bytes(total_bytes(extents), most))
+            for (wanted, extents), most in zip(located, sizes, strict=True)
+        ]
+        located = cluster.locate(pieces, report)
+    report.warn(_log)
+    splits = plan_splits(
+        located, sizes, min_splits=options.min_partitions, max_records=options.max_records_per_partition
+    )
+    _log.info(
+        "%d splits of up to %d bytes for %d bytes in %d ranges; %d bytes left out by the filter",
+        len(splits), size, everything, len(located), before.total() - everything,
+    )  # fmt: skip
+    pace = Pace(uuid.uuid4(), options.max_bytes_per_second) if options.max_bytes_per_second else None
+    pruned = before - _bytes_of_topics(located)
+    return [SplitTask(split, schemas, pace, pruned.pop(split.range.key.topic, 0)) for split in splits]
+
+
+def _bytes_of_topics(located: Sequence[tuple[OffsetRange, Sequence[Extent]]]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for wanted, extents in located:
+        found[wanted.key.topic] += total_bytes(extents)
+    return found
+
+
+def _cores() -> int:
+    """Cores of this machine: the number that counts where Spark is local, and harmless where it is not."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
