@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any, TypeVar
+from typing import Any
 
 from millrace_streams.errors import TopologyError
 from millrace_streams.functions import extractor_function, is_function
-from millrace_streams.graph import Node, SourceNode, Topology, ToTableNode
+from millrace_streams.graph import SourceNode, Topology, ToTableNode
+from millrace_streams.graph.building import TopologyBuilder
 from millrace_streams.language import GlobalKTable, KStream, KTable
-from millrace_streams.language.handle import check_name
 from millrace_streams.processors import StoreBuilder
 from millrace_streams.serdes import row, scalar_serde, serde_of
 from millrace_streams.windows import Duration, milliseconds
-
-NodeT = TypeVar("NodeT", bound=Node)
 
 
 class StreamsBuilder:
@@ -33,9 +31,7 @@ class StreamsBuilder:
 
     def __init__(self) -> None:
         """Start with an empty topology."""
-        self._nodes: list[Node] = []
-        self._stores: dict[str, StoreBuilder] = {}
-        self._index = 0
+        self._builder = TopologyBuilder()
 
     def stream(
         self,
@@ -59,11 +55,13 @@ class StreamsBuilder:
         were merged, each source under ``name`` and the topic's name.
         """
         if isinstance(topic, str) or not isinstance(topic, Sequence):
-            return KStream(self, self._source(topic, key, value, schema, key_columns, timestamp, name))
+            return KStream(self._builder, self._source(topic, key, value, schema, key_columns, timestamp, name))
         if not topic or len(set(topic)) != len(topic):
             raise TopologyError(f"source of {topic!r}: name at least one topic, and none twice")
         first, *others = (
-            KStream(self, self._source(each, key, value, schema, key_columns, timestamp, name and f"{name}-{each}"))
+            KStream(
+                self._builder, self._source(each, key, value, schema, key_columns, timestamp, name and f"{name}-{each}")
+            )
             for each in topic
         )
         return reduce(KStream.merge, others, first)
@@ -87,7 +85,7 @@ class StreamsBuilder:
         of each row for so long, by the records' time.
         """
         source = self._source(topic, key, value, schema, key_columns, timestamp, None)
-        return KTable(self, self._table(source, store, versioned, name))
+        return KTable(self._builder, self._table(source, store, versioned, name))
 
     def global_table(
         self,
@@ -102,14 +100,12 @@ class StreamsBuilder:
     ) -> GlobalKTable:
         """Read a topic as a table that every task holds whole; arguments as of ``table``."""
         source = self._source(topic, key, value, schema, key_columns, None, None, broadcast=True)
-        store = store or self._new_name("KTABLE-SOURCE-STATE-STORE")
-        return GlobalKTable(self, self._table(source, store, None, name))
+        store = store or self._builder.new_name("KTABLE-SOURCE-STATE-STORE")
+        return GlobalKTable(self._builder, self._table(source, store, None, name))
 
     def add_state_store(self, store: StoreBuilder) -> StreamsBuilder:
         """Add a store that processors may use by its name. Raises ``TopologyError`` for a name that is taken."""
-        if store.name in self._stores:
-            raise TopologyError(f"the store {store.name} was added already: name another one")
-        self._stores[store.name] = store
+        self._builder.add_store(store)
         return self
 
     def build(self) -> Topology:
@@ -120,7 +116,7 @@ class StreamsBuilder:
         """
         from millrace_streams.compiler import check
 
-        topology = Topology(tuple(self._nodes))
+        topology = self._builder.build()
         if all(source.is_declared for source in topology.sources):
             check(topology, {})
         return topology
@@ -158,35 +154,12 @@ class StreamsBuilder:
             fields["extractor"] = extractor_function(timestamp, where)
         else:
             fields["timestamp"] = timestamp
-        return self._add(SourceNode, name, (), **fields)
+        return self._builder.add(SourceNode, name, (), **fields)
 
     def _table(
         self, source: SourceNode, store: str | None, versioned: Duration | None, name: str | None
     ) -> ToTableNode:
         history_ms = None if versioned is None else milliseconds(versioned)
         if history_ms is not None and store is None:
-            store = self._new_name("KTABLE-SOURCE-STATE-STORE")
-        return self._add(ToTableNode, name, (source.name,), store=store, history_ms=history_ms)
-
-    def _store(self, store: StoreBuilder | str, where: str) -> StoreBuilder:
-        """A store as it was given, or by the name under which it was added."""
-        if isinstance(store, StoreBuilder):
-            if self._stores.setdefault(store.name, store) is not store:
-                raise TopologyError(f"{where}: another store is named {store.name} already: name it otherwise")
-            return store
-        if store not in self._stores:
-            known = ", ".join(self._stores) or "none"
-            raise TopologyError(
-                f"{where}: no store is named {store}; there are {known}: add it with builder.add_state_store(...)"
-            )
-        return self._stores[store]
-
-    def _new_name(self, prefix: str) -> str:
-        self._index += 1
-        return f"{prefix}-{self._index - 1:010d}"
-
-    def _add(self, kind: type[NodeT], name: str | None, parents: tuple[str, ...], /, **fields: Any) -> NodeT:
-        check_name(name)
-        node = kind(name=name or self._new_name(kind.prefix), parents=parents, **fields)
-        self._nodes.append(node)
-        return node
+            store = self._builder.new_name("KTABLE-SOURCE-STATE-STORE")
+        return self._builder.add(ToTableNode, name, (source.name,), store=store, history_ms=history_ms)

@@ -1,6 +1,6 @@
 """Column expressions of the DSL: a small immutable tree that knows no engine.
 
-An expression says *what* is computed from the columns of a record; ``millrace_streams.steps.evaluation`` says how, in
+An expression says *what* is computed from the columns of a record; ``millrace_streams.frames.evaluation`` says how, in
 polars. Being data, it can be shown (``describe``), asked which columns it needs (pushdown) and sent to a worker.
 
 Semantics are SQL's: a null operand gives null, except for ``&`` and ``|`` (three-valued logic), ``is_null`` and
@@ -322,7 +322,7 @@ class Cast(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call(Expression):
-    """An operation, by name, on operands; ``steps.evaluation`` lists the operations there are."""
+    """An operation, by name, on operands; ``frames.evaluation`` lists the operations there are."""
 
     operation: str
     operands: tuple[Expression, ...]

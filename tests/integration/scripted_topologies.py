@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace_streams import Topology
+from millrace_streams.frames.packed import unpack_frame
 from millrace_streams.runners.batch import bounded_results
-from millrace_streams.runners.packing import OUT
+from millrace_streams.runners.packed_rows import OUT
 from millrace_streams.runners.results import Results
 from millrace_streams.runners.source import Inputs, Job
 from millrace_streams.runners.stream import start
 from millrace_streams.steps.batch import Batch
-from millrace_streams.steps.packed_frames import unpack_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

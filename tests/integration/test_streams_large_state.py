@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from millrace_streams.layout import Layout
-from millrace_streams.runners.state import kept_rows, store_over
 from millrace_streams.state.pages import Page
+from millrace_streams.steps.packed_state import kept_rows, store_over
 from millrace_streams.stores import KeyValueStore, StoreSpec
 from millrace_streams.stores.below import packed
 

@@ -10,11 +10,11 @@ import polars as pl
 import pyarrow as pa
 
 from millrace_streams.checkpoints.stores import StoreDescription
+from millrace_streams.frames.codec import bounds_of, columns_of, instants, window_columns
 from millrace_streams.layout import WINDOW_COLUMNS
 from millrace_streams.serdes import sort_key
 from millrace_streams.steps.accumulators import result_of
 from millrace_streams.steps.batch import TIMESTAMP, Batch
-from millrace_streams.steps.codec import bounds_of, columns_of, instants, window_columns
 from millrace_streams.steps.named_folds import with_results
 from millrace_streams.steps.operator import AnyStore
 from millrace_streams.steps.store import Store

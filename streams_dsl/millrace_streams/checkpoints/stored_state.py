@@ -17,10 +17,10 @@ from millrace_streams.checkpoints.files import CheckpointFiles
 from millrace_streams.checkpoints.manifest import Manifest, read_manifest
 from millrace_streams.checkpoints.stores import StoreDescription
 from millrace_streams.graph.store_names import PAGES, state_name
-from millrace_streams.runners.state import kept_rows, store_over
 from millrace_streams.state.pages import Page
 from millrace_streams.state.variables import MemoryVariables
 from millrace_streams.steps.operator import AnyStore
+from millrace_streams.steps.packed_state import kept_rows, store_over
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,9 +11,9 @@ from typing import Any
 
 from millrace_streams.compiler.check import CheckedTopology
 from millrace_streams.errors import TopologyError
+from millrace_streams.frames.codec import value_columns_of
 from millrace_streams.graph import FoldNode, Node, TableFoldNode
 from millrace_streams.layout import Layout
-from millrace_streams.steps.codec import value_columns_of
 from millrace_streams.steps.results import MISFITS
 
 

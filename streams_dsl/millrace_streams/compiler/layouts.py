@@ -11,6 +11,7 @@ import pyarrow as pa
 from millrace_streams.compiler.produced import produced_of
 from millrace_streams.errors import TopologyError
 from millrace_streams.expressions import LEFT, RIGHT, Column, Expression
+from millrace_streams.frames.evaluation import arrow_type, polars_schema, result_types, to_polars
 from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import (
     BranchNode,
@@ -35,7 +36,6 @@ from millrace_streams.graph import (
 )
 from millrace_streams.layout import KEY, RESERVED_PREFIX, VALUE, WINDOW_TYPE, Layout
 from millrace_streams.serdes import RowSerde, Serde
-from millrace_streams.steps.evaluation import arrow_type, polars_schema, result_types, to_polars
 
 
 @singledispatch

@@ -20,6 +20,7 @@ from millrace_streams.compiler.layouts import (
 )
 from millrace_streams.errors import TopologyError
 from millrace_streams.expressions import Expression
+from millrace_streams.frames.evaluation import arrow_type
 from millrace_streams.graph import (
     AggregateNode,
     AnswerNode,
@@ -42,7 +43,6 @@ from millrace_streams.graph import (
 from millrace_streams.layout import ANSWER, ASKING, KEY, RESERVED_PREFIX, WINDOW_COLUMNS, Layout
 from millrace_streams.steps.accumulators import result_fields
 from millrace_streams.steps.batch import TIMESTAMP
-from millrace_streams.steps.evaluation import arrow_type
 from millrace_streams.steps.lifting import Lifting
 from millrace_streams.steps.partial_aggregate import RECORDS, RUN
 from millrace_streams.windows import SessionWindows, Windows

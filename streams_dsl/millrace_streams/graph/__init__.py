@@ -1,8 +1,8 @@
 """The topology as data: nodes, and the immutable graph that they form.
 
 ``nodes`` holds the base, sources, sinks and stateless nodes, ``tables``, ``aggregations``, ``joins`` and ``processing``
-the others, ``topology`` the graph with its checks, ``describe`` its text, ``diagram`` its boxes and edges, which
-``svg`` and ``mermaid`` draw.
+the others, ``building`` collects nodes, ``topology`` is the graph with its checks, ``describe`` its text, ``diagram``
+its boxes and edges, which ``svg`` and ``mermaid`` draw.
 """
 
 from millrace_streams.graph.aggregations import (

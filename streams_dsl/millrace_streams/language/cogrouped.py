@@ -20,7 +20,7 @@ from millrace_streams.windows import (
 )
 
 if TYPE_CHECKING:
-    from millrace_streams.builder import StreamsBuilder
+    from millrace_streams.graph.building import TopologyBuilder
     from millrace_streams.language.table import KTable
 
 Grouped = tuple[KGroupedStream, Function]
@@ -31,7 +31,7 @@ class _Cogrouped:
 
     _window: Windows | None = None
 
-    def __init__(self, builder: StreamsBuilder, grouped: tuple[Grouped, ...]) -> None:
+    def __init__(self, builder: TopologyBuilder, grouped: tuple[Grouped, ...]) -> None:
         """Aggregate all of ``grouped`` together."""
         self._builder = builder
         self._grouped = grouped
@@ -59,7 +59,7 @@ class _Cogrouped:
             window=self._window,
             serde=first._serde("cogroup", value, name),
             emit=check_emit(where, emit),
-            store=store or self._builder._new_name("COGROUPKSTREAM-AGGREGATE-STATE-STORE"),
+            store=store or self._builder.new_name("COGROUPKSTREAM-AGGREGATE-STATE-STORE"),
         )
         return KTable(self._builder, node)
 
@@ -98,7 +98,7 @@ class TimeWindowedCogroupedKStream(_Cogrouped):
 
     def __init__(
         self,
-        builder: StreamsBuilder,
+        builder: TopologyBuilder,
         grouped: tuple[Grouped, ...],
         window: TimeWindows | SlidingWindows | UnlimitedWindows,
     ) -> None:
@@ -122,7 +122,7 @@ class TimeWindowedCogroupedKStream(_Cogrouped):
 class SessionWindowedCogroupedKStream(_Cogrouped):
     """Cogrouped streams by session."""
 
-    def __init__(self, builder: StreamsBuilder, grouped: tuple[Grouped, ...], window: SessionWindows) -> None:
+    def __init__(self, builder: TopologyBuilder, grouped: tuple[Grouped, ...], window: SessionWindows) -> None:
         """Aggregate by ``window``."""
         super().__init__(builder, grouped)
         self._window = window

@@ -104,7 +104,7 @@ class Aggregating(Handle):
         fields = {
             "aggregates": named,
             "window": self._window,
-            "store": store or self._builder._new_name(f"{AggregateNode.prefix}-STATE-STORE"),
+            "store": store or self._builder.new_name(f"{AggregateNode.prefix}-STATE-STORE"),
             "emit": emit,
             "bare": bare,
         }
@@ -123,7 +123,7 @@ class Aggregating(Handle):
             "folds": folds,
             "window": self._window,
             "serde": self._serde("aggregate", value, name),
-            "store": store or self._builder._new_name(f"{FoldNode.prefix}-STATE-STORE"),
+            "store": store or self._builder.new_name(f"{FoldNode.prefix}-STATE-STORE"),
             "on_close": self._on_close,
         }
         return KTable(self._builder, self._then(FoldNode, name, **fields))

@@ -9,10 +9,11 @@ from millrace_streams.errors import TopologyError
 from millrace_streams.expressions import Alias, Expression, col, expression_of
 from millrace_streams.functions import Batchwise, PythonFunction, python_function
 from millrace_streams.graph import JoinColumns, Node
+from millrace_streams.graph.building import check_name
 from millrace_streams.serdes import RowSerde, Serde, scalar_serde, serde_of
 
 if TYPE_CHECKING:
-    from millrace_streams.builder import StreamsBuilder
+    from millrace_streams.graph.building import TopologyBuilder
 
 NodeT = TypeVar("NodeT", bound=Node)
 Function = Callable[..., Any]
@@ -28,7 +29,7 @@ class Handle:
     _instead = ""
     """What to do where a method is asked for that only other kinds of handles have."""
 
-    def __init__(self, builder: StreamsBuilder, node: Node) -> None:
+    def __init__(self, builder: TopologyBuilder, node: Node) -> None:
         """Stand for ``node``."""
         self._builder = builder
         self._node = node
@@ -52,7 +53,7 @@ class Handle:
                     "StreamsBuilder"
                 )
         parents = (self._node.name, *(other._node.name for other in others))
-        return self._builder._add(kind, name, parents, **fields)
+        return self._builder.add(kind, name, parents, **fields)
 
     def _where(self, what: str, name: str | None) -> str:
         check_name(name)
@@ -113,12 +114,6 @@ class Handle:
 
     def _key_serde(self, what: str, given: Any, name: str | None = None) -> Serde | None:
         return None if given is None else scalar_serde(given, self._where(what, name))
-
-
-def check_name(name: object) -> None:
-    """Refuse what is no name: a column called ``name`` was meant. Raises ``TopologyError``."""
-    if name is not None and not isinstance(name, str):
-        raise TopologyError(f"name={name!r} names the node; for a column of that name write expression.alias('name')")
 
 
 def _pair(column: str | Alias, where: str) -> tuple[str, Expression]:

@@ -166,7 +166,7 @@ class KStream(Handle):
 
         Records without a key are dropped.
         """
-        topic = topic or self._builder._new_name("KSTREAM-REPARTITION-TOPIC")
+        topic = topic or self._builder.new_name("KSTREAM-REPARTITION-TOPIC")
         return KStream(self._builder, self._then(RepartitionNode, name, topic=f"{topic}-repartition"))
 
     def through(self, topic: str, *, key: Any = None, value: Any = None, name: str | None = None) -> KStream:
@@ -185,7 +185,7 @@ class KStream(Handle):
         from millrace_streams.language.table import KTable
 
         history_ms = None if versioned is None else milliseconds(versioned)
-        store = store or (self._builder._new_name("KSTREAM-TOTABLE-STATE-STORE") if history_ms is not None else None)
+        store = store or (self._builder.new_name("KSTREAM-TOTABLE-STATE-STORE") if history_ms is not None else None)
         return KTable(self._builder, self._then(ToTableNode, name, store=store, history_ms=history_ms))
 
     def join(
@@ -270,7 +270,7 @@ class KStream(Handle):
         if selector is not None:
             fields["selector"] = self._key_of("selector", selector, name)
         if grace is not None:
-            buffer = f"{name or self._builder._new_name('KSTREAM-JOIN')}-BUFFER-STORE"
+            buffer = f"{name or self._builder.new_name('KSTREAM-JOIN')}-BUFFER-STORE"
             fields |= {"grace_ms": milliseconds(grace), "buffer": buffer}
         return KStream(self._builder, self._then(StreamTableJoinNode, name, other, **fields))
 
@@ -280,7 +280,7 @@ class KStream(Handle):
         if window is None:
             raise TopologyError(f"{where}: two streams are joined within a window: give window=within(...)")
         check_windows(window, JoinWindows, where, "give window=within(...)")
-        of = name or self._builder._new_name("KSTREAM-JOIN")
+        of = name or self._builder.new_name("KSTREAM-JOIN")
         stores = {f"{side}_store": f"{of}-{side}-store" for side in ("left", "right", "waiting")}
         return KStream(self._builder, self._then(StreamStreamJoinNode, name, other, window=window, **stores, **fields))
 
@@ -329,7 +329,7 @@ class KStream(Handle):
             raise TopologyError(f"{where}: stores={stores!r}: give a list of stores")
         fields = {
             "supplier": supplier,
-            "connected": tuple(self._builder._store(store, where) for store in stores),
+            "connected": tuple(self._builder.store(store, where) for store in stores),
             "key_serde": self._key_serde(what, key, name),
             "serde": self._serde(what, value, name),
             "fixed_key": fixed_key,

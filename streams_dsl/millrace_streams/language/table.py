@@ -196,12 +196,12 @@ class KTable(Handle):
         What they keep is named after the join.
         """
         asked = self._then(SubscribeNode, name and f"{name}-subscribe", **fields.pop("subscription"))
-        topic = f"{name}-subscription" if name else self._builder._new_name("KTABLE-FK-JOIN-SUBSCRIPTION")
+        topic = f"{name}-subscription" if name else self._builder.new_name("KTABLE-FK-JOIN-SUBSCRIPTION")
         there = Handle(self._builder, asked)._then(RepartitionNode, None, topic=f"{topic}-topic", keep_null_keys=True)
         answered = Handle(self._builder, there)._then(
             AnswerNode, name and f"{name}-answer", other, store=f"{topic}-store"
         )
-        topic = f"{name}-response" if name else self._builder._new_name("KTABLE-FK-JOIN-RESPONSE")
+        topic = f"{name}-response" if name else self._builder.new_name("KTABLE-FK-JOIN-RESPONSE")
         back = Handle(self._builder, answered)._then(RepartitionNode, None, topic=f"{topic}-topic")
         return KTable(self._builder, self._then(ResponseJoinNode, name, Handle(self._builder, back), **fields))
 
@@ -217,7 +217,7 @@ class KTable(Handle):
             "wait_ms": suppressed.wait_ms,
             "records_max": suppressed.buffer.records_max,
             "strict": suppressed.buffer.strict,
-            "buffer": f"{name or self._builder._new_name('KTABLE-SUPPRESS')}-STORE",
+            "buffer": f"{name or self._builder.new_name('KTABLE-SUPPRESS')}-STORE",
         }
         return KTable(self._builder, self._then(SuppressNode, name, **fields))
 
@@ -326,6 +326,6 @@ class KGroupedTable(Handle):
     def _fold(self, where: str, store: str | None, emit: Emit | None, name: str | None, **fields: Any) -> KTable:
         fields |= {
             "emit": check_emit(where, emit),
-            "store": store or self._builder._new_name("KTABLE-AGGREGATE-STATE-STORE"),
+            "store": store or self._builder.new_name("KTABLE-AGGREGATE-STATE-STORE"),
         }
         return KTable(self._builder, self._then(TableFoldNode, name, **fields))

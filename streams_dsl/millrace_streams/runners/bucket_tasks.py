@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from millrace_streams.runners.state import kept_rows, save, store_over
 from millrace_streams.state.rows import LIMITS, KeptRows, Limits
 from millrace_streams.state.variables import StateVariables
 from millrace_streams.steps.operator import AnyStore, AnyStoreSpec
+from millrace_streams.steps.packed_state import kept_rows, save, store_over
 from millrace_streams.steps.task import Task, TaskResult
 
 

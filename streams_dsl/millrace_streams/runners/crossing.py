@@ -24,11 +24,11 @@ import polars as pl
 import pyarrow as pa
 
 from millrace.clients.producing.partitioner import partitions_of
+from millrace_streams.frames.codec import columns_of, values_of
+from millrace_streams.frames.evaluation import to_arrow
 from millrace_streams.layout import Layout
 from millrace_streams.state.hashing import hashable
 from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, SEQUENCE, TIMESTAMP, TOMBSTONE, TOPIC, Batch, Rows
-from millrace_streams.steps.codec import columns_of, values_of
-from millrace_streams.steps.evaluation import to_arrow
 from millrace_streams.steps.flow import LANE, ROOT, Flow, Marks, Origin
 from millrace_streams.windows import Windowed
 

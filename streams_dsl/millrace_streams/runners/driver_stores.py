@@ -11,8 +11,8 @@ from millrace_streams.checkpoints.entries import StoreEntry
 from millrace_streams.checkpoints.stores import describe_store
 from millrace_streams.compiler import Plan
 from millrace_streams.errors import TopologyError
+from millrace_streams.frames.codec import columns_of
 from millrace_streams.steps.batch import TIMESTAMP
-from millrace_streams.steps.codec import columns_of
 from millrace_streams.steps.operator import AnyStore
 from millrace_streams.steps.process_stores import view_of
 from millrace_streams.steps.store import Store

@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from millrace_streams.graph.store_names import PAGES, state_name
 from millrace_streams.runners.bucket_tasks import KeptTasks
-from millrace_streams.runners.packing import OUT, Packed
+from millrace_streams.runners.packed_rows import OUT, Packed
 from millrace_streams.runners.references import ReferredSource, resolved
 from millrace_streams.runners.worker import Program, total_dropped
 from millrace_streams.state.pages import Page

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from millrace_streams.compiler.stages import Stage
-from millrace_streams.runners.packing import Packed
+from millrace_streams.runners.packed_rows import Packed
 from millrace_streams.runners.worker import SourceRun
 from pyspark_millrace.options.source import SourceOptions
 from pyspark_millrace.reading.references import read_reference

@@ -18,7 +18,7 @@ from millrace_streams.graph import DeltaSinkNode
 from millrace_streams.layout import Layout
 from millrace_streams.runners.dead_letters import DEAD_LETTERS
 from millrace_streams.runners.output import address, arrow_schema, spark_schema
-from millrace_streams.runners.packing import OUT, Unpacker
+from millrace_streams.runners.packed_rows import OUT, Unpacker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

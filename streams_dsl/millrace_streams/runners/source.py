@@ -24,7 +24,7 @@ from millrace_streams.errors import TopologyError
 from millrace_streams.graph import SourceNode, Topology
 from millrace_streams.layout import OPAQUE_SHAPE, TopicShape
 from millrace_streams.payload_rows import PayloadRows
-from millrace_streams.runners.packing import PACKED_DDL, ROWS_PER_PAYLOAD
+from millrace_streams.runners.packed_rows import PACKED_DDL, ROWS_PER_PAYLOAD
 from millrace_streams.runners.references import ReferredSource, may_refer, packed_references
 from millrace_streams.runners.topic_rows import OpaqueRows
 from millrace_streams.runners.worker import Program, SourceRun

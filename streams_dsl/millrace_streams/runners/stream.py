@@ -22,8 +22,8 @@ from millrace_streams.compiler import explain
 from millrace_streams.graph import Topology
 from millrace_streams.runners.dead_letters import DEAD_LETTERS
 from millrace_streams.runners.output import limit_worker_threads
+from millrace_streams.runners.packed_rows import PACKED_DDL
 from millrace_streams.runners.packed_task import PackedTask
-from millrace_streams.runners.packing import PACKED_DDL
 from millrace_streams.runners.results import LEAF_PARTITIONS, LOCAL_ROWS_BYTES_MAX, Counts, Results
 from millrace_streams.runners.sinks import BatchFunction, Sinks
 from millrace_streams.runners.source import Inputs, Job

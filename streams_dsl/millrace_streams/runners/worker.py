@@ -1,7 +1,7 @@
 """What runs in a Spark worker: a source's records through its prologue, a bucket's rows through its stage.
 
-Packed rows come in and go out (``runners.packing``). The state of a bucket is its caller's: Spark's state store for a
-stream, this process for a batch.
+Packed rows come in and go out (``runners.packed_rows``). The state of a bucket is its caller's: Spark's state store
+for a stream, this process for a batch.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from millrace_streams.compiler import Plan
 from millrace_streams.compiler.plan import Edge
 from millrace_streams.compiler.stages import Send, Stage, Stages
 from millrace_streams.errors import UserFunctionError
+from millrace_streams.frames.packed import pack_frame
 from millrace_streams.graph import DeltaSinkNode, TopicSinkNode
 from millrace_streams.layout import Layout
 from millrace_streams.runners.bucket_tasks import KeptTasks, LivingTask, Tasks
 from millrace_streams.runners.crossing import Roots, arrive, by_bucket, crossing_frame, head_frame
 from millrace_streams.runners.dead_letters import DeadLetter, as_bytes, packed_letters, run_without_bad
 from millrace_streams.runners.output import gone, newest_rows
-from millrace_streams.runners.packing import (
+from millrace_streams.runners.packed_rows import (
     BYTES_PER_PAYLOAD_MAX,
     OUT,
     ROWS_PER_PAYLOAD,
@@ -39,7 +40,6 @@ from millrace_streams.steps import Operator
 from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, TIMESTAMP, TOMBSTONE, TOPIC
 from millrace_streams.steps.flow import Flow
 from millrace_streams.steps.operator import AnyStore, AnyStoreSpec
-from millrace_streams.steps.packed_frames import pack_frame
 from millrace_streams.steps.reader import Reader
 from millrace_streams.steps.task import Steps, Task, TaskResult
 from pyspark_millrace.sink.identity import QUERY_ID

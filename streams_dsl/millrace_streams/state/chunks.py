@@ -25,8 +25,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import polars as pl
 
 from millrace_streams.errors import IncompatibleStateError
+from millrace_streams.frames.packed import pack_frame, unpack_frame
 from millrace_streams.state.pages import Slot
-from millrace_streams.steps.packed_frames import pack_frame, unpack_frame
 
 VERSION: Final = 2
 Kind: TypeAlias = Literal["base", "delta", "page"]

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from millrace.clients.producing.partitioner import murmur2_array
 from millrace.schemas import encode_keys, is_keyable
-from millrace_streams.steps.evaluation import arrow_type, to_arrow
+from millrace_streams.frames.evaluation import arrow_type, to_arrow
 
 
 def hashable(keys: pa.Table) -> pa.Table:

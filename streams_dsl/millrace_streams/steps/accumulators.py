@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from millrace_streams.aggregates import Aggregate
 from millrace_streams.errors import TopologyError, UserFunctionError
-from millrace_streams.steps.evaluation import arrow_type, polars_schema, result_types, to_polars
+from millrace_streams.frames.evaluation import arrow_type, polars_schema, result_types, to_polars
 
 _DIGITS_MAX: Final = 38
 _EXACT: Final = Context(prec=2 * _DIGITS_MAX)

@@ -22,11 +22,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import polars as pl
 
+from millrace_streams.frames.codec import columns_of, window_columns
 from millrace_streams.graph import AggregateNode
 from millrace_streams.layout import WINDOW_START
 from millrace_streams.steps.accumulators import WHOLE_SUM, check_decimals
 from millrace_streams.steps.batch import NO_TIMESTAMP, TIMESTAMP, Batch, empty_batch
-from millrace_streams.steps.codec import columns_of, window_columns
 from millrace_streams.steps.flow import Inputs, Output
 from millrace_streams.steps.lifting import MEMBER, ROW, Lifting
 from millrace_streams.steps.operator import AnyStore, AnyStoreSpec, Operator, State

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from millrace_streams.frames.codec import key_columns_of, keys_of, value_columns_of, values_of
 from millrace_streams.layout import Layout
-from millrace_streams.steps.codec import key_columns_of, keys_of, value_columns_of, values_of
 
 TIMESTAMP: Final = "__timestamp"
 OFFSET: Final = "__offset"

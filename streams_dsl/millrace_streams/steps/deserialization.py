@@ -9,12 +9,12 @@ import polars as pl
 import pyarrow as pa
 
 from millrace_streams.errors import UserFunctionError
+from millrace_streams.frames.evaluation import polars_schema
 from millrace_streams.graph import SourceNode
 from millrace_streams.layout import KEY, VALUE, Layout
 from millrace_streams.payload_rows import PayloadRows
 from millrace_streams.serdes import STRING, Serde
 from millrace_streams.steps.batch import OFFSET, TOMBSTONE
-from millrace_streams.steps.evaluation import polars_schema
 
 
 @dataclass(frozen=True, slots=True)

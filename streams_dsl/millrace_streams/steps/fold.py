@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 import polars as pl
 
+from millrace_streams.frames.codec import window_columns
 from millrace_streams.graph import Fold, FoldNode
 from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import NO_ROWS, TIMESTAMP, Batch, Rows
-from millrace_streams.steps.codec import window_columns
 from millrace_streams.steps.flow import Emitted, Inputs, Output, Place
 from millrace_streams.steps.groups import Groups, fold_groups, group, rows_that_count
 from millrace_streams.steps.named_folds import NamedFold

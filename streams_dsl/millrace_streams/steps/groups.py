@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from millrace_streams.frames.codec import keys_of
 from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import TOMBSTONE, Batch, Rows
-from millrace_streams.steps.codec import keys_of
 from millrace_streams.steps.flow import Place
 from millrace_streams.stores.base import Stored
 

@@ -9,12 +9,12 @@ from typing import Any
 import polars as pl
 
 from millrace_streams.expressions import LEFT, RIGHT, Expression
+from millrace_streams.frames.codec import value_columns_of
+from millrace_streams.frames.evaluation import to_polars
 from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import Joiner
 from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import TIMESTAMP, Batch, Rows
-from millrace_streams.steps.codec import value_columns_of
-from millrace_streams.steps.evaluation import to_polars
 from millrace_streams.steps.flow import Inputs
 from millrace_streams.steps.operator import State
 from millrace_streams.stores import VersionedStore

@@ -15,10 +15,10 @@ import polars as pl
 import pyarrow as pa
 
 from millrace_streams.aggregates import Aggregate
+from millrace_streams.frames.evaluation import polars_schema
 from millrace_streams.layout import Layout
 from millrace_streams.steps.accumulators import AccumulatedAggregate, Accumulator, accumulate, check_decimals
 from millrace_streams.steps.batch import TIMESTAMP, Batch
-from millrace_streams.steps.evaluation import polars_schema
 from millrace_streams.steps.groups import counts
 from millrace_streams.steps.window_assignment import WINDOW
 from millrace_streams.windows import TimeWindows

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import polars as pl
 
 from millrace_streams.errors import UserFunctionError
+from millrace_streams.frames.evaluation import polars_schema, to_polars
 from millrace_streams.graph import MapFunctionNode, MapValuesNode, Node
 from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE, Batch
-from millrace_streams.steps.evaluation import polars_schema, to_polars
 from millrace_streams.steps.flow import Emitted, Inputs, Output
 from millrace_streams.steps.operator import State, StatelessStep, typed
 from millrace_streams.steps.predicates import call_batchwise

@@ -17,11 +17,11 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from millrace_streams.frames.evaluation import arrow_type
 from millrace_streams.graph import Fold, FoldNode, TableFoldNode
 from millrace_streams.layout import Layout
 from millrace_streams.steps.accumulators import WHOLE_SUM, AccumulatedAggregate, Accumulator, accumulate
 from millrace_streams.steps.batch import Batch
-from millrace_streams.steps.evaluation import arrow_type
 from millrace_streams.steps.map_values import reserved_of
 from millrace_streams.steps.operator import AnyStore, Operator, entries_before
 from millrace_streams.steps.store import Store

@@ -9,9 +9,9 @@ import polars as pl
 
 from millrace_streams.errors import UserFunctionError
 from millrace_streams.expressions import Expression
+from millrace_streams.frames.evaluation import to_polars
 from millrace_streams.functions import PythonFunction
 from millrace_streams.steps.batch import Batch, Rows
-from millrace_streams.steps.evaluation import to_polars
 from millrace_streams.steps.flow import Inputs
 
 

@@ -14,12 +14,12 @@ import numpy as np
 import polars as pl
 
 from millrace_streams.errors import UserFunctionError
+from millrace_streams.frames.evaluation import polars_schema
 from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import SourceNode
 from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import HEADERS, OFFSET, SEQUENCE, TIMESTAMP, TOMBSTONE, Batch, Rows
 from millrace_streams.steps.deserialization import Deserializer
-from millrace_streams.steps.evaluation import polars_schema
 from millrace_streams.steps.flow import FIXED, ROOT, Inputs, Origin
 from millrace_streams.steps.operator import Operator, State
 from millrace_streams.steps.registry import make_step

@@ -8,8 +8,8 @@ from typing import Final
 import polars as pl
 
 from millrace_streams.errors import UserFunctionError
+from millrace_streams.frames.codec import columns_of, key_columns_of
 from millrace_streams.steps.batch import Batch
-from millrace_streams.steps.codec import columns_of, key_columns_of
 
 MISFITS: Final = (pl.exceptions.PolarsError, TypeError, ValueError, KeyError, OverflowError, AttributeError)
 

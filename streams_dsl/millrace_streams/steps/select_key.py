@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millrace_streams.frames.evaluation import to_polars
 from millrace_streams.graph import SelectKeyFunctionNode, SelectKeyNode
 from millrace_streams.steps.batch import Batch
-from millrace_streams.steps.evaluation import to_polars
 from millrace_streams.steps.flow import Inputs, Output
 from millrace_streams.steps.map_values import reserved_of
 from millrace_streams.steps.operator import State, StatelessStep, typed

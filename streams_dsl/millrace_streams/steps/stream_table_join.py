@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 
 from millrace_streams.expressions import Expression
+from millrace_streams.frames.codec import keys_of
+from millrace_streams.frames.evaluation import to_polars
 from millrace_streams.graph import StreamTableJoinNode
 from millrace_streams.steps.batch import Batch, Rows
-from millrace_streams.steps.codec import keys_of
-from millrace_streams.steps.evaluation import to_polars
 from millrace_streams.steps.flow import Inputs, Output
 from millrace_streams.steps.groups import rows_that_count, rows_with_value
 from millrace_streams.steps.joins import Joining, Partners, TableView, VersionsView, keys_of_side

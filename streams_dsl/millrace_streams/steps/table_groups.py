@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from millrace_streams.frames.evaluation import to_polars
 from millrace_streams.graph import Aggregator, GroupTableNode, TableFoldNode
 from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import TIMESTAMP, Batch
-from millrace_streams.steps.evaluation import to_polars
 from millrace_streams.steps.flow import Emitted, Inputs, Output
 from millrace_streams.steps.groups import fold_groups, group
 from millrace_streams.steps.map_values import reserved_of

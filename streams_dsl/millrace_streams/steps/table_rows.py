@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from millrace_streams.frames.evaluation import to_polars
 from millrace_streams.graph import TableFilterNode, TableMapNode, TableNode, TableSelectNode
 from millrace_streams.steps.batch import Batch
-from millrace_streams.steps.evaluation import to_polars
 from millrace_streams.steps.flow import Emitted, Inputs, Output
 from millrace_streams.steps.map_values import reserved_of
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed

@@ -10,8 +10,8 @@ from typing import Final
 
 import polars as pl
 
+from millrace_streams.frames.codec import end_of
 from millrace_streams.steps.batch import TIMESTAMP
-from millrace_streams.steps.codec import end_of
 from millrace_streams.windows import FOREVER_MS, TimeWindows, UnlimitedWindows
 
 WINDOW: Final = "__window"

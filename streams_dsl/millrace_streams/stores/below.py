@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from millrace_streams.frames.codec import key_columns_of
 from millrace_streams.layout import WINDOW_COLUMNS, WINDOW_END, Layout
 from millrace_streams.state.pages import NO_SLOT, RowsSpec
 from millrace_streams.state.rows import KeptRows
-from millrace_streams.steps.codec import key_columns_of
 from millrace_streams.stores.base import Place, StoreSpec
 from millrace_streams.stores.forms import START, Entries, Form, Part, form_of
 

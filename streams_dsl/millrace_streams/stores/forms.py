@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 import pyarrow as pa
 
+from millrace_streams.frames.codec import columns_of, keys_of, values_of
 from millrace_streams.layout import ASKING, WINDOW_COLUMNS, Layout
 from millrace_streams.state.rows import DELETED
-from millrace_streams.steps.codec import columns_of, keys_of, values_of
 from millrace_streams.stores.base import Stored, StoreSpec
 from millrace_streams.stores.entries import Held, WaitingForPartner, WaitingForTable
 from millrace_streams.stores.versioned import Versions

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from millrace.errors import EnvironmentProblemError, UnknownTopicOrPartitionError
+from millrace_streams.frames.evaluation import arrow_type
 from millrace_streams.queries import QueryableStore
-from millrace_streams.steps.evaluation import arrow_type
 from millrace_streams.steps.store import Store
 from millrace_streams.stores.forms import form_of
 

@@ -10,7 +10,7 @@ from polars.testing import assert_series_equal
 
 from millrace_streams import StreamsBuilder, TopologyError, TopologyTestDriver, coalesce, col, lit, when
 from millrace_streams.expressions import Expression
-from millrace_streams.steps.evaluation import polars_schema, result_types, to_polars
+from millrace_streams.frames.evaluation import polars_schema, result_types, to_polars
 
 FRAME = pl.DataFrame(
     {

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from millrace_streams import StreamsBuilder, TestRecord, Topology, TopologyTestDriver, compile_topology
 from millrace_streams.compiler import Stages, stages_of
 from millrace_streams.compiler.cuts import decided
-from millrace_streams.runners.packing import OUT, Packed, from_batch
+from millrace_streams.runners.packed_rows import OUT, Packed, from_batch
 from millrace_streams.runners.worker import Program, SourceRun
 from millrace_streams.serdes import LONG, STRING
 from millrace_streams.steps.batch import Batch

@@ -36,9 +36,9 @@ from millrace_streams.checkpoints.stored_state import committed_batch, manifest_
 from millrace_streams.compiler import stages_of
 from millrace_streams.layout import OPAQUE_SHAPE
 from millrace_streams.queries import QueryableStore, StoredState
-from millrace_streams.runners.state import kept_rows, store_over
 from millrace_streams.state.variables import MemoryVariables
 from millrace_streams.steps.operator import AnyStore
+from millrace_streams.steps.packed_state import kept_rows, store_over
 from millrace_streams.steps.store import STREAM_TIME, Store
 from millrace_streams.stores.below import packed
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_streams import IncompatibleStateError
-from millrace_streams.runners.state import kept_rows, rows_spec, store_over
 from millrace_streams.state.hashing import hashes_of
 from millrace_streams.state.pages import Slot
 from millrace_streams.state.rows import Limits
 from millrace_streams.state.variables import MemoryVariables
+from millrace_streams.steps.packed_state import kept_rows, rows_spec, store_over
 from millrace_streams.steps.store import STREAM_TIME, StateDelta, Store, StoreSpec
 
 SPEC = StoreSpec(

@@ -34,9 +34,9 @@ from millrace_streams import max as max_
 from millrace_streams import min as min_
 from millrace_streams import sum as sum_
 from millrace_streams.layout import WINDOW_TYPE, Layout
-from millrace_streams.runners.state import kept_rows, save, store_over
 from millrace_streams.state.rows import LIMITS, KeptRows, Limits
 from millrace_streams.state.variables import MemoryVariables
+from millrace_streams.steps.packed_state import kept_rows, save, store_over
 from millrace_streams.steps.task import Task, TaskResult
 from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer
 from millrace_streams.stores.base import Change, Stored

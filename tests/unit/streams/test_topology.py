@@ -246,9 +246,11 @@ def test_a_table_is_not_a_stream():
 
 
 def test_topics_that_meet_before_their_records_moved_must_have_as_many_partitions():
-    def prepare(build):
+    def prepare(build, *, global_tables=()):
         builder = StreamsBuilder()
-        build(*(builder.stream(topic, schema=FLIGHTS.schema, key_columns=["origin"]) for topic in ("few", "many")))
+        holds = {"schema": FLIGHTS.schema, "key_columns": ["origin"]}
+        streams = [builder.stream(topic, **holds) for topic in ("few", "many")]
+        build(*streams, *(builder.global_table(topic, **holds) for topic in global_tables))
         partitions = {"few": (FLIGHTS, 1), "many": (FLIGHTS, 3), "planes": (FLIGHTS, 2)}
         with mock.patch.object(Inputs, "shape_of", side_effect=lambda topic, key: partitions[topic]):
             return Job.prepare(builder.build(), Inputs(bootstrap_servers="nowhere:1"))
@@ -272,14 +274,13 @@ def test_topics_that_meet_before_their_records_moved_must_have_as_many_partition
         prepare(sharing)
     assert prepare(lambda few, many: few.repartition().merge(many).group_by_key().count().to_delta("t")).buckets == 3
 
-    def apart(few, many):
-        planes = few._builder.global_table("planes", schema=FLIGHTS.schema, key_columns=["origin"])
+    def apart(few, many, planes):
         for name, stream in (("few", few), ("many", many)):
             joined = stream.join(planes, lambda left, right: left, selector=col("carrier"))
             joined.group_by_key().count().to_delta(name)
 
     # What never meets, or meets in a table that is everywhere, may be partitioned as it likes.
-    assert prepare(apart).buckets == 3
+    assert prepare(apart, global_tables=["planes"]).buckets == 3
 
 
 def test_only_the_columns_that_count_are_read():
@@ -365,7 +366,7 @@ def test_a_topic_of_bytes_needs_serdes_that_read_bytes(types, message):
         (lambda s: s.to_table().group_by("carrier").to_delta("t"), r"KGroupedTable has no to_delta\(\): aggregate it"),
         (lambda s: s.count(), r"KStream has no count\(\): group_by_key\(\) groups it"),
         (lambda s: s.split().to("out"), r"BranchedKStream has no to\(\): name a branch first"),
-        (lambda s: s._builder.global_table("g").filter(1), r"GlobalKTable has no filter\(\): streams join it"),
+        (lambda _: StreamsBuilder().global_table("g").filter(1), r"GlobalKTable has no filter\(\): streams join it"),
     ],
 )
 def test_what_another_kind_of_handle_can_do_is_told(use, message):

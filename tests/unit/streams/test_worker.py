@@ -38,8 +38,8 @@ from millrace_streams.compiler import Plan, Stages, stages_of
 from millrace_streams.layout import OPAQUE_SHAPE
 from millrace_streams.runners.dead_letters import DEAD_LETTERS
 from millrace_streams.runners.output import newest_rows
+from millrace_streams.runners.packed_rows import OUT, Packed, from_batch, to_batches
 from millrace_streams.runners.packed_task import PackedTask
-from millrace_streams.runners.packing import OUT, Packed, from_batch, to_batches
 from millrace_streams.runners.worker import BoundedRun, Program, SourceRun
 from millrace_streams.serdes import LONG, STRING
 from millrace_streams.state.rows import Limits

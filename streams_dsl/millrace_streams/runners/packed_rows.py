@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 import polars as pl
 import pyarrow as pa
 
+from millrace_streams.frames.evaluation import to_arrow
+from millrace_streams.frames.packed import unpack_frame
 from millrace_streams.steps.batch import HEADERS, TIMESTAMP
-from millrace_streams.steps.evaluation import to_arrow
-from millrace_streams.steps.packed_frames import unpack_frame
 
 PACKED_DDL: Final = (
     "stage INT, bucket INT, target STRING, sequence BIGINT, rows BIGINT, records BIGINT, dropped BIGINT, "

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from millrace_streams.frames.evaluation import polars_schema
 from millrace_streams.layout import WINDOW_END, WINDOW_START, Layout
 from millrace_streams.serdes import serde_of_field
-from millrace_streams.steps.evaluation import polars_schema
 from millrace_streams.windows import FOREVER_MS, LAST_INSTANT_MS, Windowed
 
 _PYTHONS_LAST: Final = dt.datetime.max.replace(tzinfo=dt.UTC)
