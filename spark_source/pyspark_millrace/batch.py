@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from millrace.errors import UsageError
-from pyspark_millrace.options.positions import Edge
+from pyspark_millrace.options.positions import OffsetSpec
 from pyspark_millrace.partitions import PartitionKey
 from pyspark_millrace.planning.offsets import OffsetRange
 from pyspark_millrace.planning.splits import BATCH_SIZING
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark_millrace.options.source import SourceOptions
     from pyspark_millrace.planning.topics import TopicSet
-    from pyspark_millrace.reading.layout import Layout
+    from pyspark_millrace.reading.layout import ReadLayout
 
 
 _PUSHING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -34,7 +34,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typ
     default, a reader that has it makes every read fail (``FilteringBatchReader``).
     """
 
-    def __init__(self, options: SourceOptions, topics: TopicSet, layout: Layout) -> None:
+    def __init__(self, options: SourceOptions, topics: TopicSet, layout: ReadLayout) -> None:
         self._options = options
         self._topics = topics
         self._layout = layout
@@ -65,7 +65,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typ
 
         A start that was looked up may be after the end because records have come since then: there is nothing to read.
         """
-        if any(isinstance(position, Edge) for position in self._range):
+        if any(isinstance(position, OffsetSpec) for position in self._range):
             return
         for key, start in starts.items():
             if start > ends[key]:

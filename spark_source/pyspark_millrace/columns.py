@@ -56,7 +56,7 @@ RAW_VALUE: Final = "__value"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TopicColumn:
     """One output column: ``source`` is a column of the topic by its name, or metadata."""
 
     name: str
@@ -65,44 +65,44 @@ class Column:
     nullable: bool = True
 
 
-def available_columns(schema: pa.Schema | None) -> dict[str, Column]:
+def available_columns(schema: pa.Schema | None) -> dict[str, TopicColumn]:
     """Return every column that a topic offers, by name; ``schema`` is None for an opaque topic."""
     columns = [*metadata_columns().values(), *(opaque_columns() if schema is None else typed_columns(schema))]
     return {column.name: column for column in columns}
 
 
-def raw_columns() -> dict[str, Column]:
+def raw_columns() -> dict[str, TopicColumn]:
     """Return key, value and metadata of an opaque topic, by the names that decoded columns leave free."""
     from pyspark.sql.types import BinaryType
 
-    parts = [Column(RAW_KEY, "key", BinaryType()), Column(RAW_VALUE, "value", BinaryType())]
+    parts = [TopicColumn(RAW_KEY, "key", BinaryType()), TopicColumn(RAW_VALUE, "value", BinaryType())]
     return {column.name: column for column in (*parts, *metadata_columns().values())}
 
 
-def metadata_columns() -> dict[Metadata, Column]:
+def metadata_columns() -> dict[Metadata, TopicColumn]:
     """Return the metadata columns."""
-    return {kind: Column(kind.value, kind, data_type) for kind, data_type in _metadata_types().items()}
+    return {kind: TopicColumn(kind.value, kind, data_type) for kind, data_type in _metadata_types().items()}
 
 
-def typed_columns(schema: pa.Schema) -> list[Column]:
+def typed_columns(schema: pa.Schema) -> list[TopicColumn]:
     """Return the columns of a schema."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     return [
-        Column(field.name, field.name, from_arrow_type(field.type, prefer_timestamp_ntz=True), field.nullable)
+        TopicColumn(field.name, field.name, from_arrow_type(field.type, prefer_timestamp_ntz=True), field.nullable)
         for field in schema
     ]
 
 
-def opaque_columns() -> list[Column]:
+def opaque_columns() -> list[TopicColumn]:
     """Return the columns of Spark's Kafka source, headers included."""
     from pyspark.sql.types import BinaryType
 
     types = _metadata_types()
     return [
-        Column("key", "key", BinaryType()),
-        Column("value", "value", BinaryType()),
-        *(Column(name, kind, types[kind]) for name, kind in KAFKA_NAMES.items()),
+        TopicColumn("key", "key", BinaryType()),
+        TopicColumn("value", "value", BinaryType()),
+        *(TopicColumn(name, kind, types[kind]) for name, kind in KAFKA_NAMES.items()),
     ]
 
 

@@ -14,7 +14,7 @@ _ORIGIN: Final = "@origin"
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class QueryOrigin:
     """Where the offsets of one source count. ``group_id`` wins over ``group_id_prefix``, as in Kafka's connector."""
 
     bootstrap_servers: str
@@ -28,7 +28,7 @@ class Origin:
         return f"{self.group_id_prefix}-{query_id}"
 
 
-def with_origin(report: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
+def with_origin(report: Mapping[str, Any], origin: QueryOrigin) -> dict[str, Any]:
     """Offsets in JSON for a progress report, with their origin."""
     told = {
         "servers": origin.bootstrap_servers,
@@ -38,7 +38,7 @@ def with_origin(report: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     return {**report, _ORIGIN: {name: value for name, value in told.items() if value is not None}}
 
 
-def origin_of(report: Mapping[str, Any]) -> Origin | None:
+def origin_of(report: Mapping[str, Any]) -> QueryOrigin | None:
     """What ``with_origin`` put there."""
     told = report.get(_ORIGIN)
-    return None if told is None else Origin(told["servers"], told.get("group"), told.get("groupIdPrefix"))
+    return None if told is None else QueryOrigin(told["servers"], told.get("group"), told.get("groupIdPrefix"))

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark_millrace.options.source import SourceOptions
     from pyspark_millrace.planning.cluster import Cluster
     from pyspark_millrace.planning.topics import TopicSet
-    from pyspark_millrace.reading.layout import Layout
-    from pyspark_millrace.sink.writer import BatchWriter, StreamWriter
+    from pyspark_millrace.reading.layout import ReadLayout
+    from pyspark_millrace.sink.writer import TopicBatchWriter, TopicStreamWriter
     from pyspark_millrace.stream import StreamReader
 
 _SAYS_WHAT_TO_READ = frozenset(("subscribe", "subscribepattern", "assign"))
@@ -90,33 +90,33 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         """The micro-batch reader."""
         from pyspark_millrace.stream import StreamReader
 
-        def look_up() -> tuple[TopicSet, Layout]:
+        def look_up() -> tuple[TopicSet, ReadLayout]:
             import pyspark_millrace.planning.cluster  # noqa: F401 - what planning needs soon and takes long to load
 
             return self._resolved(), self._filtered(self._layout(schema))
 
         return StreamReader(self._options, look_up)
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> TopicBatchWriter:
         """The writer of a batch. Topics are only ever appended to."""
         from millrace.errors import UsageError
         from pyspark_millrace.sink.options import parse_sink_options
-        from pyspark_millrace.sink.writer import BatchWriter, check_write
+        from pyspark_millrace.sink.writer import TopicBatchWriter, check_write
 
         if overwrite:
             raise UsageError("save mode Overwrite not allowed for millrace: allowed is Append, .mode('append')")
         options = parse_sink_options(self._values, is_stream=False)
         check_write(options, schema)
-        return BatchWriter(options, schema)
+        return TopicBatchWriter(options, schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802  Spark's name
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:  # noqa: N802  Spark's name
         """The writer of a micro-batch. With output mode Complete each appends all rows anew, as Kafka's sink does."""
         from pyspark_millrace.sink.options import parse_sink_options
-        from pyspark_millrace.sink.writer import StreamWriter, check_write
+        from pyspark_millrace.sink.writer import TopicStreamWriter, check_write
 
         options = parse_sink_options(self._values, is_stream=True)
         check_write(options, schema)
-        return StreamWriter(options, schema)
+        return TopicStreamWriter(options, schema)
 
     def _resolved(self) -> TopicSet:
         if self._topics is None:
@@ -138,7 +138,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
             raise UsageError(f"decode: {topics.description} is typed and has columns already: leave decode out")
         return plan_decoding(options, cluster, frozenset(topics.topic_ids))
 
-    def _filtered(self, layout: Layout) -> Layout:
+    def _filtered(self, layout: ReadLayout) -> ReadLayout:
         """The layout with the rows that the option ``filter`` leaves."""
         if self._options.filter is None:
             return layout
@@ -150,7 +150,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         found = option_filter(self._options.filter, topics.schema, layout, topics=topics.description)
         return replace(layout, row_filter=found)
 
-    def _layout(self, asked: StructType | None = None) -> Layout:
+    def _layout(self, asked: StructType | None = None) -> ReadLayout:
         """The columns to read: named by the option, by the schema that the user or Spark gives, or all of them."""
         from millrace.errors import UsageError
         from pyspark_millrace.reading.layout import default_layout, layout_of_user_schema, named_layout

@@ -33,7 +33,7 @@ from pyspark.sql.streaming.datasource import (
 from millrace.errors import MillraceError, UnknownTopicOrPartitionError, UsageError
 from pyspark_millrace.eventually import Eventually
 from pyspark_millrace.options.source import IsolationLevel
-from pyspark_millrace.origin import Origin, with_origin
+from pyspark_millrace.origin import QueryOrigin, with_origin
 from pyspark_millrace.partitions import PartitionKey
 from pyspark_millrace.planning.backlog import Backlog
 from pyspark_millrace.planning.offsets import (
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from pyspark_millrace.options.source import SourceOptions
     from pyspark_millrace.planning.cluster import Cluster
     from pyspark_millrace.planning.topics import TopicSet
-    from pyspark_millrace.reading.layout import Layout
+    from pyspark_millrace.reading.layout import ReadLayout
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ _PLANNING_LOOP: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is not typed
     """Reads topics in micro-batches, with Spark's checkpoint as the only record of how far it is."""
 
-    def __init__(self, options: SourceOptions, look_up: Callable[[], tuple[TopicSet, Layout]]) -> None:
+    def __init__(self, options: SourceOptions, look_up: Callable[[], tuple[TopicSet, ReadLayout]]) -> None:
         """``look_up`` finds the topics and what is read of them; what it raises, the first method called raises."""
         self._options = options
         self._start = options.stream_start()
@@ -181,7 +181,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return None
         return with_origin(
             replace(self._newest, is_initial=False).to_json(),
-            Origin(self._options.bootstrap_servers, self._options.group_id, self._options.group_id_prefix),
+            QueryOrigin(self._options.bootstrap_servers, self._options.group_id, self._options.group_id_prefix),
         )
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -291,7 +291,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._newer_topics or self._looked_up.get()[0]
 
     @property
-    def _layout(self) -> Layout:
+    def _layout(self) -> ReadLayout:
         return self._looked_up.get()[1]
 
     # --- reading: in the tasks -----------------------------------------------------------------------------------
@@ -303,7 +303,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return read_task(partition, self._layout, self._options)
 
 
-def _checked_ends(options: SourceOptions, look_up: Callable[[], tuple[TopicSet, Layout]]) -> tuple[TopicSet, Layout]:
+def _checked_ends(
+    options: SourceOptions, look_up: Callable[[], tuple[TopicSet, ReadLayout]]
+) -> tuple[TopicSet, ReadLayout]:
     """What ``look_up`` finds.
 
     Raises ``UsageError`` for the end of a partition that a topic has not; a topic of a pattern may come later.

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from millrace.errors import UsageError
 from pyspark_millrace.delta.data_files import FILE_SCHEMA, DataFiles
-from pyspark_millrace.delta.table import Batch, NewFile, TargetTable
+from pyspark_millrace.delta.table import MicroBatch, NewFile, TargetTable
 
 pytestmark = pytest.mark.spark
 
@@ -43,7 +43,7 @@ def add(directory, number, rows, schema=SCHEMA, arrow=ARROW):
     assert described.schema == FILE_SCHEMA
     (row,) = described.to_pylist()
     file = NewFile(**row | {"partition_values": dict(row["partition_values"])})
-    return table.commit(Batch("query", number), [file])
+    return table.commit(MicroBatch("query", number), [file])
 
 
 TAKEN = {

@@ -20,7 +20,7 @@ from pyspark_millrace.audit.intervals import Interval, intersection, text
 from pyspark_millrace.audit.rows import Discrepancies, compare, find_offset_columns, obstacle, offsets_in_table
 from pyspark_millrace.audit.topic_log import Holding
 from pyspark_millrace.audit.transactions import (
-    BatchResult,
+    AuditedBatch,
     Evidence,
     Landing,
     Verdict,
@@ -37,7 +37,7 @@ EXIT_UNVERIFIABLE: Final = 3
 EXIT_FAULTS: Final = 4
 
 
-class Topics(Protocol):
+class AuditedTopics(Protocol):
     """What is asked about topics: see ``TopicLog``."""
 
     def topic_id(self, topic: str) -> uuid.UUID | None:
@@ -79,7 +79,7 @@ class AuditReport:
     table_versions: tuple[int, int]
     counts_rows: bool
     why_not_by_rows: str | None
-    batches: tuple[BatchResult, ...]
+    batches: tuple[AuditedBatch, ...]
     findings: tuple[Finding, ...]
 
     @property
@@ -99,7 +99,7 @@ class AuditReport:
         return EXIT_PROVED
 
 
-def audit(checkpoint: Checkpoint, history: TableHistory, topics: Topics, options: AuditOptions) -> AuditReport:
+def audit(checkpoint: Checkpoint, history: TableHistory, topics: AuditedTopics, options: AuditOptions) -> AuditReport:
     """Join what checkpoint, table and topics say. The table's history must have been read before the checkpoint."""
     case = _Case(checkpoint, history, topics, options)
     results = [judge(batch, case.evidence) for batch in case.batches]
@@ -124,7 +124,9 @@ def audit(checkpoint: Checkpoint, history: TableHistory, topics: Topics, options
 class _Case:
     """The evidence, and what follows from each part of it."""
 
-    def __init__(self, checkpoint: Checkpoint, history: TableHistory, topics: Topics, options: AuditOptions) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, history: TableHistory, topics: AuditedTopics, options: AuditOptions
+    ) -> None:
         self._checkpoint = checkpoint
         self._history = history
         self._topics = topics
@@ -276,8 +278,8 @@ class _Case:
 
 
 def _by_rows(
-    result: BatchResult, ranges: Iterable[OffsetRange] | None, found: Discrepancies, options: AuditOptions
-) -> BatchResult:
+    result: AuditedBatch, ranges: Iterable[OffsetRange] | None, found: Discrepancies, options: AuditOptions
+) -> AuditedBatch:
     """The verdict on a batch whose rows have been looked at."""
     if ranges is None or result.verdict is Verdict.PENDING:
         return result

@@ -44,7 +44,7 @@ class Landing:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchResult:
+class AuditedBatch:
     """One batch: its offsets (None: not known), its rows in the table, the versions that hold it, and the verdict.
 
     ``ranges`` are the offsets for people: ``orders-0 3..7``, of each partition that has some.
@@ -98,7 +98,7 @@ def history_floor(history: TableHistory, application: str, landings: Iterable[in
     return min(landings, default=history.earlier_transactions.get(application, -1) + 1) - 1
 
 
-def judge(batch: LoggedBatch, evidence: Evidence) -> BatchResult:
+def judge(batch: LoggedBatch, evidence: Evidence) -> AuditedBatch:
     """The verdict on one batch."""
     landings = evidence.landings.get(batch.batch_id, ())
     versions = tuple(landing.version for landing in landings)
@@ -106,8 +106,8 @@ def judge(batch: LoggedBatch, evidence: Evidence) -> BatchResult:
     offsets = None if batch.ranges is None else sum(wanted.count for wanted in batch.ranges)
     named = tuple(f"{each.key} {text([(each.start, each.end)])}" for each in batch.ranges or () if each.count)
 
-    def result(verdict: Verdict, reason: str = "") -> BatchResult:
-        return BatchResult(batch.batch_id, named, offsets, rows if landings else None, versions, verdict, reason)
+    def result(verdict: Verdict, reason: str = "") -> AuditedBatch:
+        return AuditedBatch(batch.batch_id, named, offsets, rows if landings else None, versions, verdict, reason)
 
     if batch.is_reset:
         return result(Verdict.NOTHING, "a reset: millrace offsets reset")

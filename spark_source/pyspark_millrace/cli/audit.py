@@ -13,7 +13,7 @@ from millrace.config.client import Isolation
 
 if TYPE_CHECKING:
     from pyspark_millrace.audit import AuditReport
-    from pyspark_millrace.audit.transactions import BatchResult
+    from pyspark_millrace.audit.transactions import AuditedBatch
 
 AppIdOption = Annotated[
     str | None, typer.Option(metavar="TEXT", help="txnAppId of the query's commits; its id if none was set.")
@@ -117,12 +117,12 @@ def _show(report: AuditReport, *, every_batch: bool) -> None:
     )
 
 
-def _runs(batches: tuple[BatchResult, ...]) -> list[list[BatchResult]]:
+def _runs(batches: tuple[AuditedBatch, ...]) -> list[list[AuditedBatch]]:
     """Neighbours of which the same is to be said."""
     return [list(run) for _, run in groupby(batches, lambda batch: (batch.verdict, batch.reason))]
 
 
-def _line(run: list[BatchResult]) -> tuple[Any, ...]:
+def _line(run: list[AuditedBatch]) -> tuple[Any, ...]:
     first, last = run[0], run[-1]
     versions = [version for batch in run for version in batch.versions]
     return (

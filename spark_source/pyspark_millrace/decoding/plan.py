@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from millrace.clients import TopicDescription
 
 
-class Brokers(Protocol):
+class PayloadSchemas(Protocol):
     """The part of ``Cluster`` that this module uses."""
 
     def payload_registry(self) -> PayloadRegistry:
@@ -55,7 +55,7 @@ class DecodePlan:
         return None if self.key is None else self.key.wanted.columns()
 
 
-def plan_decoding(options: DecodeOptions, brokers: Brokers, topics: frozenset[str]) -> DecodePlan:
+def plan_decoding(options: DecodeOptions, payload_schemas: PayloadSchemas, topics: frozenset[str]) -> DecodePlan:
     """Find the schemas, and check the topic for bad records.
 
     Raises ``UsageError`` naming the option for a schema that is not there or has no columns, and for a topic that
@@ -65,14 +65,14 @@ def plan_decoding(options: DecodeOptions, brokers: Brokers, topics: frozenset[st
     parts: list[PartPlan | None] = []
     for part in (options.value, options.key):
         if part is not None and registry is None and (part.is_framed or part.schema_id or part.subject):
-            registry = brokers.payload_registry()
+            registry = payload_schemas.payload_registry()
         parts.append(None if part is None else _plan_part(part, registry))
     if options.dead_letter_topic is not None:
         if options.dead_letter_topic in topics:
             raise UsageError(
                 f"badRecords=deadletter:{options.dead_letter_topic} is read itself: bad records would come back"
             )
-        if brokers.describe(options.dead_letter_topic).schema is not None:
+        if payload_schemas.describe(options.dead_letter_topic).schema is not None:
             raise UsageError(
                 f"badRecords=deadletter:{options.dead_letter_topic} is a typed topic, and bad records are bytes: "
                 "create an opaque one"

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from pyspark_millrace.options.source import SourceOptions
     from pyspark_millrace.partitions import PartitionKey
 
-DeadLetter = dict[str, Any]
+BadRecord = dict[str, Any]
 """``key``, ``value`` and ``headers`` of a record to send."""
 
 
 class DeadLetters(Protocol):
     """Where bad records go."""
 
-    def send(self, records: list[DeadLetter]) -> None:
+    def send(self, records: list[BadRecord]) -> None:
         """Send records and wait until they are acknowledged."""
 
 
@@ -132,7 +132,7 @@ class _TopicOfDeadLetters:
         self._producer = stack.enter_context(Producer(settings))
         self._topic = topic
 
-    def send(self, records: list[DeadLetter]) -> None:
+    def send(self, records: list[BadRecord]) -> None:
         futures = [
             self._producer.send(self._topic, each["value"], key=each["key"], headers=each["headers"])
             for each in records

@@ -15,7 +15,7 @@ from pyspark_millrace.delta.compaction import Compaction, Compactor
 from pyspark_millrace.delta.data_files import FILE_DDL, DataFiles
 from pyspark_millrace.delta.partition_values import check_partition_columns
 from pyspark_millrace.delta.remote import facts_by_task, query_id_in_checkpoint
-from pyspark_millrace.delta.table import Batch, NewFile, TableRequest, TargetTable
+from pyspark_millrace.delta.table import MicroBatch, NewFile, TableRequest, TargetTable
 from pyspark_millrace.delta.transactions import check_delta, query_id_of
 from pyspark_millrace.interruption import interrupted_in_few_words
 from pyspark_millrace.source import DefaultSource
@@ -123,7 +123,7 @@ class _Commit:
     @interrupted_in_few_words()
     def __call__(self, described: DataFrame, batch_id: int) -> None:
         started = time.monotonic()
-        batch = Batch(self._query_id_of(described.sparkSession), batch_id)
+        batch = MicroBatch(self._query_id_of(described.sparkSession), batch_id)
         if self._target is None:
             # In Connect this runs in a process of its own, to which an open table cannot be sent.
             self._target = self._request.open()

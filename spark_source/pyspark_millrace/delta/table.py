@@ -52,7 +52,7 @@ _FIELD_DUTIES: Final = {
 _ATTEMPTS_MAX: Final = 20
 
 
-class Batch(NamedTuple):
+class MicroBatch(NamedTuple):
     """Which batch of which query; ``number`` only grows."""
 
     query_id: str
@@ -134,13 +134,13 @@ class TargetTable:
         """The table's partition columns."""
         return tuple(self._table.metadata().partition_columns)
 
-    def has(self, batch: Batch) -> bool:
+    def has(self, batch: MicroBatch) -> bool:
         """Whether the batch is in the table already, by this process or another."""
         self._table.update_incremental()
         last = self._table.transaction_version(batch.query_id)
         return last is not None and last >= batch.number
 
-    def commit(self, batch: Batch, files: Sequence[NewFile]) -> int | None:
+    def commit(self, batch: MicroBatch, files: Sequence[NewFile]) -> int | None:
         """Add the files of a batch. Returns the table's new version, or None if the batch was there already.
 
         Raises ``SchemaMismatchError`` when the table was changed meanwhile so that it does not take them any more.

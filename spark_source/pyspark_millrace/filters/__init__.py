@@ -1,6 +1,6 @@
 """Filters on records: said by the option ``filter`` or pushed down by Spark, applied before rows cross into the JVM.
 
-- ``expression``: the conditions, without NOT: what is negated is turned round when it is made
+- ``condition``: the conditions, without NOT: what is negated is turned round when it is made
 - ``parsing``, ``pushed``: the option's text, and Spark's filters, to conditions
 - ``literals``, ``binding``: values in the types of their columns
 - ``evaluation``: which rows a condition is true for, as Spark would say

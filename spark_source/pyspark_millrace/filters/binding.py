@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from millrace.errors import UsageError
-from pyspark_millrace.columns import Column, Metadata
-from pyspark_millrace.filters.expression import (
+from pyspark_millrace.columns import Metadata, TopicColumn
+from pyspark_millrace.filters.condition import (
     Comparison,
+    Condition,
     Conjunction,
     Disjunction,
-    Expression,
     Leaf,
     Membership,
     NullCheck,
@@ -22,14 +22,14 @@ from pyspark_millrace.filters.expression import (
 from pyspark_millrace.filters.literals import UnfitLiteralError, literal_of
 
 
-def bind(expression: Expression, columns: Mapping[str, Column]) -> Expression:
-    """The condition with each value as ``Literal``. Raises ``UnfitLiteralError`` for what cannot be compared."""
+def bind(expression: Condition, columns: Mapping[str, TopicColumn]) -> Condition:
+    """The condition with each value as ``BoundLiteral``. Raises ``UnfitLiteralError`` for what cannot be compared."""
     if isinstance(expression, Conjunction | Disjunction):
         return replace(expression, terms=tuple(bind(term, columns) for term in expression.terms))
     return _bound_leaf(expression, columns)
 
 
-def bind_option(text: str, expression: Expression, columns: Mapping[str, Column], *, topics: str) -> Expression:
+def bind_option(text: str, expression: Condition, columns: Mapping[str, TopicColumn], *, topics: str) -> Condition:
     """The same for the option ``filter``; raises ``UsageError`` naming column and value."""
     try:
         return bind(expression, columns)
@@ -37,7 +37,7 @@ def bind_option(text: str, expression: Expression, columns: Mapping[str, Column]
         raise UsageError(f"filter={text!r}: {topics}: {error}") from None
 
 
-def _bound_leaf(leaf: Leaf, columns: Mapping[str, Column]) -> Expression:
+def _bound_leaf(leaf: Leaf, columns: Mapping[str, TopicColumn]) -> Condition:
     column = _find(leaf.column, columns)
 
     def literal(value: Any) -> Any:
@@ -59,7 +59,7 @@ def _bound_leaf(leaf: Leaf, columns: Mapping[str, Column]) -> Expression:
     return replace(leaf, column=column.name)
 
 
-def _find(name: str, columns: Mapping[str, Column]) -> Column:
+def _find(name: str, columns: Mapping[str, TopicColumn]) -> TopicColumn:
     """A column by its name; capitals do not matter where there is just one such."""
     if (column := columns.get(name)) is not None:
         return column

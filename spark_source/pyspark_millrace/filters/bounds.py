@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_millrace.filters.expression import (
+from pyspark_millrace.filters.condition import (
+    Comparator,
     Comparison,
+    Condition,
     Conjunction,
     Disjunction,
-    Expression,
     Leaf,
     Matching,
     Membership,
     NullCheck,
-    Operator,
     TextMatch,
 )
 
@@ -49,7 +49,7 @@ def exactly(value: Value) -> Bounds:
     return Bounds(value, value, may_be_null=False)
 
 
-def can_match(expression: Expression, bounds_of: BoundsOf) -> bool:
+def can_match(expression: Condition, bounds_of: BoundsOf) -> bool:
     """Whether a bound condition may be true for a row within the bounds."""
     if isinstance(expression, Conjunction):
         return all(can_match(term, bounds_of) for term in expression.terms)
@@ -62,30 +62,30 @@ def can_match(expression: Expression, bounds_of: BoundsOf) -> bool:
 def _leaf_can_match(leaf: Leaf, bounds: Bounds) -> bool:
     if isinstance(leaf, NullCheck):
         return bounds.may_be_null if leaf.is_null else bounds.may_have_values
-    if isinstance(leaf, Comparison) and leaf.operator is Operator.NOT_SAME and bounds.may_be_null:
+    if isinstance(leaf, Comparison) and leaf.operator is Comparator.NOT_SAME and bounds.may_be_null:
         return True
     if not bounds.may_have_values:
         return False
     if isinstance(leaf, Membership):
-        return leaf.negated or any(_reaches(bounds, Operator.EQUAL, each.stored) for each in leaf.values)
+        return leaf.negated or any(_reaches(bounds, Comparator.EQUAL, each.stored) for each in leaf.values)
     if isinstance(leaf, TextMatch):
         return leaf.negated or _may_begin(bounds, _beginning(leaf).encode())
     return _reaches(bounds, leaf.operator, leaf.value.stored)
 
 
-def _reaches(bounds: Bounds, operator: Operator, value: Any) -> bool:
+def _reaches(bounds: Bounds, operator: Comparator, value: Any) -> bool:
     low: Any = bounds.low
     high: Any = bounds.high
-    if operator in (Operator.UNEQUAL, Operator.NOT_SAME):
+    if operator in (Comparator.UNEQUAL, Comparator.NOT_SAME):
         return bounds.is_prefix or low is None or high is None or not low == high == value
-    if operator is Operator.LESS:
+    if operator is Comparator.LESS:
         return low is None or low < value
-    if operator is Operator.LESS_OR_EQUAL:
+    if operator is Comparator.LESS_OR_EQUAL:
         return low is None or low <= value
-    if operator is Operator.GREATER and not bounds.is_prefix:
+    if operator is Comparator.GREATER and not bounds.is_prefix:
         return high is None or high > value
     reached = high is None or high >= (value[: len(high)] if bounds.is_prefix else value)
-    if operator in (Operator.EQUAL, Operator.SAME):
+    if operator in (Comparator.EQUAL, Comparator.SAME):
         return reached and (low is None or low <= value)
     return reached
 
@@ -103,19 +103,19 @@ def _beginning(leaf: TextMatch) -> str:
 def _may_begin(bounds: Bounds, beginning: bytes) -> bool:
     low: Any = bounds.low
     return (low is None or low[: len(beginning)] <= beginning) and _reaches(
-        bounds, Operator.GREATER_OR_EQUAL, beginning
+        bounds, Comparator.GREATER_OR_EQUAL, beginning
     )
 
 
 # --- limits of one column ------------------------------------------------------------------------------------------
 
-Limits = tuple[int | None, int | None]
+ValueRange = tuple[int | None, int | None]
 """The least and the greatest whole number that a condition admits, both included; None: no limit."""
 
-NO_LIMITS: Final[Limits] = (None, None)
+NO_LIMITS: Final[ValueRange] = (None, None)
 
 
-def limits_of(expression: Expression, column: str, bounds_of: BoundsOf) -> Limits:
+def limits_of(expression: Condition, column: str, bounds_of: BoundsOf) -> ValueRange:
     """Within which values of a column of whole numbers a condition can be true, other columns being within bounds."""
     if isinstance(expression, Conjunction):
         return _intersection([limits_of(term, column, bounds_of) for term in expression.terms])
@@ -129,25 +129,25 @@ def limits_of(expression: Expression, column: str, bounds_of: BoundsOf) -> Limit
     return _compared_limits(expression) if isinstance(expression, Comparison) else NO_LIMITS
 
 
-def _compared_limits(leaf: Comparison) -> Limits:
+def _compared_limits(leaf: Comparison) -> ValueRange:
     value = leaf.value.stored
     return {
-        Operator.EQUAL: (value, value),
-        Operator.SAME: (value, value),
-        Operator.LESS: (None, value - 1),
-        Operator.LESS_OR_EQUAL: (None, value),
-        Operator.GREATER: (value + 1, None),
-        Operator.GREATER_OR_EQUAL: (value, None),
+        Comparator.EQUAL: (value, value),
+        Comparator.SAME: (value, value),
+        Comparator.LESS: (None, value - 1),
+        Comparator.LESS_OR_EQUAL: (None, value),
+        Comparator.GREATER: (value + 1, None),
+        Comparator.GREATER_OR_EQUAL: (value, None),
     }.get(leaf.operator, NO_LIMITS)
 
 
-def _intersection(found: Sequence[Limits]) -> Limits:
+def _intersection(found: Sequence[ValueRange]) -> ValueRange:
     lows = [low for low, _ in found if low is not None]
     highs = [high for _, high in found if high is not None]
     return max(lows, default=None), min(highs, default=None)
 
 
-def _hull(found: Sequence[Limits]) -> Limits:
+def _hull(found: Sequence[ValueRange]) -> ValueRange:
     lows = [low for low, _ in found]
     highs = [high for _, high in found]
     low = None if None in lows else min((each for each in lows if each is not None), default=None)

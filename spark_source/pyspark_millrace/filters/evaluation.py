@@ -13,32 +13,32 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_millrace.filters.expression import (
+from pyspark_millrace.filters.condition import (
+    Comparator,
     Comparison,
+    Condition,
     Conjunction,
     Disjunction,
-    Expression,
     Leaf,
     Matching,
     Membership,
     NullCheck,
-    Operator,
     TextMatch,
 )
 
 ColumnOf = Callable[[str], pa.Array]
 
-_COMPARED: Final[dict[Operator, Callable[[Any, Any], pa.Array]]] = {
-    Operator.EQUAL: pc.equal,
-    Operator.UNEQUAL: pc.not_equal,
-    Operator.LESS: pc.less,
-    Operator.LESS_OR_EQUAL: pc.less_equal,
-    Operator.GREATER: pc.greater,
-    Operator.GREATER_OR_EQUAL: pc.greater_equal,
-    Operator.SAME: pc.equal,
-    Operator.NOT_SAME: pc.not_equal,
+_COMPARED: Final[dict[Comparator, Callable[[Any, Any], pa.Array]]] = {
+    Comparator.EQUAL: pc.equal,
+    Comparator.UNEQUAL: pc.not_equal,
+    Comparator.LESS: pc.less,
+    Comparator.LESS_OR_EQUAL: pc.less_equal,
+    Comparator.GREATER: pc.greater,
+    Comparator.GREATER_OR_EQUAL: pc.greater_equal,
+    Comparator.SAME: pc.equal,
+    Comparator.NOT_SAME: pc.not_equal,
 }
-_NAN_COUNTS: Final = (Operator.GREATER, Operator.GREATER_OR_EQUAL)
+_NAN_COUNTS: Final = (Comparator.GREATER, Comparator.GREATER_OR_EQUAL)
 _MATCHED: Final[dict[Matching, Callable[[Any, str], pa.Array]]] = {
     Matching.STARTS: pc.starts_with,
     Matching.ENDS: pc.ends_with,
@@ -47,7 +47,7 @@ _MATCHED: Final[dict[Matching, Callable[[Any, str], pa.Array]]] = {
 }
 
 
-def rows_matching(expression: Expression, column_of: ColumnOf, rows: int) -> pa.BooleanArray:
+def rows_matching(expression: Condition, column_of: ColumnOf, rows: int) -> pa.BooleanArray:
     """True for the rows for which a bound condition is true; null where it is unknown."""
     if isinstance(expression, Conjunction | Disjunction):
         is_all = isinstance(expression, Conjunction)
@@ -73,8 +73,8 @@ def _comparison(leaf: Comparison, column: pa.Array) -> pa.BooleanArray:
     found = _COMPARED[leaf.operator](column, _scalar(leaf.value.value, column.type))
     if pa.types.is_floating(column.type) and leaf.operator in _NAN_COUNTS:
         found = pc.or_(found, pc.is_nan(column))
-    if leaf.operator in (Operator.SAME, Operator.NOT_SAME):
-        found = found.fill_null(leaf.operator is Operator.NOT_SAME)
+    if leaf.operator in (Comparator.SAME, Comparator.NOT_SAME):
+        found = found.fill_null(leaf.operator is Comparator.NOT_SAME)
     return found
 
 

@@ -24,7 +24,7 @@ class UnfitLiteralError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Literal:
+class BoundLiteral:
     """A value twice: as ``pyarrow.scalar`` takes it with the column's type, and as statistics store it."""
 
     value: Any
@@ -47,7 +47,7 @@ def parse_timestamp(text: str) -> datetime.datetime:
         raise UnfitLiteralError(f"{text!r} is no time such as 2024-05-17T10:00:00Z") from None
 
 
-def literal_of(value: Any, data_type: DataType) -> Literal:
+def literal_of(value: Any, data_type: DataType) -> BoundLiteral:
     """The value in a column's type.
 
     Whole numbers fit decimals and floats, numbers with a point fit whole numbers only if nothing is behind it; texts
@@ -57,7 +57,7 @@ def literal_of(value: Any, data_type: DataType) -> Literal:
 
     if isinstance(value, bool) or isinstance(data_type, types.BooleanType):
         if isinstance(value, bool) and isinstance(data_type, types.BooleanType):
-            return Literal(value, int(value))
+            return BoundLiteral(value, int(value))
         raise _unfit(value, data_type, "TRUE or FALSE" if not isinstance(value, bool) else "no truth value")
     if isinstance(data_type, types.IntegralType):
         return _whole(value, data_type)
@@ -67,12 +67,12 @@ def literal_of(value: Any, data_type: DataType) -> Literal:
         return _decimal(value, data_type)
     if isinstance(data_type, types.StringType):
         if isinstance(value, str) and _is_binary_collation(data_type):
-            return Literal(value, value.encode())
+            return BoundLiteral(value, value.encode())
         raise _unfit(value, data_type, "a 'text'")
     if isinstance(data_type, types.BinaryType):
         data = value.encode() if isinstance(value, str) else value
         if isinstance(data, bytes | bytearray):
-            return Literal(bytes(data), bytes(data))
+            return BoundLiteral(bytes(data), bytes(data))
         raise _unfit(value, data_type, "a 'text' or X'hex'")
     if isinstance(data_type, types.DateType):
         return _date(value, data_type)
@@ -89,21 +89,21 @@ def _is_binary_collation(data_type: Any) -> bool:
     return bool(getattr(data_type, "collation", "UTF8_BINARY") == "UTF8_BINARY")
 
 
-def _whole(value: Any, data_type: DataType) -> Literal:
+def _whole(value: Any, data_type: DataType) -> BoundLiteral:
     if isinstance(value, Decimal) and value == value.to_integral_value():
         value = int(value)
     if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return Literal(value, value)
+        return BoundLiteral(value, value)
     raise _unfit(value, data_type, "a whole number")
 
 
-def _float(value: Any, data_type: DataType) -> Literal:
+def _float(value: Any, data_type: DataType) -> BoundLiteral:
     if isinstance(value, int | float | Decimal) and not math.isnan(value):
-        return Literal(float(value), float(value))
+        return BoundLiteral(float(value), float(value))
     raise _unfit(value, data_type, "a number")
 
 
-def _decimal(value: Any, data_type: Any) -> Literal:
+def _decimal(value: Any, data_type: Any) -> BoundLiteral:
     if isinstance(value, int | Decimal):
         try:
             unscaled = _EXACT.scaleb(Decimal(value), data_type.scale)
@@ -112,18 +112,18 @@ def _decimal(value: Any, data_type: Any) -> Literal:
         if unscaled == unscaled.to_integral_value() and abs(unscaled) < Decimal(10) ** data_type.precision:
             whole = int(unscaled)
             digits = tuple(map(int, str(abs(whole))))
-            return Literal(Decimal((int(whole < 0), digits, -data_type.scale)), whole)
+            return BoundLiteral(Decimal((int(whole < 0), digits, -data_type.scale)), whole)
     raise _unfit(value, data_type, "a number of its digits")
 
 
-def _date(value: Any, data_type: DataType) -> Literal:
+def _date(value: Any, data_type: DataType) -> BoundLiteral:
     day = parse_date(value) if isinstance(value, str) else value
     if isinstance(day, datetime.date) and not isinstance(day, datetime.datetime):
-        return Literal(day, (day - _EPOCH_DAY).days)
+        return BoundLiteral(day, (day - _EPOCH_DAY).days)
     raise _unfit(value, data_type, "DATE '2024-05-17'")
 
 
-def _timestamp(value: Any, data_type: DataType) -> Literal:
+def _timestamp(value: Any, data_type: DataType) -> BoundLiteral:
     from pyspark.sql.types import TimestampNTZType
 
     moment = parse_timestamp(value) if isinstance(value, str) else value
@@ -132,4 +132,4 @@ def _timestamp(value: Any, data_type: DataType) -> Literal:
         raise _unfit(value, data_type, f"TIMESTAMP '2024-05-17T10:00:00{'' if has_no_zone else 'Z'}'")
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
     microseconds = (aware - _EPOCH) // _MICROSECOND
-    return Literal(microseconds, microseconds)
+    return BoundLiteral(microseconds, microseconds)

@@ -21,14 +21,14 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from millrace.errors import UsageError
-from pyspark_millrace.filters.expression import (
+from pyspark_millrace.filters.condition import (
+    Comparator,
+    Condition,
     Conjunction,
     Disjunction,
-    Expression,
     Matching,
     Membership,
     NullCheck,
-    Operator,
     TextMatch,
     compare,
     negate,
@@ -44,14 +44,14 @@ _TOKEN: Final = re.compile(
     r"|(?P<symbol><=>|<=|>=|<>|!=|==|[=<>(),]))"
 )
 _OPERATORS: Final = {
-    "=": Operator.EQUAL, "==": Operator.EQUAL, "!=": Operator.UNEQUAL, "<>": Operator.UNEQUAL, "<": Operator.LESS,
-    "<=": Operator.LESS_OR_EQUAL, ">": Operator.GREATER, ">=": Operator.GREATER_OR_EQUAL, "<=>": Operator.SAME,
+    "=": Comparator.EQUAL, "==": Comparator.EQUAL, "!=": Comparator.UNEQUAL, "<>": Comparator.UNEQUAL,
+    "<": Comparator.LESS, "<=": Comparator.LESS_OR_EQUAL, ">": Comparator.GREATER, ">=": Comparator.GREATER_OR_EQUAL, "<=>": Comparator.SAME,
 }  # fmt: skip
 _MIRRORED: Final = {
-    Operator.LESS: Operator.GREATER,
-    Operator.GREATER: Operator.LESS,
-    Operator.LESS_OR_EQUAL: Operator.GREATER_OR_EQUAL,
-    Operator.GREATER_OR_EQUAL: Operator.LESS_OR_EQUAL,
+    Comparator.LESS: Comparator.GREATER,
+    Comparator.GREATER: Comparator.LESS,
+    Comparator.LESS_OR_EQUAL: Comparator.GREATER_OR_EQUAL,
+    Comparator.GREATER_OR_EQUAL: Comparator.LESS_OR_EQUAL,
 }
 _RESERVED: Final = frozenset(("AND", "OR", "NOT", "IN", "IS", "LIKE", "BETWEEN", "NULL", "TRUE", "FALSE"))
 _CONSTANTS: Final = {"TRUE": True, "FALSE": False, "NULL": None}
@@ -64,7 +64,7 @@ class _Token(NamedTuple):
     position: int
 
 
-def parse_filter(text: str) -> Expression:
+def parse_filter(text: str) -> Condition:
     """Read a condition. Raises ``UsageError`` with the place where it ends to make sense, and what was expected."""
     return _Parser(text).whole()
 
@@ -115,27 +115,27 @@ class _Parser:
 
     # --- grammar ---------------------------------------------------------------------------------------------------
 
-    def whole(self) -> Expression:
+    def whole(self) -> Condition:
         found = self._condition()
         if self._peek().kind != "end":
             raise self._problem(f"unexpected {self._peek().text!r}")
         return found
 
-    def _condition(self) -> Expression:
+    def _condition(self) -> Condition:
         return self._list_of(self._conjunction, "OR", Disjunction)
 
-    def _conjunction(self) -> Expression:
+    def _conjunction(self) -> Condition:
         return self._list_of(self._negation, "AND", Conjunction)
 
     def _list_of(
-        self, term: Callable[[], Expression], word: str, join: Callable[[tuple[Expression, ...]], Expression]
-    ) -> Expression:
+        self, term: Callable[[], Condition], word: str, join: Callable[[tuple[Condition, ...]], Condition]
+    ) -> Condition:
         terms = [term()]
         while self._take(word):
             terms.append(term())
         return terms[0] if len(terms) == 1 else join(tuple(terms))
 
-    def _negation(self) -> Expression:
+    def _negation(self) -> Condition:
         self._depth += 1
         if self._depth > _DEPTH_MAX:
             raise self._problem("too many parentheses")
@@ -150,7 +150,7 @@ class _Parser:
         finally:
             self._depth -= 1
 
-    def _predicate(self) -> Expression:
+    def _predicate(self) -> Condition:
         if not self._is_column():
             value = self._literal()
             operator = _OPERATORS[self._expect(*_OPERATORS)]
@@ -165,11 +165,11 @@ class _Parser:
         is_negated = bool(self._take("NOT"))
         word = self._expect("IN", "BETWEEN", "LIKE") if is_negated else self._take("IN", "BETWEEN", "LIKE")
         if word is None:
-            return compare(column, Operator.EQUAL, True)
+            return compare(column, Comparator.EQUAL, True)
         found = {"IN": self._membership, "BETWEEN": self._between, "LIKE": self._like}[word](column)
         return negate(found) if is_negated else found
 
-    def _membership(self, column: str) -> Expression:
+    def _membership(self, column: str) -> Condition:
         self._expect("(")
         values = [self._literal()]
         while self._expect(",", ")") == ",":
@@ -177,12 +177,12 @@ class _Parser:
         present = tuple(value for value in values if value is not None)
         return Membership(column, present, has_null=len(present) < len(values))
 
-    def _between(self, column: str) -> Expression:
-        low = compare(column, Operator.GREATER_OR_EQUAL, self._literal())
+    def _between(self, column: str) -> Condition:
+        low = compare(column, Comparator.GREATER_OR_EQUAL, self._literal())
         self._expect("AND")
-        return Conjunction((low, compare(column, Operator.LESS_OR_EQUAL, self._literal())))
+        return Conjunction((low, compare(column, Comparator.LESS_OR_EQUAL, self._literal())))
 
-    def _like(self, column: str) -> Expression:
+    def _like(self, column: str) -> Condition:
         pattern = self._literal()
         if not isinstance(pattern, str):
             raise self._problem("LIKE takes a 'text'")

@@ -11,14 +11,14 @@ from typing import Final
 
 from pyspark.sql import datasource as spark
 
-from pyspark_millrace.columns import Column
+from pyspark_millrace.columns import TopicColumn
 from pyspark_millrace.filters.binding import bind
-from pyspark_millrace.filters.expression import (
-    Expression,
+from pyspark_millrace.filters.condition import (
+    Comparator,
+    Condition,
     Matching,
     Membership,
     NullCheck,
-    Operator,
     TextMatch,
     compare,
     conjunction,
@@ -27,12 +27,12 @@ from pyspark_millrace.filters.expression import (
 from pyspark_millrace.filters.literals import UnfitLiteralError
 
 _OPERATORS: Final = {
-    spark.EqualTo: Operator.EQUAL,
-    spark.EqualNullSafe: Operator.SAME,
-    spark.GreaterThan: Operator.GREATER,
-    spark.GreaterThanOrEqual: Operator.GREATER_OR_EQUAL,
-    spark.LessThan: Operator.LESS,
-    spark.LessThanOrEqual: Operator.LESS_OR_EQUAL,
+    spark.EqualTo: Comparator.EQUAL,
+    spark.EqualNullSafe: Comparator.SAME,
+    spark.GreaterThan: Comparator.GREATER,
+    spark.GreaterThanOrEqual: Comparator.GREATER_OR_EQUAL,
+    spark.LessThan: Comparator.LESS,
+    spark.LessThanOrEqual: Comparator.LESS_OR_EQUAL,
 }
 _MATCHINGS: Final = {
     spark.StringStartsWith: Matching.STARTS,
@@ -42,8 +42,8 @@ _MATCHINGS: Final = {
 
 
 def split_pushed(
-    filters: Sequence[spark.Filter], columns: Mapping[str, Column]
-) -> tuple[Expression | None, list[spark.Filter]]:
+    filters: Sequence[spark.Filter], columns: Mapping[str, TopicColumn]
+) -> tuple[Condition | None, list[spark.Filter]]:
     """What is taken of Spark's filters on these columns, and those that are left to Spark."""
     taken, left = [], []
     for each in filters:
@@ -54,7 +54,7 @@ def split_pushed(
     return conjunction(*taken), left
 
 
-def _expression(pushed: spark.Filter) -> Expression:
+def _expression(pushed: spark.Filter) -> Condition:
     if isinstance(pushed, spark.Not):
         return negate(_expression(pushed.child))
     path: tuple[str, ...] = getattr(pushed, "attribute", ())

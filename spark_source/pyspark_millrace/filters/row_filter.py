@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_millrace.columns import Column, Metadata
-from pyspark_millrace.filters.bounds import NO_LIMITS, Bounds, Limits, can_match, exactly, limits_of
-from pyspark_millrace.filters.expression import Expression, leaves
+from pyspark_millrace.columns import Metadata, TopicColumn
+from pyspark_millrace.filters.bounds import NO_LIMITS, Bounds, ValueRange, can_match, exactly, limits_of
+from pyspark_millrace.filters.condition import Condition, leaves
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,8 +24,8 @@ _OPAQUE_COLUMNS: Final = ("key", "value")
 class RowFilter:
     """A bound condition and the columns that it is about; picklable."""
 
-    expression: Expression
-    columns: tuple[Column, ...]
+    expression: Condition
+    columns: tuple[TopicColumn, ...]
 
     def arrow_types(self) -> tuple[pa.DataType, ...]:
         """The types that the columns are compared in."""
@@ -43,11 +43,11 @@ class RowFilter:
         """Whether a record of these offsets of a partition may match."""
         return can_match(self.expression, self._known(key, Bounds(start, end - 1, may_be_null=False)))
 
-    def offset_limits(self, key: PartitionKey) -> Limits:
+    def offset_limits(self, key: PartitionKey) -> ValueRange:
         """Within which offsets of a partition records may match."""
         return self._limits(Metadata.OFFSET, key)
 
-    def time_limits_ms(self, key: PartitionKey) -> Limits:
+    def time_limits_ms(self, key: PartitionKey) -> ValueRange:
         """Within which times, in ms, records of a partition may match."""
         low, high = self._limits(Metadata.TIMESTAMP, key)
         return (
@@ -55,7 +55,7 @@ class RowFilter:
             None if high is None else high // _MICROSECONDS_PER_MS,
         )
 
-    def _limits(self, kind: Metadata, key: PartitionKey) -> Limits:
+    def _limits(self, kind: Metadata, key: PartitionKey) -> ValueRange:
         # An opaque topic has its metadata under two names.
         found = [
             limits_of(self.expression, column.name, self._known(key))
@@ -119,7 +119,7 @@ class RowFilter:
         }
 
 
-def row_filter_of(expression: Expression | None, available: Mapping[str, Column]) -> RowFilter | None:
+def row_filter_of(expression: Condition | None, available: Mapping[str, TopicColumn]) -> RowFilter | None:
     """The filter of a bound condition."""
     if expression is None:
         return None

@@ -25,14 +25,14 @@ COMMIT_TIMEOUTS_MS: Final = {"request.timeout.ms": 5_000, "default.api.timeout.m
 NextOffsets = Mapping[TopicPartition, int]
 
 
-class Target(NamedTuple):
+class CommitTarget(NamedTuple):
     """A group of a cluster."""
 
     bootstrap_servers: str
     group_id: str
 
 
-class Brokers(Protocol):
+class CommitBrokers(Protocol):
     """What is asked of an ``Admin``."""
 
     def alter_group_offsets(self, group_id: str, offsets: NextOffsets) -> None:
@@ -54,11 +54,11 @@ class GroupCommits:
     ``after`` is called, in that thread, after commits; it must neither wait nor fail.
     """
 
-    def __init__(self, connect: Callable[[str], Brokers], after: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, connect: Callable[[str], CommitBrokers], after: Callable[[], None] = lambda: None) -> None:
         self._connect = connect
         self._after = after
         self._lock = threading.Lock()
-        self._waiting: dict[Target, NextOffsets] = {}
+        self._waiting: dict[CommitTarget, NextOffsets] = {}
         self._statistics = CommitStatistics()
         self._committing = Background("millrace-monitor", self._commit_all, "commits to groups have failed")
 
@@ -68,7 +68,7 @@ class GroupCommits:
         with self._lock:
             return self._statistics
 
-    def commit(self, target: Target, offsets: NextOffsets) -> None:
+    def commit(self, target: CommitTarget, offsets: NextOffsets) -> None:
         """Commit soon, unless newer offsets of the group come before."""
         with self._lock:
             self._waiting[target] = offsets
@@ -85,7 +85,7 @@ class GroupCommits:
             self._commit(target, offsets)
         self._after()
 
-    def _commit(self, target: Target, offsets: NextOffsets) -> None:
+    def _commit(self, target: CommitTarget, offsets: NextOffsets) -> None:
         started = time.perf_counter()
         try:
             self._connect(target.bootstrap_servers).alter_group_offsets(target.group_id, offsets)

@@ -26,7 +26,7 @@ _AWAY_S: Final = 30.0
 """How long a broker that did not answer is not asked."""
 
 
-class Brokers(Protocol):
+class LagBrokers(Protocol):
     """What is asked of an ``Admin``."""
 
     def lag_of(self, offsets: Mapping[TopicPartition, int]) -> list[PartitionLag]:
@@ -46,7 +46,7 @@ _Question = tuple[str, frozenset[tuple[TopicPartition, int]]]
 class Lags:
     """The lags of offsets at brokers. Thread safe."""
 
-    def __init__(self, connect: Callable[[str], Brokers], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, connect: Callable[[str], LagBrokers], clock: Callable[[], float] = time.monotonic) -> None:
         self._connect = connect
         self._clock = clock
         self._lock = threading.Lock()

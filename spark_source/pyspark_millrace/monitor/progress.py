@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace.errors import UsageError
-from pyspark_millrace.origin import Origin, origin_of
+from pyspark_millrace.origin import QueryOrigin, origin_of
 from pyspark_millrace.planning.offsets import StreamOffsets
 
 
@@ -18,7 +18,7 @@ class SourceProgress:
 
     end: StreamOffsets
     rows: int
-    origin: Origin | None
+    origin: QueryOrigin | None
 
 
 @dataclass(frozen=True, slots=True)

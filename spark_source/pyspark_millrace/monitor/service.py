@@ -28,7 +28,7 @@ from millrace.errors import UsageError
 from pyspark_millrace.checkpoints.query_log import checkpoint_directory
 from pyspark_millrace.checkpoints.running import RunningLocks
 from pyspark_millrace.monitor.exposition import MonitorCollector
-from pyspark_millrace.monitor.group_commits import COMMIT_TIMEOUTS_MS, GroupCommits, Target
+from pyspark_millrace.monitor.group_commits import COMMIT_TIMEOUTS_MS, CommitTarget, GroupCommits
 from pyspark_millrace.monitor.lags import LAG_TIMEOUTS_MS, Lags
 from pyspark_millrace.monitor.measurements import Measurements
 from pyspark_millrace.monitor.outlets import Outlets
@@ -136,7 +136,7 @@ class Monitor:
             group_id = source.origin and source.origin.group_of(batch.query_id)
             if source.origin is not None and group_id:
                 offsets = {TopicPartition(*key): offset for key, offset in source.end.next_offsets.items()}
-                self._commits.commit(Target(source.origin.bootstrap_servers, group_id), offsets)
+                self._commits.commit(CommitTarget(source.origin.bootstrap_servers, group_id), offsets)
 
     def terminated(self, query_id: str, run_id: str) -> None:
         """A query has ended."""

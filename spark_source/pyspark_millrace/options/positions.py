@@ -16,7 +16,7 @@ from millrace.errors import UsageError
 from pyspark_millrace.partitions import PartitionKey
 
 
-class Edge(IntEnum):
+class OffsetSpec(IntEnum):
     """An end of a partition's log; the numbers are those of the JSON forms and of ListOffsets."""
 
     LATEST = -1
@@ -25,7 +25,7 @@ class Edge(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExactOffsets:
-    """An offset for every partition that is read; negative ones are an ``Edge``."""
+    """An offset for every partition that is read; negative ones are an ``OffsetSpec``."""
 
     by_partition: Mapping[PartitionKey, int]
 
@@ -44,14 +44,14 @@ class AtTimestamps:
     by_partition: Mapping[PartitionKey, int]
 
 
-Position = Edge | ExactOffsets | AtTimestamp | AtTimestamps
+Position = OffsetSpec | ExactOffsets | AtTimestamp | AtTimestamps
 
 OFFSETS_FORM = 'JSON such as {"topic": {"0": 23, "1": -1}}, in which -1 is latest and -2 earliest'
 TIMESTAMPS_FORM = 'JSON such as {"topic": {"0": 1700000000000}}, times in ms since 1970'
 ASSIGN_FORM = 'JSON such as {"topic": [0, 1]}'
 
 
-def parse_offsets(option: str, text: str, *, edges: tuple[Edge, ...]) -> Position:
+def parse_offsets(option: str, text: str, *, edges: tuple[OffsetSpec, ...]) -> Position:
     """Read ``earliest``, ``latest`` or offsets per partition.
 
     ``edges`` are those that make sense for this option in this kind of query (a batch cannot start at the latest
@@ -62,14 +62,14 @@ def parse_offsets(option: str, text: str, *, edges: tuple[Edge, ...]) -> Positio
     forms = ", ".join([*named, OFFSETS_FORM])
     if word in named:
         return named[word]
-    if word in {edge.name.lower() for edge in Edge}:
+    if word in {edge.name.lower() for edge in OffsetSpec}:
         raise UsageError(f"{option}={text!r} makes no sense in this kind of query: give one of: {forms}")
-    offsets = _partition_numbers(option, text, f"one of: {forms}", lowest=Edge.EARLIEST)
+    offsets = _partition_numbers(option, text, f"one of: {forms}", lowest=OffsetSpec.EARLIEST)
     for key, offset in offsets.items():
         if offset < 0 and offset not in edges:
             raise UsageError(
-                f"{option}: {Edge(offset).name.lower()} ({offset}) for {key} makes no sense in this kind of query: "
-                f"give one of: {forms}"
+                f"{option}: {OffsetSpec(offset).name.lower()} ({offset}) for {key} makes no sense in this kind of query: give "
+                f"one of: {forms}"
             )
     return ExactOffsets(offsets)
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Origin(StrEnum):
+class OptionOrigin(StrEnum):
     """The connector that defined an option's name and meaning."""
 
     KAFKA = "Kafka"
@@ -28,7 +28,7 @@ class Option:
     name: str
     meaning: str
     default: str = ""
-    origin: Origin = Origin.KAFKA
+    origin: OptionOrigin = OptionOrigin.KAFKA
     aliases: tuple[str, ...] = ()
     """Other names of the same option, which are accepted alike."""
 
@@ -70,7 +70,7 @@ _ENDING: Final = (
         "streamEndingOffsets",
         'Stream: offsets such as `{"topic": {"0": 23}}` beyond which these partitions are not read. With the trigger '
         "`availableNow` the query ends there. A batch uses `endingOffsets`.",
-        origin=Origin.MILLRACE,
+        origin=OptionOrigin.MILLRACE,
     ),
 )
 
@@ -81,8 +81,12 @@ _LIMITS: Final = (
         "partition with a backlog gets at least one record.",
     ),
     Option("minOffsetsPerTrigger", "A micro-batch waits until this many records are there, or `maxTriggerDelay` ends."),
-    Option("maxBytesPerTrigger", "The same as `maxOffsetsPerTrigger`, in bytes of the log.", origin=Origin.MILLRACE),
-    Option("minBytesPerTrigger", "The same as `minOffsetsPerTrigger`, in bytes of the log.", origin=Origin.MILLRACE),
+    Option(
+        "maxBytesPerTrigger", "The same as `maxOffsetsPerTrigger`, in bytes of the log.", origin=OptionOrigin.MILLRACE
+    ),
+    Option(
+        "minBytesPerTrigger", "The same as `minOffsetsPerTrigger`, in bytes of the log.", origin=OptionOrigin.MILLRACE
+    ),
     Option(
         "maxTriggerDelay",
         "Longest wait for `minOffsetsPerTrigger` or `minBytesPerTrigger`, for example `15m`. The first micro-batch "
@@ -92,7 +96,7 @@ _LIMITS: Final = (
     Option(
         "maxBytesPerSecond",
         "Upper bound of the bytes that the tasks of one query read in a second on one machine.",
-        origin=Origin.MILLRACE,
+        origin=OptionOrigin.MILLRACE,
     ),
 )
 
@@ -105,64 +109,66 @@ _SPLITS: Final = (
         "times the cores, between 8 and 256 MiB. The default of a stream is the size divided by twice the cores, "
         "between 8 and 512 MiB. The planner counts the cores of the driver's machine: on a larger cluster set "
         "`minPartitions` to two to four times the cores of the cluster.",
-        origin=Origin.MILLRACE,
+        origin=OptionOrigin.MILLRACE,
     ),
     Option(
         "maxRecordsPerBatch",
         "Upper bound of the rows in one Arrow batch that a task hands to Spark.",
         default="50000",
-        origin=Origin.MILLRACE,
+        origin=OptionOrigin.MILLRACE,
     ),
     Option(
         "directReads",
         "`auto`: a task opens the segment files that the broker names, and reads from the broker when it cannot. "
         "`always`: a task that cannot open them fails. `never`: tasks always read from the broker.",
         default="`auto`",
-        origin=Origin.MILLRACE,
+        origin=OptionOrigin.MILLRACE,
     ),
 )
 
 _CONTENT: Final = (
-    Option("columns", "Columns to read, separated by commas. Other columns are not decoded.", origin=Origin.MILLRACE),
+    Option(
+        "columns", "Columns to read, separated by commas. Other columns are not decoded.", origin=OptionOrigin.MILLRACE
+    ),
     Option(
         "filter",
         "SQL condition. Only records for which it is true leave the task, and batches whose statistics rule it out are "
         "not read.",
-        origin=Origin.MILLRACE,
+        origin=OptionOrigin.MILLRACE,
     ),
     Option(
         "pushFilters",
         "Whether Spark pushes the conditions of `where` down to the source. Set it for a DataFrame that is used once.",
         default="`false`",
-        origin=Origin.MILLRACE,
+        origin=OptionOrigin.MILLRACE,
     ),
     Option("includeHeaders", "Adds the column `headers`, or `__headers` for a typed topic.", default="`false`"),
     Option(
         "includeMetadata",
         "Typed topics: adds `__topic`, `__partition`, `__offset` and the other metadata columns.",
         default="`false`",
-        origin=Origin.MILLRACE,
+        origin=OptionOrigin.MILLRACE,
     ),
     Option(
         "transform",
         "Pickled function from Arrow batches to Arrow batches, applied in the task before rows enter the JVM. "
         "`pyspark_millrace.transform.encode_transform` makes the value.",
-        origin=Origin.MILLRACE,
+        origin=OptionOrigin.MILLRACE,
     ),
-    Option("transformSchema", "DDL of the columns that `transform` returns.", origin=Origin.MILLRACE),
+    Option("transformSchema", "DDL of the columns that `transform` returns.", origin=OptionOrigin.MILLRACE),
     Option(
         "byReference",
         "Stream: returns one row for each split (`topic, partition, offset, reference`) instead of its records. "
         "A later task reads them with `pyspark_millrace.reading.references.read_reference`.",
         default="`false`",
-        origin=Origin.MILLRACE,
+        origin=OptionOrigin.MILLRACE,
     ),
 )
 
 
 def _decode_part(prefix: str, of: str) -> tuple[Option, ...]:
     def option(name: str, meaning: str, default: str = "") -> Option:
-        return Option(f"{prefix}{name}", meaning, default, Origin.MILLRACE)
+        return Option(f"{prefix}{name}", meaning, default, OptionOrigin.MILLRACE)
 
     return (
         option("", f"Format of {of}: `avro`, `json` or `protobuf`. Without it {of} stay bytes."),
@@ -187,7 +193,7 @@ DECODE_OPTIONS: Final = (
         "Treatment of a payload that cannot be decoded: `fail` ends the query, `null` gives nulls, "
         "`deadletter:<topic>` writes the record to that topic.",
         default="`fail`",
-        origin=Origin.MILLRACE,
+        origin=OptionOrigin.MILLRACE,
     ),
 )
 
@@ -246,19 +252,19 @@ WRITE_OPTIONS: Final = (
         "`exactly-once`: the driver commits the rows of all tasks in one transaction. `at-least-once`: tasks write "
         "without a transaction, as Spark's Kafka sink does.",
         default="`exactly-once`",
-        origin=Origin.MILLRACE,
+        origin=OptionOrigin.MILLRACE,
     ),
     Option(
         "txnAppId",
         "Name of a series of writes. A stream uses it instead of the id of the query.",
-        origin=Origin.DELTA,
+        origin=OptionOrigin.DELTA,
     ),
     Option(
         "txnVersion",
         "Batch: number of this write in its series. A number that was written already, or a lower one, is skipped.",
-        origin=Origin.DELTA,
+        origin=OptionOrigin.DELTA,
     ),
-    Option("checkpointLocation", "Stream: directory of the query's checkpoint.", origin=Origin.SPARK),
-    Option("queryName", "Stream: name of the query.", origin=Origin.SPARK),
+    Option("checkpointLocation", "Stream: directory of the query's checkpoint.", origin=OptionOrigin.SPARK),
+    Option("queryName", "Stream: name of the query.", origin=OptionOrigin.SPARK),
 )
 """Options of ``df.write`` and ``df.writeStream``. ``kafka.<name>`` passes a setting to the producer besides."""

@@ -23,8 +23,8 @@ from pyspark_millrace.options.limits import TriggerLimits, parse_trigger_limits
 from pyspark_millrace.options.positions import (
     AtTimestamp,
     AtTimestamps,
-    Edge,
     ExactOffsets,
+    OffsetSpec,
     Position,
     parse_assignment,
     parse_offsets,
@@ -157,8 +157,8 @@ class SourceOptions:
         """
         if self.stream_ending:
             raise UsageError("streamEndingOffsets is for streams: give endingOffsets, or read with spark.readStream")
-        start = _position(self.starting, "starting", edges=(Edge.EARLIEST,), default=Edge.EARLIEST)
-        end = _position(self.ending, "ending", edges=(Edge.LATEST,), default=Edge.LATEST)
+        start = _position(self.starting, "starting", edges=(OffsetSpec.EARLIEST,), default=OffsetSpec.EARLIEST)
+        end = _position(self.ending, "ending", edges=(OffsetSpec.LATEST,), default=OffsetSpec.LATEST)
         return start, end
 
     def stream_start(self) -> Position:
@@ -168,7 +168,9 @@ class SourceOptions:
         """
         for name, text in self.ending.items():
             raise UsageError(f"{name}={text!r}: a stream has no end; leave it out, or read with spark.read")
-        return _position(self.starting, "starting", edges=(Edge.EARLIEST, Edge.LATEST), default=Edge.LATEST)
+        return _position(
+            self.starting, "starting", edges=(OffsetSpec.EARLIEST, OffsetSpec.LATEST), default=OffsetSpec.LATEST
+        )
 
 
 def parse_options(values: Mapping[str, str]) -> SourceOptions:
@@ -325,9 +327,9 @@ def _filter(given: GivenOptions) -> str | None:
 
 def _check_together(options: SourceOptions, given: GivenOptions) -> None:
     # Whether batch or stream is not known yet, so positions are only checked for their form here.
-    every_edge = (Edge.EARLIEST, Edge.LATEST)
-    _position(options.starting, "starting", edges=every_edge, default=Edge.EARLIEST)
-    _position(options.ending, "ending", edges=every_edge, default=Edge.LATEST)
+    every_edge = (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+    _position(options.starting, "starting", edges=every_edge, default=OffsetSpec.EARLIEST)
+    _position(options.ending, "ending", edges=every_edge, default=OffsetSpec.LATEST)
     if options.columns and options.include_metadata:
         raise UsageError("columns and includeMetadata=true contradict each other: name the metadata columns in columns")
     if options.columns and given.text("includeHeaders") is not None:
@@ -354,7 +356,7 @@ def _check_read(given: GivenOptions, name: str, subscription: Subscription) -> N
     text = given.text(name)
     if text is None:
         return
-    parse = parse_timestamps if name.endswith("ByTimestamp") else partial(parse_offsets, edges=tuple(Edge))
+    parse = parse_timestamps if name.endswith("ByTimestamp") else partial(parse_offsets, edges=tuple(OffsetSpec))
     position = parse(name, text)
     named = position.by_partition if isinstance(position, (ExactOffsets, AtTimestamps)) else ()
     if elsewhere := [str(key) for key in named if not subscription.covers(key)]:
@@ -364,7 +366,7 @@ def _check_read(given: GivenOptions, name: str, subscription: Subscription) -> N
         )
 
 
-def _position(texts: Mapping[str, str], side: str, *, edges: tuple[Edge, ...], default: Edge) -> Position:
+def _position(texts: Mapping[str, str], side: str, *, edges: tuple[OffsetSpec, ...], default: OffsetSpec) -> Position:
     """The position of one side. As in the Kafka connector a timestamp wins over timestamps, and these over offsets."""
     if (text := texts.get(f"{side}Timestamp")) is not None:
         if not text.strip().isdecimal():

@@ -25,7 +25,7 @@ from millrace.errors import (
     UsageError,
 )
 from pyspark_millrace.kept_clients import KeptClients
-from pyspark_millrace.options.positions import AtTimestamp, Edge, ExactOffsets, Position
+from pyspark_millrace.options.positions import AtTimestamp, ExactOffsets, OffsetSpec, Position
 from pyspark_millrace.options.source import (
     AssignedPartitions,
     IsolationLevel,
@@ -63,7 +63,7 @@ _NOT_THERE: Final = (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-_EDGE_WORDS: Final = {Edge.EARLIEST: "earliest", Edge.LATEST: "latest"}
+_EDGE_WORDS: Final = {OffsetSpec.EARLIEST: "earliest", OffsetSpec.LATEST: "latest"}
 
 
 class Cluster:
@@ -199,7 +199,7 @@ class Cluster:
 
     # --- offsets ---------------------------------------------------------------------------------------------
 
-    def edge(self, partitions: Iterable[PartitionKey], edge: Edge) -> dict[PartitionKey, int]:
+    def edge(self, partitions: Iterable[PartitionKey], edge: OffsetSpec) -> dict[PartitionKey, int]:
         """The earliest or latest offsets of partitions."""
         wanted = {TopicPartition(*key): _EDGE_WORDS[edge] for key in partitions}
         found = self._list_offsets(wanted, self._isolation_level)
@@ -233,7 +233,7 @@ class Cluster:
         ``no_match`` says what a time after a partition's last record means; ``option`` is the word for messages.
         Raises ``UsageError`` when a position names other partitions than those that are read.
         """
-        if isinstance(position, Edge):
+        if isinstance(position, OffsetSpec):
             return self.edge(partitions, position)
         if isinstance(position, AtTimestamp):
             return self._offsets_at_times(dict.fromkeys(partitions, position.timestamp_ms), option, no_match)
@@ -243,7 +243,7 @@ class Cluster:
         offsets = dict(position.by_partition)
         if option == "startingOffsets":
             self._check_not_beyond(offsets, option)
-        for edge in Edge:
+        for edge in OffsetSpec:
             at_edge = [key for key, offset in offsets.items() if offset == edge]
             offsets |= self.edge(at_edge, edge) if at_edge else {}
         return offsets
@@ -290,7 +290,7 @@ class Cluster:
                 f"{option}: {', '.join(map(str, beyond))} has no record at or after {times[beyond[0]]}: give an "
                 "earlier time, or set startingOffsetsByTimestampStrategy=latest"
             )
-        return offsets | (self.edge(beyond, Edge.LATEST) if beyond else {})
+        return offsets | (self.edge(beyond, OffsetSpec.LATEST) if beyond else {})
 
     # --- extents ---------------------------------------------------------------------------------------------
 
@@ -358,7 +358,7 @@ class Cluster:
             lost = f"offsets {wanted.start}..{wanted.end - 1} of {wanted.key}"
             report.add(recreated(topic.name, wanted.topic_id, topic.topic_id, lost))
             return nothing
-        first, last = self.edge([wanted.key], Edge.EARLIEST), self.edge([wanted.key], Edge.LATEST)
+        first, last = self.edge([wanted.key], OffsetSpec.EARLIEST), self.edge([wanted.key], OffsetSpec.LATEST)
         self._check_decided(wanted, last[wanted.key])
         why = ""
         if wanted.start < first[wanted.key]:
@@ -385,7 +385,7 @@ class Cluster:
         """The first offset that a split's partition still has; past its end when the topic is another now."""
         try:
             if self._admin.describe_topic(split.range.key.topic).topic_id == split.range.topic_id:
-                return self.edge([split.range.key], Edge.EARLIEST)[split.range.key]
+                return self.edge([split.range.key], OffsetSpec.EARLIEST)[split.range.key]
         except UnknownTopicOrPartitionError:
             pass
         return split.range.end

@@ -29,11 +29,14 @@ import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import OffsetsLostError, UsageError
 from millrace.ids import id_text, parse_id
 from pyspark_millrace.partitions import PartitionKey
+
+if TYPE_CHECKING:
+    from pyspark_millrace.options.source import Subscription
 
 _TOPIC_IDS: Final = "@topic-ids"
 _CLUSTER: Final = "@cluster"
@@ -43,13 +46,6 @@ _LEADER_EPOCHS: Final = "@leader-epochs"
 _PARTED: Final = "@parted"
 _RESET: Final = "@reset"
 _LISTED_MAX: Final = 10
-
-
-class Subscription(Protocol):
-    """What a query reads; its text says so in an option's words."""
-
-    def covers(self, key: PartitionKey) -> bool:
-        """Whether a partition would be read if it was there."""
 
 
 @dataclass(frozen=True, slots=True)

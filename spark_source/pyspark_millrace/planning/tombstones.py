@@ -14,7 +14,7 @@ from pyspark_millrace.partitions import PartitionKey
 from pyspark_millrace.planning.backlog import Backlog
 
 
-class Topics(Protocol):
+class TopicSettings(Protocol):
     """What is asked of the brokers; ``Cluster`` is one."""
 
     def settings(self, topic: str) -> Mapping[str, str]:
@@ -24,7 +24,7 @@ class Topics(Protocol):
         """The first record at or after a time in each partition; None where there is none."""
 
 
-def late_for_tombstones(topics: Topics, backlog: Backlog, now_ms: int) -> list[str]:
+def late_for_tombstones(topics: TopicSettings, backlog: Backlog, now_ms: int) -> list[str]:
     """A sentence for each partition of which records that are older than its tombstones' time were not read."""
     unread = [key for key, count in backlog.counts.items() if count and backlog.begin[key] > 0]
     kept_ms = {

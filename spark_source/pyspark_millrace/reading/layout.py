@@ -11,8 +11,8 @@ from millrace.errors import UsageError
 from pyspark_millrace.columns import (
     RAW_KEY,
     RAW_VALUE,
-    Column,
     Metadata,
+    TopicColumn,
     available_columns,
     metadata_columns,
     opaque_columns,
@@ -20,7 +20,7 @@ from pyspark_millrace.columns import (
     typed_columns,
 )
 from pyspark_millrace.filters.binding import bind_option
-from pyspark_millrace.filters.expression import conjunction
+from pyspark_millrace.filters.condition import conjunction
 from pyspark_millrace.filters.parsing import parse_filter
 from pyspark_millrace.filters.row_filter import row_filter_of
 
@@ -36,10 +36,10 @@ _INCLUDED_METADATA: Final = tuple(kind for kind in Metadata if kind is not Metad
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ReadLayout:
     """The columns a query reads, in order, and of which rows. Small and picklable: it travels to every task."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[TopicColumn, ...]
     is_opaque: bool
     row_filter: RowFilter | None = None
     """Which rows are read; it may be about other columns than those."""
@@ -72,7 +72,7 @@ class Layout:
 
 def default_layout(
     schema: pa.Schema | None, *, include_headers: bool, include_metadata: bool, decoding: DecodePlan | None = None
-) -> Layout:
+) -> ReadLayout:
     """The columns of a topic when none are named."""
     if schema is None and decoding is None:
         columns = [column for column in opaque_columns() if include_headers or column.name != "headers"]
@@ -82,24 +82,24 @@ def default_layout(
             columns = [each for each in _decoded_columns(decoding) if decoding.key or each.name != RAW_KEY]
         wanted = list(_INCLUDED_METADATA) if include_metadata else [Metadata.HEADERS] if include_headers else []
         columns += [metadata_columns()[kind] for kind in wanted]
-    return Layout(tuple(columns), is_opaque=schema is None, decoding=decoding)
+    return ReadLayout(tuple(columns), is_opaque=schema is None, decoding=decoding)
 
 
 def named_layout(
     schema: pa.Schema | None, names: Sequence[str], *, topics: str, decoding: DecodePlan | None = None
-) -> Layout:
+) -> ReadLayout:
     """The columns named in the option ``columns``.
 
     Raises ``UsageError`` naming the first column that ``topics`` (for the message) do not have.
     """
     available = _available(schema, decoding)
     columns = tuple(_find(available, name, "columns", topics) for name in names)
-    return Layout(columns, is_opaque=schema is None, decoding=decoding)
+    return ReadLayout(columns, is_opaque=schema is None, decoding=decoding)
 
 
 def layout_of_user_schema(
     schema: pa.Schema | None, asked: StructType, *, topics: str, decoding: DecodePlan | None = None
-) -> Layout:
+) -> ReadLayout:
     """The columns of a schema given by ``.schema(...)``, which thereby chooses columns as well.
 
     Raises ``UsageError`` for a column that the topics do not have, or have with another type.
@@ -115,11 +115,11 @@ def layout_of_user_schema(
             )
         if column.nullable and not field.nullable:
             raise UsageError(f"schema: column {field.name} of {topics} may be null: leave NOT NULL out")
-        columns.append(Column(column.name, column.source, column.type, field.nullable))
-    return Layout(tuple(columns), is_opaque=schema is None, decoding=decoding)
+        columns.append(TopicColumn(column.name, column.source, column.type, field.nullable))
+    return ReadLayout(tuple(columns), is_opaque=schema is None, decoding=decoding)
 
 
-def check_layout(layout: Layout, schema: pa.Schema | None, *, topics: str) -> None:
+def check_layout(layout: ReadLayout, schema: pa.Schema | None, *, topics: str) -> None:
     """Check that topics found while a query runs have the columns that it reads; raises ``UsageError``."""
     available = _available(schema, layout.decoding)
     same_kind = layout.is_opaque == (schema is None)
@@ -132,7 +132,7 @@ def check_layout(layout: Layout, schema: pa.Schema | None, *, topics: str) -> No
             )
 
 
-def option_filter(text: str, schema: pa.Schema | None, layout: Layout, *, topics: str) -> RowFilter | None:
+def option_filter(text: str, schema: pa.Schema | None, layout: ReadLayout, *, topics: str) -> RowFilter | None:
     """The option ``filter`` over the columns of topics. Raises ``UsageError`` naming column and value.
 
     Of payloads that are decoded it sees what they were, and what stands beside them: ``__key``, ``__value``,
@@ -142,7 +142,7 @@ def option_filter(text: str, schema: pa.Schema | None, layout: Layout, *, topics
     return row_filter_of(bind_option(text, parse_filter(text), available, topics=topics), available)
 
 
-def and_pushed(filters: Sequence[Filter], layout: Layout) -> tuple[Layout, list[Filter]]:
+def and_pushed(filters: Sequence[Filter], layout: ReadLayout) -> tuple[ReadLayout, list[Filter]]:
     """A layout with those of Spark's filters that it can take beside its own, and the others."""
     from pyspark_millrace.filters.pushed import split_pushed
 
@@ -157,12 +157,12 @@ def and_pushed(filters: Sequence[Filter], layout: Layout) -> tuple[Layout, list[
     return replace(layout, row_filter=row_filter_of(together, columns | available)), left
 
 
-def raw_layout(layout: Layout) -> Layout:
+def raw_layout(layout: ReadLayout) -> ReadLayout:
     """What is read of the log: the layout itself, unless its columns are decoded of keys and values."""
     plan = layout.decoding
     if plan is None:
         return layout
-    wanted: dict[str, Column] = {}
+    wanted: dict[str, TopicColumn] = {}
     available = raw_columns()
     names = [RAW_VALUE, Metadata.OFFSET.value, *(column.name for column in layout.columns)]
     if plan.key is not None or plan.dead_letter_topic is not None:
@@ -172,10 +172,10 @@ def raw_layout(layout: Layout) -> Layout:
     for name in names:
         if name in available:
             wanted[name] = available[name]
-    return Layout(tuple(wanted.values()), is_opaque=True, row_filter=layout.row_filter)
+    return ReadLayout(tuple(wanted.values()), is_opaque=True, row_filter=layout.row_filter)
 
 
-def _available(schema: pa.Schema | None, decoding: DecodePlan | None) -> dict[str, Column]:
+def _available(schema: pa.Schema | None, decoding: DecodePlan | None) -> dict[str, TopicColumn]:
     """Return every column that a query may name.
 
     A decoded opaque topic has the columns of its values' schema, and ``__key`` and ``__value`` beside them.
@@ -185,11 +185,11 @@ def _available(schema: pa.Schema | None, decoding: DecodePlan | None) -> dict[st
     return raw_columns() | {column.name: column for column in _decoded_columns(decoding)}
 
 
-def _filterable(schema: pa.Schema | None, layout: Layout) -> Mapping[str, Column]:
+def _filterable(schema: pa.Schema | None, layout: ReadLayout) -> Mapping[str, TopicColumn]:
     return available_columns(schema) if layout.decoding is None else raw_columns()
 
 
-def _find(available: Mapping[str, Column], name: str, option: str, topics: str) -> Column:
+def _find(available: Mapping[str, TopicColumn], name: str, option: str, topics: str) -> TopicColumn:
     if (column := available.get(name)) is not None:
         return column
     near = difflib.get_close_matches(name, available, n=2)
@@ -197,7 +197,7 @@ def _find(available: Mapping[str, Column], name: str, option: str, topics: str) 
     raise UsageError(f"{option}: {topics} has no column {name!r}: {hint}")
 
 
-def _decoded_columns(decoding: DecodePlan) -> list[Column]:
+def _decoded_columns(decoding: DecodePlan) -> list[TopicColumn]:
     """The decoded key as a struct, and the columns of decoded values; each is null where there is nothing to decode."""
     import pyarrow as pa
 

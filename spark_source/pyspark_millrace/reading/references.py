@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark_millrace.options.source import SourceOptions
     from pyspark_millrace.planning.cluster import Cluster
     from pyspark_millrace.planning.offsets import OffsetRange
-    from pyspark_millrace.reading.layout import Layout
+    from pyspark_millrace.reading.layout import ReadLayout
 
 
 class ReferenceTask(InputPartition):  # type: ignore[misc]  # pyspark is not typed here
@@ -41,7 +41,7 @@ def plan_references(
     ranges: Sequence[OffsetRange],
     schemas: Mapping[int, pa.Schema],
     options: SourceOptions,
-    layout: Layout,
+    layout: ReadLayout,
 ) -> list[ReferenceTask]:
     """Locate ranges; each is one split as a rule, for who keeps the state of a partition reads all of it.
 
@@ -51,7 +51,7 @@ def plan_references(
     return [ReferenceTask(plan_tasks(cluster, ranges, schemas, large, STREAM_SIZING, layout.row_filter))]
 
 
-def references(task: InputPartition, layout: Layout) -> Iterator[pa.RecordBatch]:
+def references(task: InputPartition, layout: ReadLayout) -> Iterator[pa.RecordBatch]:
     """The rows of ``REFERENCE_DDL``, one for each split."""
     import pyarrow as pa
 

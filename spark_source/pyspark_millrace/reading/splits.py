@@ -35,10 +35,10 @@ from millrace.errors import (
 from millrace.records import DecodedBatch, decode_range, scan_headers
 from millrace.schemas import promote
 from millrace.segments.direct import map_located
-from pyspark_millrace.columns import Column, Metadata
+from pyspark_millrace.columns import Metadata, TopicColumn
 from pyspark_millrace.options.source import DirectReads, SourceOptions
 from pyspark_millrace.planning.splits import Extent, PlannedSplit
-from pyspark_millrace.reading.layout import Layout
+from pyspark_millrace.reading.layout import ReadLayout
 from pyspark_millrace.reading.reports import ReadCounters
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,11 @@ _COALESCED_BYTES_MAX: Final = 4 * 2**20
 
 
 def read_split(
-    split: PlannedSplit, layout: Layout, options: SourceOptions, sources: Sources, counters: ReadCounters | None = None
+    split: PlannedSplit,
+    layout: ReadLayout,
+    options: SourceOptions,
+    sources: Sources,
+    counters: ReadCounters | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read one split as batches of at most ``options.rows_per_batch`` rows; ``counters`` are told what was read.
 
@@ -75,7 +79,7 @@ class Sources:
 
 
 def _decoded(
-    split: PlannedSplit, layout: Layout, options: SourceOptions, sources: Sources, counters: ReadCounters
+    split: PlannedSplit, layout: ReadLayout, options: SourceOptions, sources: Sources, counters: ReadCounters
 ) -> Iterator[DecodedBatch]:
     columns, wanted = layout.topic_columns, None
     if layout.row_filter is not None:
@@ -184,7 +188,7 @@ class Assembler:
     Columns that are the same for every row are made once and sliced. A batch of large values is handed on as it is.
     """
 
-    def __init__(self, layout: Layout, topic: str, partition: int, rows_per_batch: int) -> None:
+    def __init__(self, layout: ReadLayout, topic: str, partition: int, rows_per_batch: int) -> None:
         self._layout = layout
         self._schema = layout.arrow_schema()
         self._compared_types = () if layout.row_filter is None else layout.row_filter.arrow_types()
@@ -264,7 +268,7 @@ class Assembler:
             arrays.append(array)
         return arrays
 
-    def _array(self, decoded: DecodedBatch, column: Column, data_type: pa.DataType) -> pa.Array:
+    def _array(self, decoded: DecodedBatch, column: TopicColumn, data_type: pa.DataType) -> pa.Array:
         if isinstance(column.source, Metadata):
             return self._metadata(column.source, decoded)
         if column.source in decoded.columns.schema.names:
@@ -272,14 +276,14 @@ class Assembler:
         # The batch is older than the column, or newer than its end.
         return self._repeat(pa.scalar(None, data_type), decoded.num_rows)
 
-    def _promoted(self, decoded: DecodedBatch, column: Column, data_type: pa.DataType) -> pa.Array:
+    def _promoted(self, decoded: DecodedBatch, column: TopicColumn, data_type: pa.DataType) -> pa.Array:
         array = decoded.columns.column(column.source)
         try:
             return promote(array, data_type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise self._misfit(decoded, column, f"is {array.type} with values that do not fit ({error})") from error
 
-    def _misfit(self, decoded: DecodedBatch, column: Column, what: str) -> SchemaMismatchError:
+    def _misfit(self, decoded: DecodedBatch, column: TopicColumn, what: str) -> SchemaMismatchError:
         """The topic's schema changed under a running query in a way that forward compatibility would have refused."""
         required = "" if column.nullable else " NOT NULL"
         return SchemaMismatchError(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark_millrace.options.source import SourceOptions
     from pyspark_millrace.planning.cluster import Cluster
-    from pyspark_millrace.reading.layout import Layout
+    from pyspark_millrace.reading.layout import ReadLayout
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class SplitTask(InputPartition):  # type: ignore[misc]  # pyspark is not typed h
         return f"SplitTask({wanted.key} {wanted.start}..{wanted.end}, {self.split.bytes} bytes)"
 
 
-def read_task(task: InputPartition, layout: Layout, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+def read_task(task: InputPartition, layout: ReadLayout, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """Read a task's records as batches of the layout, or of what the transformation makes of them."""
     if not isinstance(task, SplitTask):
         # Spark plans one empty task where there is nothing to read.

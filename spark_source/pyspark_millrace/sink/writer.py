@@ -141,7 +141,7 @@ class _Writer:
             _log.warning("%s could not be aborted: %s", identity, error.message)
 
 
-class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is not typed here
+class TopicBatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is not typed here
     """Writes a DataFrame as one."""
 
     _identify = staticmethod(identity_of_batch)
@@ -155,7 +155,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]  # pysp
         self._abort(messages)
 
 
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is not typed here
+class TopicStreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is not typed here
     """Writes micro-batches, each as one and once."""
 
     _identify = staticmethod(identity_of_stream)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pyspark_millrace.options.source import parse_options
-from pyspark_millrace.origin import Origin, origin_of, with_origin
+from pyspark_millrace.origin import QueryOrigin, origin_of, with_origin
 from pyspark_millrace.partitions import PartitionKey
 from pyspark_millrace.planning.offsets import StreamOffsets
 
@@ -15,10 +15,10 @@ SOURCE = {"kafka.bootstrap.servers": "a:1", "subscribe": "t"}
 @pytest.mark.parametrize(
     ("origin", "group"),
     [
-        (Origin("a:1"), None),
-        (Origin("a:1", "billing"), "billing"),
-        (Origin("a:1", None, "spark"), "spark-17"),
-        (Origin("a:1", "billing", "spark"), "billing"),
+        (QueryOrigin("a:1"), None),
+        (QueryOrigin("a:1", "billing"), "billing"),
+        (QueryOrigin("a:1", None, "spark"), "spark-17"),
+        (QueryOrigin("a:1", "billing", "spark"), "billing"),
     ],
 )
 def test_the_group_of_a_query(origin, group):
@@ -27,9 +27,9 @@ def test_the_group_of_a_query(origin, group):
 
 def test_a_report_is_still_offsets():
     offsets = StreamOffsets({PartitionKey("t", 0): 3}, {})
-    report = json.loads(json.dumps(with_origin(offsets.to_json(), Origin("a:1", "billing"))))
+    report = json.loads(json.dumps(with_origin(offsets.to_json(), QueryOrigin("a:1", "billing"))))
     assert StreamOffsets.from_json(report) == offsets
-    assert origin_of(report) == Origin("a:1", "billing")
+    assert origin_of(report) == QueryOrigin("a:1", "billing")
     assert origin_of(offsets.to_json()) is None
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.errors import SchemaMismatchError, UsageError
-from pyspark_millrace.delta.table import Batch, NewFile, TargetTable, local_directory
+from pyspark_millrace.delta.table import MicroBatch, NewFile, TargetTable, local_directory
 
 
 def field(name, data_type="long", nullable=True):
@@ -42,18 +42,18 @@ def numbers_in(directory):
 
 def test_a_batch_is_committed_once(tmp_path):
     table = target(tmp_path)
-    assert table.commit(Batch("query", 0), [new_file(tmp_path, "a", [1, 2])]) == 1
-    assert table.has(Batch("query", 0))
-    assert table.commit(Batch("query", 0), [new_file(tmp_path, "b", [1, 2])]) is None
+    assert table.commit(MicroBatch("query", 0), [new_file(tmp_path, "a", [1, 2])]) == 1
+    assert table.has(MicroBatch("query", 0))
+    assert table.commit(MicroBatch("query", 0), [new_file(tmp_path, "b", [1, 2])]) is None
     # Another process, which knows nothing of the first.
     again = target(tmp_path)
-    assert again.has(Batch("query", 0))
-    assert again.commit(Batch("query", 0), [new_file(tmp_path, "c", [1, 2])]) is None
-    assert not again.has(Batch("query", 1))
-    assert not again.has(Batch("other query", 0))
-    assert again.commit(Batch("query", 1), [new_file(tmp_path, "d", [3])]) == 2
+    assert again.has(MicroBatch("query", 0))
+    assert again.commit(MicroBatch("query", 0), [new_file(tmp_path, "c", [1, 2])]) is None
+    assert not again.has(MicroBatch("query", 1))
+    assert not again.has(MicroBatch("other query", 0))
+    assert again.commit(MicroBatch("query", 1), [new_file(tmp_path, "d", [3])]) == 2
     # The first sees what the second has done.
-    assert table.commit(Batch("query", 1), [new_file(tmp_path, "e", [3])]) is None
+    assert table.commit(MicroBatch("query", 1), [new_file(tmp_path, "e", [3])]) is None
     assert numbers_in(tmp_path) == [1, 2, 3]
 
 
@@ -67,7 +67,7 @@ def test_drivers_that_commit_the_same_batches_at_once(tmp_path):
             start.wait()
             for number in range(8):
                 name = f"{query}-{first}-{number}-{threading.get_ident()}"
-                table.commit(Batch(query, number), [new_file(tmp_path, name, [first + number])])
+                table.commit(MicroBatch(query, number), [new_file(tmp_path, name, [first + number])])
         except Exception as error:
             failures.append(error)
             raise
@@ -90,7 +90,7 @@ def test_any_order_of_retries_by_any_process(tmp_path_factory, attempts):
         if is_restarted:
             table = target(directory)
         is_new = number > last.get(query, -1)
-        found = table.commit(Batch(query, number), [NewFile(f"{query}{number}", {}, 1, 0, 1, '{"numRecords":1}')])
+        found = table.commit(MicroBatch(query, number), [NewFile(f"{query}{number}", {}, 1, 0, 1, '{"numRecords":1}')])
         assert (found is not None) == is_new
         last[query] = max(number, last.get(query, -1))
         expected += is_new
@@ -101,9 +101,9 @@ def test_many_commits_make_a_checkpoint_and_remember_the_batch(tmp_path):
     made(tmp_path, long_field("n"), configuration={"delta.checkpointInterval": "10"})
     table = target(tmp_path)
     for number in range(25):
-        table.commit(Batch("query", number), [new_file(tmp_path, f"f{number}", [number])])
+        table.commit(MicroBatch("query", number), [new_file(tmp_path, f"f{number}", [number])])
     assert list((tmp_path / "_delta_log").glob("*.checkpoint.parquet"))
-    assert target(tmp_path).has(Batch("query", 24))
+    assert target(tmp_path).has(MicroBatch("query", 24))
     assert numbers_in(tmp_path) == list(range(25))
 
 
@@ -111,13 +111,13 @@ def test_partition_values_of_any_text(tmp_path):
     table = target(tmp_path, schema(field("n"), field("word", "string")), ("word",))
     words = ["a b", "ü/..", "x%20=", '"\\', None]
     files = [new_file(tmp_path, f"f{number}", [number], {"word": word}) for number, word in enumerate(words)]
-    table.commit(Batch("q", 0), files)
+    table.commit(MicroBatch("q", 0), files)
     found = DeltaTable(str(tmp_path)).to_pyarrow_table().to_pydict()
     assert dict(zip(found["n"], found["word"], strict=True)) == dict(enumerate(words))
 
 
 def test_the_log_says_who_wrote(tmp_path):
-    target(tmp_path).commit(Batch("query", 7), [new_file(tmp_path, "a", [1])])
+    target(tmp_path).commit(MicroBatch("query", 7), [new_file(tmp_path, "a", [1])])
     actions = [json.loads(line) for line in (tmp_path / "_delta_log" / f"{1:020}.json").read_text().splitlines()]
     (info,) = (action["commitInfo"] for action in actions if "commitInfo" in action)
     (txn,) = (action["txn"] for action in actions if "txn" in action)
@@ -147,12 +147,12 @@ def test_columns_that_the_table_lacks(tmp_path):
         target(tmp_path, schema(field("n"), field("m")))
     table = target(tmp_path, schema(field("n"), field("m", "string")), merge=True)
     assert [each.name for each in DeltaTable(str(tmp_path)).schema().fields] == ["n", "m"]
-    assert table.commit(Batch("q", 0), [new_file(tmp_path, "a", [1])]) is not None
+    assert table.commit(MicroBatch("q", 0), [new_file(tmp_path, "a", [1])]) is not None
 
 
 def test_columns_that_are_not_ingested_stay_null(tmp_path):
     made(tmp_path, long_field("n"), long_field("other"))
-    target(tmp_path).commit(Batch("q", 0), [new_file(tmp_path, "a", [1])])
+    target(tmp_path).commit(MicroBatch("q", 0), [new_file(tmp_path, "a", [1])])
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().to_pydict() == {"n": [1], "other": [None]}
 
 
@@ -174,7 +174,7 @@ def test_a_table_that_is_changed_while_a_batch_is_written(tmp_path):
     table = target(tmp_path)
     DeltaTable(str(tmp_path)).alter.add_constraint({"positive": "n > 0"})
     with pytest.raises(UsageError, match="has the constraint positive"):
-        table.commit(Batch("q", 0), [new_file(tmp_path, "a", [-1])])
+        table.commit(MicroBatch("q", 0), [new_file(tmp_path, "a", [-1])])
     assert numbers_in(tmp_path) == []
 
 

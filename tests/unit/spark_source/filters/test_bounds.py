@@ -9,53 +9,53 @@ from typing import Any
 import pytest
 
 from pyspark_millrace.filters.bounds import NO_LIMITS, Bounds, can_match, limits_of
-from pyspark_millrace.filters.expression import (
+from pyspark_millrace.filters.condition import (
     NEVER,
+    Comparator,
     Comparison,
+    Condition,
     Conjunction,
     Disjunction,
-    Expression,
     Matching,
     Membership,
     NullCheck,
-    Operator,
     TextMatch,
 )
-from pyspark_millrace.filters.literals import Literal
+from pyspark_millrace.filters.literals import BoundLiteral
 
 LOW, HIGH = 10, 20
 NUMBERS = range(31)
 """All there are: a bound that is not known is the first or the last of them."""
 BELOW_AT_ABOVE = [LOW - 1, LOW, LOW + 1, HIGH - 1, HIGH, HIGH + 1]
-IS_TRUE: dict[Operator, Callable[[Any, Any], bool]] = {
-    Operator.EQUAL: operator.eq,
-    Operator.UNEQUAL: operator.ne,
-    Operator.LESS: operator.lt,
-    Operator.LESS_OR_EQUAL: operator.le,
-    Operator.GREATER: operator.gt,
-    Operator.GREATER_OR_EQUAL: operator.ge,
-    Operator.SAME: operator.eq,
-    Operator.NOT_SAME: operator.ne,
+IS_TRUE: dict[Comparator, Callable[[Any, Any], bool]] = {
+    Comparator.EQUAL: operator.eq,
+    Comparator.UNEQUAL: operator.ne,
+    Comparator.LESS: operator.lt,
+    Comparator.LESS_OR_EQUAL: operator.le,
+    Comparator.GREATER: operator.gt,
+    Comparator.GREATER_OR_EQUAL: operator.ge,
+    Comparator.SAME: operator.eq,
+    Comparator.NOT_SAME: operator.ne,
 }
 
 
-def number(value: int) -> Literal:
-    return Literal(value, value)
+def number(value: int) -> BoundLiteral:
+    return BoundLiteral(value, value)
 
 
-def compared(with_: Operator, value: int, column: str = "n") -> Comparison:
+def compared(with_: Comparator, value: int, column: str = "n") -> Comparison:
     return Comparison(column, with_, number(value))
 
 
-def matches(condition: Expression, bounds: Bounds | None) -> bool:
+def matches(condition: Condition, bounds: Bounds | None) -> bool:
     return can_match(condition, lambda _: bounds)
 
 
 @pytest.mark.parametrize("low", [LOW, HIGH, None])
 @pytest.mark.parametrize("high", [HIGH, None])
-@pytest.mark.parametrize("compares", Operator)
+@pytest.mark.parametrize("compares", Comparator)
 def test_a_number_can_match_if_some_number_within_the_bounds_does(
-    compares: Operator, low: int | None, high: int | None
+    compares: Comparator, low: int | None, high: int | None
 ) -> None:
     within = [each for each in NUMBERS if (low is None or low <= each) and (high is None or each <= high)]
     for value in BELOW_AT_ABOVE:
@@ -66,8 +66,8 @@ def test_a_number_can_match_if_some_number_within_the_bounds_does(
         assert matches(membership, bounds) == any(each == value for each in within), value
 
 
-@pytest.mark.parametrize("compares", Operator)
-def test_limits_are_the_least_and_the_greatest_number_that_match(compares: Operator) -> None:
+@pytest.mark.parametrize("compares", Comparator)
+def test_limits_are_the_least_and_the_greatest_number_that_match(compares: Comparator) -> None:
     for value in BELOW_AT_ABOVE:
         found = [each for each in NUMBERS if IS_TRUE[compares](each, value)]
         low = min(found) if min(found) != NUMBERS[0] else None
@@ -76,49 +76,49 @@ def test_limits_are_the_least_and_the_greatest_number_that_match(compares: Opera
 
 
 def test_limits_of_several_conditions() -> None:
-    def limits(condition: Expression, bounds: Bounds | None = None) -> tuple[int | None, int | None]:
+    def limits(condition: Condition, bounds: Bounds | None = None) -> tuple[int | None, int | None]:
         return limits_of(condition, "n", lambda column: bounds if column == "other" else None)
 
-    at_least, at_most = compared(Operator.GREATER_OR_EQUAL, 5), compared(Operator.LESS_OR_EQUAL, 9)
-    other = compared(Operator.EQUAL, 1, "other")
+    at_least, at_most = compared(Comparator.GREATER_OR_EQUAL, 5), compared(Comparator.LESS_OR_EQUAL, 9)
+    other = compared(Comparator.EQUAL, 1, "other")
     assert limits(other) == NO_LIMITS
     assert limits(NullCheck("n", True)) == NO_LIMITS
     assert limits(Membership("n", (number(7), number(3), number(5)))) == (3, 7)
     assert limits(Membership("n", (number(7),), negated=True)) == NO_LIMITS
     assert limits(Membership("n", (), has_null=True)) == NO_LIMITS
     assert limits(Conjunction((at_least, at_most, other))) == (5, 9)
-    assert limits(Conjunction((at_least, compared(Operator.GREATER_OR_EQUAL, 7)))) == (7, None)
-    assert limits(Conjunction((at_most, compared(Operator.LESS_OR_EQUAL, 7)))) == (None, 7)
-    assert limits(Disjunction((compared(Operator.EQUAL, 3), compared(Operator.EQUAL, 8)))) == (3, 8)
-    assert limits(Disjunction((at_least, compared(Operator.EQUAL, 8)))) == (5, None)
-    assert limits(Disjunction((at_most, compared(Operator.EQUAL, 8)))) == (None, 9)
+    assert limits(Conjunction((at_least, compared(Comparator.GREATER_OR_EQUAL, 7)))) == (7, None)
+    assert limits(Conjunction((at_most, compared(Comparator.LESS_OR_EQUAL, 7)))) == (None, 7)
+    assert limits(Disjunction((compared(Comparator.EQUAL, 3), compared(Comparator.EQUAL, 8)))) == (3, 8)
+    assert limits(Disjunction((at_least, compared(Comparator.EQUAL, 8)))) == (5, None)
+    assert limits(Disjunction((at_most, compared(Comparator.EQUAL, 8)))) == (None, 9)
     # A term that other columns rule out does not count.
-    impossible = Conjunction((compared(Operator.EQUAL, 1), other))
-    assert limits(Disjunction((impossible, compared(Operator.EQUAL, 8))), Bounds(2, 2)) == (8, 8)
-    assert limits(Disjunction((impossible, compared(Operator.EQUAL, 8))), Bounds(1, 2)) == (1, 8)
+    impossible = Conjunction((compared(Comparator.EQUAL, 1), other))
+    assert limits(Disjunction((impossible, compared(Comparator.EQUAL, 8))), Bounds(2, 2)) == (8, 8)
+    assert limits(Disjunction((impossible, compared(Comparator.EQUAL, 8))), Bounds(1, 2)) == (1, 8)
     assert limits(NEVER) == NO_LIMITS
 
 
 @pytest.mark.parametrize(
     ("compares", "text", "expected"),
     [
-        (Operator.EQUAL, b"aa", False), (Operator.EQUAL, b"ab", True), (Operator.EQUAL, b"bz", True),
-        (Operator.EQUAL, b"c", False), (Operator.SAME, b"bz", True), (Operator.SAME, b"c", False),
-        (Operator.GREATER, b"ab", True), (Operator.GREATER, b"bz", True), (Operator.GREATER, b"c", False),
-        (Operator.GREATER_OR_EQUAL, b"bzz", True), (Operator.GREATER_OR_EQUAL, b"c", False),
-        (Operator.LESS, b"ab", False), (Operator.LESS, b"aba", True), (Operator.LESS_OR_EQUAL, b"ab", True),
-        (Operator.LESS_OR_EQUAL, b"aa", False), (Operator.UNEQUAL, b"b", True),
+        (Comparator.EQUAL, b"aa", False), (Comparator.EQUAL, b"ab", True), (Comparator.EQUAL, b"bz", True),
+        (Comparator.EQUAL, b"c", False), (Comparator.SAME, b"bz", True), (Comparator.SAME, b"c", False),
+        (Comparator.GREATER, b"ab", True), (Comparator.GREATER, b"bz", True), (Comparator.GREATER, b"c", False),
+        (Comparator.GREATER_OR_EQUAL, b"bzz", True), (Comparator.GREATER_OR_EQUAL, b"c", False),
+        (Comparator.LESS, b"ab", False), (Comparator.LESS, b"aba", True), (Comparator.LESS_OR_EQUAL, b"ab", True),
+        (Comparator.LESS_OR_EQUAL, b"aa", False), (Comparator.UNEQUAL, b"b", True),
     ],
 )  # fmt: skip
 def test_the_largest_text_may_be_longer_than_the_prefix_that_is_known(
-    compares: Operator, text: bytes, expected: bool
+    compares: Comparator, text: bytes, expected: bool
 ) -> None:
     bounds = Bounds(b"ab", b"b", may_be_null=False, is_prefix=True)
-    assert matches(Comparison("t", compares, Literal(text.decode(), text)), bounds) is expected
+    assert matches(Comparison("t", compares, BoundLiteral(text.decode(), text)), bounds) is expected
 
 
 def test_equal_bounds_leave_one_value_unless_the_upper_one_is_a_prefix() -> None:
-    unequal = Comparison("t", Operator.UNEQUAL, Literal("b", b"b"))
+    unequal = Comparison("t", Comparator.UNEQUAL, BoundLiteral("b", b"b"))
     assert not matches(unequal, Bounds(b"b", b"b", may_be_null=False))
     assert matches(unequal, Bounds(b"b", b"b", may_be_null=False, is_prefix=True))
     assert matches(unequal, Bounds(None, b"b", may_be_null=False))
@@ -153,11 +153,11 @@ def test_nulls_match_what_is_true_for_nulls_and_nothing_else() -> None:
     is_null, is_not_null = NullCheck("n", True), NullCheck("n", False)
     assert (matches(is_null, only_nulls), matches(is_null, no_nulls)) == (True, False)
     assert (matches(is_not_null, only_nulls), matches(is_not_null, no_nulls)) == (False, True)
-    assert matches(compared(Operator.NOT_SAME, 5), only_nulls)
-    assert matches(compared(Operator.NOT_SAME, 5), Bounds(5, 5))
-    assert not matches(compared(Operator.NOT_SAME, 5), Bounds(5, 5, may_be_null=False))
-    assert not matches(compared(Operator.UNEQUAL, 5), Bounds(5, 5))
-    for compares in set(Operator) - {Operator.NOT_SAME}:
+    assert matches(compared(Comparator.NOT_SAME, 5), only_nulls)
+    assert matches(compared(Comparator.NOT_SAME, 5), Bounds(5, 5))
+    assert not matches(compared(Comparator.NOT_SAME, 5), Bounds(5, 5, may_be_null=False))
+    assert not matches(compared(Comparator.UNEQUAL, 5), Bounds(5, 5))
+    for compares in set(Comparator) - {Comparator.NOT_SAME}:
         assert not matches(compared(compares, 5), only_nulls)
     assert not matches(Membership("n", (number(5),), negated=True), only_nulls)
     assert matches(Membership("n", (number(5),), negated=True), Bounds(5, 5))
@@ -166,7 +166,7 @@ def test_nulls_match_what_is_true_for_nulls_and_nothing_else() -> None:
 
 
 def test_conditions_together() -> None:
-    true, false = compared(Operator.EQUAL, 5), compared(Operator.EQUAL, 50)
+    true, false = compared(Comparator.EQUAL, 5), compared(Comparator.EQUAL, 50)
     bounds = Bounds(5, 5, may_be_null=False)
     for terms, every, some in (((true, false), False, True), ((true, true), True, True), ((false,), False, False)):
         assert matches(Conjunction(terms), bounds) is every

@@ -16,20 +16,20 @@ from millrace.schemas import parse_ddl
 from pyspark_millrace.columns import available_columns
 from pyspark_millrace.filters.binding import bind
 from pyspark_millrace.filters.bounds import can_match, limits_of
-from pyspark_millrace.filters.evaluation import rows_matching
-from pyspark_millrace.filters.expression import (
+from pyspark_millrace.filters.condition import (
     NEVER,
+    Comparator,
     Comparison,
     Conjunction,
     Disjunction,
     Matching,
     Membership,
     NullCheck,
-    Operator,
     TextMatch,
     conjunction,
     negate,
 )
+from pyspark_millrace.filters.evaluation import rows_matching
 from pyspark_millrace.filters.parsing import parse_filter
 from pyspark_millrace.filters.pushed import split_pushed
 from pyspark_millrace.filters.row_filter import _bounds
@@ -40,7 +40,7 @@ from pyspark_millrace.reading.layout import and_pushed, default_layout, option_f
 
 SCHEMA = parse_ddl("number BIGINT, word STRING, ratio DOUBLE, flag BOOLEAN, day DATE, at TIMESTAMP, tags ARRAY<INT>")
 COLUMNS = available_columns(SCHEMA)
-EQUAL, LESS = Operator.EQUAL, Operator.LESS
+EQUAL, LESS = Comparator.EQUAL, Comparator.LESS
 A1 = Comparison("a", EQUAL, 1)
 
 
@@ -48,27 +48,27 @@ A1 = Comparison("a", EQUAL, 1)
     ("text", "expected"),
     [
         ("number = 1", Comparison("number", EQUAL, 1)),
-        ("1 < number", Comparison("number", Operator.GREATER, 1)),
+        ("1 < number", Comparison("number", Comparator.GREATER, 1)),
         ("`odd ``name` == -2.5e1", Comparison("odd `name", EQUAL, -25)),
         ("word='it''s'", Comparison("word", EQUAL, "it's")),
         ("flag", Comparison("flag", EQUAL, True)),
-        ("not flag", Comparison("flag", Operator.UNEQUAL, True)),
+        ("not flag", Comparison("flag", Comparator.UNEQUAL, True)),
         ("a=1 AND b=2 OR c=3", Disjunction((Conjunction((A1, Comparison("b", EQUAL, 2))), Comparison("c", EQUAL, 3)))),
         ("not (a <> 1 or b is null)", Conjunction((A1, NullCheck("b", False)))),
         ("a IN (1, NULL)", Membership("a", (1,), has_null=True)),
         ("a NOT IN (1,2)", Membership("a", (1, 2), negated=True)),
-        ("a NOT BETWEEN 1 AND 2", Disjunction((Comparison("a", LESS, 1), Comparison("a", Operator.GREATER, 2)))),
+        ("a NOT BETWEEN 1 AND 2", Disjunction((Comparison("a", LESS, 1), Comparison("a", Comparator.GREATER, 2)))),
         ("a LIKE 'x%'", TextMatch("a", Matching.LIKE, "x%")),
         ("a <=> NULL", NullCheck("a", True)),
         ("a = NULL", Membership("a", (), has_null=True)),
         ("a = X'0aFF'", Comparison("a", EQUAL, b"\x0a\xff")),
-        ("date > DATE '2024-05-17'", Comparison("date", Operator.GREATER, datetime.date(2024, 5, 17))),
-        ("5 < date", Comparison("date", Operator.GREATER, 5)),
+        ("date > DATE '2024-05-17'", Comparison("date", Comparator.GREATER, datetime.date(2024, 5, 17))),
+        ("5 < date", Comparison("date", Comparator.GREATER, 5)),
         ("date", Comparison("date", EQUAL, True)),
         ("timestamp IN (TRUE, FALSE)", Membership("timestamp", (True, False))),
         ("5 = `date`", Comparison("date", EQUAL, 5)),
         ("a IN (NULL)", Membership("a", (), has_null=True)),
-        ("a <> TIMESTAMP '2024-05-17T01:00'", Comparison("a", Operator.UNEQUAL, datetime.datetime(2024, 5, 17, 1))),
+        ("a <> TIMESTAMP '2024-05-17T01:00'", Comparison("a", Comparator.UNEQUAL, datetime.datetime(2024, 5, 17, 1))),
     ],
 )  # fmt: skip
 def test_a_condition_means_what_it_means_in_sql(text, expected):
@@ -95,7 +95,7 @@ def test_parentheses_beside_each_other_are_no_depth():
 
 numbers, words = st.integers(-3, 3), st.text("ab%", max_size=3)
 floats = st.sampled_from([-1.5, -0.0, 0.0, 2.0, float("inf")])
-operators = st.sampled_from(list(Operator))
+operators = st.sampled_from(list(Comparator))
 leaves = st.one_of(
     st.builds(Comparison, st.just("number"), operators, numbers),
     st.builds(Comparison, st.just("word"), operators, words),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import types
 
-from pyspark_millrace.filters.literals import Literal, UnfitLiteralError, literal_of, parse_date, parse_timestamp
+from pyspark_millrace.filters.literals import BoundLiteral, UnfitLiteralError, literal_of, parse_date, parse_timestamp
 
 LONG, DOUBLE, MONEY = types.LongType(), types.DoubleType(), types.DecimalType(5, 2)
 DAY, MOMENT, LOCAL = types.DateType(), types.TimestampType(), types.TimestampNTZType()
@@ -19,32 +19,32 @@ ZONE = datetime.timezone(datetime.timedelta(hours=2))
 @pytest.mark.parametrize(
     ("value", "data_type", "expected"),
     [
-        (True, types.BooleanType(), Literal(True, 1)),
-        (False, types.BooleanType(), Literal(False, 0)),
-        (-(2**63), LONG, Literal(-(2**63), -(2**63))),
-        (2**63 - 1, LONG, Literal(2**63 - 1, 2**63 - 1)),
-        (Decimal("3.0"), types.IntegerType(), Literal(3, 3)),
-        (3, DOUBLE, Literal(3.0, 3.0)),
-        (Decimal("0.5"), types.FloatType(), Literal(0.5, 0.5)),
-        (2.5, DOUBLE, Literal(2.5, 2.5)),
-        (Decimal("999.99"), MONEY, Literal(Decimal("999.99"), 99999)),
-        (Decimal("-999.99"), MONEY, Literal(Decimal("-999.99"), -99999)),
-        (7, MONEY, Literal(Decimal("7.00"), 700)),
-        (0, MONEY, Literal(Decimal("0.00"), 0)),
-        (Decimal("-0.01"), MONEY, Literal(Decimal("-0.01"), -1)),
-        ("é", types.StringType(), Literal("é", "é".encode())),
-        ("é", types.BinaryType(), Literal("é".encode(), "é".encode())),
-        (b"\xff", types.BinaryType(), Literal(b"\xff", b"\xff")),
-        (bytearray(b"\xff"), types.BinaryType(), Literal(b"\xff", b"\xff")),
-        (datetime.date(1970, 1, 3), DAY, Literal(datetime.date(1970, 1, 3), 2)),
-        (" 1969-12-31 ", DAY, Literal(datetime.date(1969, 12, 31), -1)),
-        ("1970-01-01T00:00:01Z", MOMENT, Literal(1_000_000, 1_000_000)),
-        ("1970-01-01T00:00:01", MOMENT, Literal(1_000_000, 1_000_000)),
-        (datetime.datetime(1970, 1, 1, 2, 0, 0, 3, tzinfo=ZONE), MOMENT, Literal(3, 3)),
-        (datetime.datetime(1970, 1, 1, 0, 0, 0, 7), LOCAL, Literal(7, 7)),
+        (True, types.BooleanType(), BoundLiteral(True, 1)),
+        (False, types.BooleanType(), BoundLiteral(False, 0)),
+        (-(2**63), LONG, BoundLiteral(-(2**63), -(2**63))),
+        (2**63 - 1, LONG, BoundLiteral(2**63 - 1, 2**63 - 1)),
+        (Decimal("3.0"), types.IntegerType(), BoundLiteral(3, 3)),
+        (3, DOUBLE, BoundLiteral(3.0, 3.0)),
+        (Decimal("0.5"), types.FloatType(), BoundLiteral(0.5, 0.5)),
+        (2.5, DOUBLE, BoundLiteral(2.5, 2.5)),
+        (Decimal("999.99"), MONEY, BoundLiteral(Decimal("999.99"), 99999)),
+        (Decimal("-999.99"), MONEY, BoundLiteral(Decimal("-999.99"), -99999)),
+        (7, MONEY, BoundLiteral(Decimal("7.00"), 700)),
+        (0, MONEY, BoundLiteral(Decimal("0.00"), 0)),
+        (Decimal("-0.01"), MONEY, BoundLiteral(Decimal("-0.01"), -1)),
+        ("é", types.StringType(), BoundLiteral("é", "é".encode())),
+        ("é", types.BinaryType(), BoundLiteral("é".encode(), "é".encode())),
+        (b"\xff", types.BinaryType(), BoundLiteral(b"\xff", b"\xff")),
+        (bytearray(b"\xff"), types.BinaryType(), BoundLiteral(b"\xff", b"\xff")),
+        (datetime.date(1970, 1, 3), DAY, BoundLiteral(datetime.date(1970, 1, 3), 2)),
+        (" 1969-12-31 ", DAY, BoundLiteral(datetime.date(1969, 12, 31), -1)),
+        ("1970-01-01T00:00:01Z", MOMENT, BoundLiteral(1_000_000, 1_000_000)),
+        ("1970-01-01T00:00:01", MOMENT, BoundLiteral(1_000_000, 1_000_000)),
+        (datetime.datetime(1970, 1, 1, 2, 0, 0, 3, tzinfo=ZONE), MOMENT, BoundLiteral(3, 3)),
+        (datetime.datetime(1970, 1, 1, 0, 0, 0, 7), LOCAL, BoundLiteral(7, 7)),
     ],
 )  # fmt: skip
-def test_a_value_that_fits(value: Any, data_type: Any, expected: Literal) -> None:
+def test_a_value_that_fits(value: Any, data_type: Any, expected: BoundLiteral) -> None:
     found = literal_of(value, data_type)
     assert found == expected
     assert type(found.value) is type(expected.value)

@@ -13,7 +13,7 @@ from pyspark_millrace.monitor.group_commits import CommitStatistics
 from pyspark_millrace.monitor.lags import Lags
 from pyspark_millrace.monitor.measurements import Measurements
 from pyspark_millrace.monitor.progress import parse_progress
-from pyspark_millrace.origin import Origin, with_origin
+from pyspark_millrace.origin import QueryOrigin, with_origin
 from pyspark_millrace.partitions import PartitionKey
 from pyspark_millrace.planning.offsets import StreamOffsets
 from pyspark_millrace.reading.reports import ReadReport
@@ -23,7 +23,7 @@ LABELS = {"query_id": "q-1", "query": "nightly"}
 
 
 def progress(**changed):
-    ours = {"endOffset": END, "latestOffset": with_origin(END, Origin("a:1", "g")), "numInputRows": 5}
+    ours = {"endOffset": END, "latestOffset": with_origin(END, QueryOrigin("a:1", "g")), "numInputRows": 5}
     theirs = {"endOffset": {"logOffset": 3}, "latestOffset": None, "numInputRows": 100}
     report = {
         "id": "q-1",
@@ -158,7 +158,7 @@ def test_the_lag_of_other_offsets_is_measured_at_once(cluster):
     partition = LABELS | {"topic": "t", "partition": "0"}
     assert cluster.value("lag_records", **partition) == 8
     end = END | {"t": {"0": 20}}
-    source = {"endOffset": end, "latestOffset": with_origin(end, Origin("a:1", "g")), "numInputRows": 8}
+    source = {"endOffset": end, "latestOffset": with_origin(end, QueryOrigin("a:1", "g")), "numInputRows": 8}
     cluster.measurements.progressed(parse_progress(progress(sources=[source])), now_s=1001.0)
     assert cluster.value("lag_records", **partition) == 0
 

@@ -4,12 +4,12 @@ import threading
 
 from millrace.clients.model import TopicPartition
 from millrace.errors import BrokerUnavailableError
-from pyspark_millrace.monitor.group_commits import GroupCommits, Target
+from pyspark_millrace.monitor.group_commits import CommitTarget, GroupCommits
 
 from ....integration.waiting import STALL_S
 
 P = TopicPartition("t", 0)
-SLOW, OTHER, AWAY = Target("a:1", "slow"), Target("a:1", "other"), Target("away:1", "g")
+SLOW, OTHER, AWAY = CommitTarget("a:1", "slow"), CommitTarget("a:1", "other"), CommitTarget("away:1", "g")
 
 
 class Broker:

@@ -4,7 +4,7 @@ import pytest
 
 from millrace.errors import UsageError
 from pyspark_millrace.options.limits import TriggerLimits
-from pyspark_millrace.options.positions import AtTimestamp, AtTimestamps, Edge, ExactOffsets
+from pyspark_millrace.options.positions import AtTimestamp, AtTimestamps, ExactOffsets, OffsetSpec
 from pyspark_millrace.options.reference import DECODE_OPTIONS, READ_OPTIONS, names_of
 from pyspark_millrace.options.source import (
     AssignedPartitions,
@@ -33,8 +33,8 @@ def refusal_of(**options):
 def test_defaults():
     options = parse_options(BASE)
     assert options.subscription == Topics(("orders",))
-    assert options.batch_range() == (Edge.EARLIEST, Edge.LATEST)
-    assert options.stream_start() is Edge.LATEST
+    assert options.batch_range() == (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+    assert options.stream_start() is OffsetSpec.LATEST
     assert options.fail_on_data_loss
     assert options.direct_reads is DirectReads.AUTO
     assert options.limits == TriggerLimits()
@@ -217,7 +217,7 @@ def test_positions_are_of_partitions_that_are_read(option):
 
 def test_the_end_of_a_stream_is_no_batch_s():
     good = parse_options({**BASE, "streamEndingOffsets": '{"orders": {"0": 5}}'})
-    assert good.stream_start() is Edge.LATEST
+    assert good.stream_start() is OffsetSpec.LATEST
     with pytest.raises(UsageError, match=r"streamEndingOffsets is for streams: give endingOffsets"):
         good.batch_range()
 

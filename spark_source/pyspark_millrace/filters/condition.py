@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 
-class Operator(StrEnum):
+class Comparator(StrEnum):
     """How two values are compared. ``SAME`` is ``<=>``: true for two nulls, and never null itself."""
 
     EQUAL = "="
@@ -35,7 +35,7 @@ class Comparison:
     """``column operator value``; the value is never None."""
 
     column: str
-    operator: Operator
+    operator: Comparator
     value: Any
 
 
@@ -71,42 +71,42 @@ class TextMatch:
 class Conjunction:
     """All of them; true if there are none."""
 
-    terms: tuple[Expression, ...]
+    terms: tuple[Condition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Disjunction:
     """One of them; false if there are none."""
 
-    terms: tuple[Expression, ...]
+    terms: tuple[Condition, ...]
 
 
 Leaf: TypeAlias = Comparison | Membership | NullCheck | TextMatch
-Expression: TypeAlias = Leaf | Conjunction | Disjunction
+Condition: TypeAlias = Leaf | Conjunction | Disjunction
 
 NEVER: Final = Disjunction(())
 """True for no row: what a comparison with null comes to."""
 
 _NEGATED: Final = {
-    Operator.EQUAL: Operator.UNEQUAL,
-    Operator.LESS: Operator.GREATER_OR_EQUAL,
-    Operator.GREATER: Operator.LESS_OR_EQUAL,
-    Operator.SAME: Operator.NOT_SAME,
+    Comparator.EQUAL: Comparator.UNEQUAL,
+    Comparator.LESS: Comparator.GREATER_OR_EQUAL,
+    Comparator.GREATER: Comparator.LESS_OR_EQUAL,
+    Comparator.SAME: Comparator.NOT_SAME,
 }
 _OPPOSITE: Final = _NEGATED | {after: before for before, after in _NEGATED.items()}
 
 
-def compare(column: str, operator: Operator, value: Any) -> Expression:
+def compare(column: str, operator: Comparator, value: Any) -> Condition:
     """A comparison; with null it is true for no row, and neither is its negation, but for ``<=>``."""
     if value is not None:
         return Comparison(column, operator, value)
-    if operator in (Operator.SAME, Operator.NOT_SAME):
-        return NullCheck(column, is_null=operator is Operator.SAME)
+    if operator in (Comparator.SAME, Comparator.NOT_SAME):
+        return NullCheck(column, is_null=operator is Comparator.SAME)
     # Unknown, whether negated or not: IN of nothing but a null says just that.
     return Membership(column, (), has_null=True)
 
 
-def negate(expression: Expression) -> Expression:
+def negate(expression: Condition) -> Condition:
     """The condition that is true where this one is false; null stays null."""
     match expression:
         case Comparison(column, operator, value):
@@ -123,13 +123,13 @@ def negate(expression: Expression) -> Expression:
             return Conjunction(tuple(map(negate, terms)))
 
 
-def conjunction(*expressions: Expression | None) -> Expression | None:
+def conjunction(*expressions: Condition | None) -> Condition | None:
     """All that are there; None if none is."""
     terms = tuple(expression for expression in expressions if expression is not None)
     return Conjunction(terms) if len(terms) > 1 else next(iter(terms), None)
 
 
-def leaves(expression: Expression) -> Iterator[Leaf]:
+def leaves(expression: Condition) -> Iterator[Leaf]:
     """The conditions on single columns within."""
     if isinstance(expression, Conjunction | Disjunction):
         for term in expression.terms:
