@@ -45,7 +45,8 @@ _TOKEN: Final = re.compile(
 )
 _OPERATORS: Final = {
     "=": Comparator.EQUAL, "==": Comparator.EQUAL, "!=": Comparator.UNEQUAL, "<>": Comparator.UNEQUAL,
-    "<": Comparator.LESS, "<=": Comparator.LESS_OR_EQUAL, ">": Comparator.GREATER, ">=": Comparator.GREATER_OR_EQUAL, "<=>": Comparator.SAME,
+    "<": Comparator.LESS, "<=": Comparator.LESS_OR_EQUAL, ">": Comparator.GREATER,
+    ">=": Comparator.GREATER_OR_EQUAL, "<=>": Comparator.SAME,
 }  # fmt: skip
 _MIRRORED: Final = {
     Comparator.LESS: Comparator.GREATER,

@@ -68,8 +68,8 @@ def parse_offsets(option: str, text: str, *, edges: tuple[OffsetSpec, ...]) -> P
     for key, offset in offsets.items():
         if offset < 0 and offset not in edges:
             raise UsageError(
-                f"{option}: {OffsetSpec(offset).name.lower()} ({offset}) for {key} makes no sense in this kind of query: give "
-                f"one of: {forms}"
+                f"{option}: {OffsetSpec(offset).name.lower()} ({offset}) for {key} makes no sense in this kind of "
+                f"query: give one of: {forms}"
             )
     return ExactOffsets(offsets)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millrace_streams.aggregates import Aggregate
 from millrace_streams.compiler import Stages
-from millrace_streams.compiler.levels import Levels
+from millrace_streams.compiler.stage_numbers import StageNumbers
 from millrace_streams.graph import (
     AggregateNode,
     FoldNode,
@@ -99,10 +99,10 @@ class StoreDescription:
 
 def describe_stores(stages: Stages) -> list[StoreDescription]:
     """The stores of all stages; one that several stages keep for themselves is described once."""
-    everywhere = Levels.of(stages.plan).everywhere
+    everywhere = StageNumbers.of(stages.plan).everywhere
     found: dict[str, StoreDescription] = {}
     for stage in stages.stages:
-        steps = Steps.of(stage.operators, stages.forks, stages.plan.lanes, stages.plan.parts)
+        steps = Steps.of(stage.operators, stages.forks, stages.plan.repartition_numbers, stages.plan.subtopologies)
         for operator in stage.operators:
             step = steps.by_node.get(operator.node.name)
             for spec in step.stores if step is not None else ():

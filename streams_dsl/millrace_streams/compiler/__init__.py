@@ -2,7 +2,7 @@
 
 ``check`` gives every edge its layout and refuses what is wrong (``beginnings``: aggregates that begin as what they are
 not), ``rewrite`` makes it read and carry less, ``plan`` cuts it into what runs in the reader and what runs per bucket,
-``stages`` cuts the latter where records move (on ``levels``), ``explain`` puts the plan into ``words``.
+``stages`` cuts the latter where records move (by ``stage_numbers``), ``explain`` puts the plan into ``words``.
 """
 
 from millrace_streams.compiler.check import CheckedTopology, check

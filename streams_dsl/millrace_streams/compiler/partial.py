@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from millrace_streams.compiler.check import CheckedTopology, has_function
-from millrace_streams.compiler.cuts import with_parents
+from millrace_streams.compiler.repartitions import with_parents
 from millrace_streams.graph import AggregateNode, Node, PartialAggregateNode, ProcessNode, SourceNode, Topology
 from millrace_streams.steps import STATELESS
 from millrace_streams.steps.lifting import Lifting

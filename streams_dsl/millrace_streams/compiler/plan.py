@@ -121,13 +121,13 @@ class Plan:
         return tuple(sink for sink in self.topology.sinks if isinstance(sink, DeltaSinkNode))
 
     @property
-    def lanes(self) -> dict[str, int]:
+    def repartition_numbers(self) -> dict[str, int]:
         """Numbers of the moves, as the marks of what went through them have them."""
         moves = [each.node.name for each in self.task if isinstance(each.node, RepartitionNode)]
         return {name: place for place, name in enumerate(moves, start=1)}
 
     @property
-    def parts(self) -> dict[str, int]:
+    def subtopologies(self) -> dict[str, int]:
         """The number of each node's sub-topology; a stage may hold pieces of one that only another stage joins."""
         return {node.name: number for number, part in enumerate(subtopologies(self.topology.nodes)) for node in part}
 

@@ -3,8 +3,8 @@
 In this order:
 
 * ``address_children``: a processor that forwards to children by name gets a node for each of several;
-* ``cut``: records whose key no longer decides their bucket go through a topic before they are grouped or joined; ways
-  that need the same topic share it (``compiler.cuts``);
+* ``insert_repartitions``: records whose key no longer decides their bucket go through a topic before they are grouped
+  or joined; ways that need the same topic share it (``compiler.repartitions``);
 * ``old_values``: who needs to know what a change replaces, and ``materialize``: whose rows are looked up
   (``compiler.tables``);
 * ``split_aggregates``: what may be aggregated in parts is begun where it is read (``compiler.partial``);
@@ -18,8 +18,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from millrace_streams.compiler.check import CheckedTopology, check, has_function
-from millrace_streams.compiler.cuts import cut, with_parents
 from millrace_streams.compiler.partial import split_aggregates
+from millrace_streams.compiler.repartitions import insert_repartitions, with_parents
 from millrace_streams.compiler.tables import choose_emit, final_waits, materialize, old_values
 from millrace_streams.expressions import LEFT, RIGHT, Expression
 from millrace_streams.graph import (
@@ -47,7 +47,7 @@ def rewrite(checked: CheckedTopology) -> CheckedTopology:
     """Apply all rewritings; the result is checked anew after each."""
     for change in (
         address_children,
-        cut,
+        insert_repartitions,
         final_waits,
         old_values,
         materialize,

@@ -13,9 +13,9 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-from millrace_streams.compiler.cuts import with_parents
-from millrace_streams.compiler.levels import Levels, prologues
 from millrace_streams.compiler.plan import Edge, Plan, SourceReader, is_output
+from millrace_streams.compiler.repartitions import with_parents
+from millrace_streams.compiler.stage_numbers import StageNumbers, prologues
 from millrace_streams.compiler.tables import history_of, looked_up
 from millrace_streams.graph import (
     AnswerNode,
@@ -85,10 +85,10 @@ class Stages:
 
 
 def stages_of(plan: Plan) -> Stages:
-    """Cut a plan's task into stages. Raises ``UnsupportedTopologyError`` as ``Levels.of`` does."""
-    levels = Levels.of(plan)
-    early = prologues(plan, levels, {each.node.name: stateless(each) for each in plan.task})
-    cutter = _Cutter(plan, levels, early)
+    """Cut a plan's task into stages. Raises ``UnsupportedTopologyError`` as ``StageNumbers.of`` does."""
+    numbers = StageNumbers.of(plan)
+    early = prologues(plan, numbers, {each.node.name: stateless(each) for each in plan.task})
+    cutter = _Cutter(plan, numbers, early)
     stages = cutter.stages()
     return Stages(
         plan=plan,
@@ -110,10 +110,10 @@ def stateless(operator: Operator) -> bool:
 class _Cutter:
     """Sorts operators into stages, and finds what must be sent."""
 
-    def __init__(self, plan: Plan, levels: Levels, early: Mapping[str, frozenset[str]]) -> None:
+    def __init__(self, plan: Plan, numbers: StageNumbers, early: Mapping[str, frozenset[str]]) -> None:
         self.forks = dict(plan.forks)
         self._plan = plan
-        self._levels = levels
+        self._numbers = numbers
         self._early = early
         self._at_reader = {name: head for head, names in early.items() for name in (head, *names)}
         self._notes = _notes(plan)
@@ -143,12 +143,12 @@ class _Cutter:
         return Stage(number=-1, operators=operators, sends=tuple(sends), head=head)
 
     def _sorted(self) -> Iterator[tuple[int, list[Operator]]]:
-        everywhere = [operator for operator in self._plan.task if operator.node.name in self._levels.everywhere]
-        for number in range(max(self._levels.number.values(), default=0) + 1):
+        everywhere = [operator for operator in self._plan.task if operator.node.name in self._numbers.everywhere]
+        for number in range(max(self._numbers.number.values(), default=0) + 1):
             operators: list[Operator] = []
             for operator in self._plan.task:
                 name = operator.node.name
-                if name not in self._at_reader and self._levels.number.get(name) == number:
+                if name not in self._at_reader and self._numbers.number.get(name) == number:
                     operators.extend(self._with_copies(operator, number))
             used = {parent for operator in operators for parent in operator.node.parents}
             for each in reversed(everywhere):
@@ -161,7 +161,7 @@ class _Cutter:
         node = operator.node
         parents, reads = list(node.parents), list(operator.reads)
         for place, parent in enumerate(node.parents):
-            if parent not in looked_up(node) or self._levels.number.get(parent, number) == number:
+            if parent not in looked_up(node) or self._numbers.number.get(parent, number) == number:
                 continue
             copy = self._copy(node, parent)
             edge = (parent, node.name, place)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from millrace_streams.compiler.check import CheckedTopology
-from millrace_streams.compiler.cuts import with_parents
+from millrace_streams.compiler.repartitions import with_parents
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph import (
     AggregateNode,

@@ -19,18 +19,18 @@ def describe_graph(nodes: Sequence[Node]) -> str:
 
 
 def subtopologies(nodes: Sequence[Node]) -> list[list[Node]]:
-    """The parts of the graph that hang together without a topic between, each in the order of ``nodes``."""
-    parts: list[list[Node]] = []
+    """The pieces of the graph that hang together without a topic between, each in the order of ``nodes``."""
+    found: list[list[Node]] = []
     for node in nodes:
         # What goes through a topic is written in one sub-topology and read in another.
         parents = () if isinstance(node, RepartitionNode) else node.parents
-        joined = [part for part in parts if any(member.name in parents for member in part)]
-        merged = [member for part in joined for member in part] + [node]
-        parts = [part for part in parts if part not in joined] + [merged]
+        joined = [piece for piece in found if any(member.name in parents for member in piece)]
+        merged = [member for piece in joined for member in piece] + [node]
+        found = [piece for piece in found if piece not in joined] + [merged]
     order = {node.name: place for place, node in enumerate(nodes)}
-    for part in parts:
-        part.sort(key=lambda node: order[node.name])
-    return sorted(parts, key=lambda part: order[part[0].name])
+    for piece in found:
+        piece.sort(key=lambda node: order[node.name])
+    return sorted(found, key=lambda piece: order[piece[0].name])
 
 
 def _describe_node(node: Node, children: list[str]) -> Iterator[str]:

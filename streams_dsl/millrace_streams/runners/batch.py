@@ -91,11 +91,11 @@ def bounded_results(job: Job, spark: SparkSession) -> DataFrame:
     rows: list[DataFrame] = []
     waiting = job.packed(spark, streaming=False, defaults=defaults)
     partitions = state_partitions(job.buckets, PARTITIONS_MAX)
-    for program in job.programs():
-        number = program.stage.number
+    for worker_stage in job.worker_stages():
+        number = worker_stage.stage.number
         rows += [frame for first, frame in waiting if first == number]
         waiting = [(first, frame) for first, frame in waiting if first != number]
         whole = reduce(lambda one, other: one.unionByName(other), rows)
         in_order = whole.repartition(partitions, spread(whole["bucket"])).sortWithinPartitions("bucket", "sequence")
-        rows = [in_order.mapInArrow(BoundedRun(program), PACKED_DDL)]
+        rows = [in_order.mapInArrow(BoundedRun(worker_stage), PACKED_DDL)]
     return reduce(lambda one, other: one.unionByName(other), [*rows, *(frame for _, frame in waiting)])

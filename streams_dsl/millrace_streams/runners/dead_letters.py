@@ -25,9 +25,9 @@ from millrace_streams.errors import UserFunctionError
 from millrace_streams.frames.packed import pack_frame, unpack_frame
 from millrace_streams.layout import Layout
 from millrace_streams.runners.bucket_tasks import Tasks
-from millrace_streams.runners.crossing import Roots
 from millrace_streams.runners.output import HEADERS_TYPE
 from millrace_streams.runners.packed_rows import OUT, Packed
+from millrace_streams.runners.repartition import Roots
 from millrace_streams.steps.batch import TIMESTAMP, Rows
 from millrace_streams.steps.flow import ROOT, Flow
 from millrace_streams.steps.task import Task, TaskResult, merged

@@ -77,7 +77,9 @@ class TopologyTestDriver:
                 f"{self._plan.repartitions[0].node}: its records change partition: test it with partitions=1"
             )
         self._readers = [(each, Reader(each.source, each.layout, each.operators)) for each in self._plan.readers]
-        self._steps = Steps.of(self._plan.task, self._plan.forks, self._plan.lanes, self._plan.parts)
+        self._steps = Steps.of(
+            self._plan.task, self._plan.forks, self._plan.repartition_numbers, self._plan.subtopologies
+        )
         self._tasks = [
             Task(self._steps, partition=number, application_id=application_id) for number in range(partitions)
         ]
@@ -214,10 +216,12 @@ class TopologyTestDriver:
         """Run the readers of one topic's sources."""
         offsets = np.asarray([origins[number].offset for number in numbers.tolist()], dtype=np.int64)
         arrivals = {}
-        for lane, ((source, reader), batch) in enumerate(zip(sources, batches, strict=True)):
+        for source_number, ((source, reader), batch) in enumerate(zip(sources, batches, strict=True)):
             read = reader.run_batch(batch, offsets, partition)
             self.dropped_records += read.dropped
-            arrivals[source.head] = Flow(read.batch, root_marks(numbers[read.rows], self._steps, lane=lane))
+            arrivals[source.head] = Flow(
+                read.batch, root_marks(numbers[read.rows], self._steps, source_number=source_number)
+            )
         return arrivals
 
     def _run(self, partition: int, arrivals: Mapping[str, Flow], origins: Mapping[int, Origin]) -> None:

@@ -20,7 +20,7 @@ from millrace_streams.graph.store_names import PAGES, state_name
 from millrace_streams.runners.bucket_tasks import KeptTasks
 from millrace_streams.runners.packed_rows import OUT, Packed
 from millrace_streams.runners.references import ReferredSource, resolved
-from millrace_streams.runners.worker import Program, total_dropped
+from millrace_streams.runners.worker import WorkerStage, total_dropped
 from millrace_streams.state.pages import Page
 from millrace_streams.state.rows import LIMITS, Limits
 from pyspark_millrace.worker_garbage import settle_worker
@@ -35,20 +35,20 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
     """Runs a stage. A micro-batch makes one call of each bucket that has rows."""
 
     def __init__(
-        self, program: Program, limits: Limits = LIMITS, sources: Mapping[str, ReferredSource] | None = None
+        self, worker_stage: WorkerStage, limits: Limits = LIMITS, sources: Mapping[str, ReferredSource] | None = None
     ) -> None:
-        """Carry ``program`` to the worker; ``limits`` are those of its stores' logs and pages.
+        """Carry ``worker_stage`` to the worker; ``limits`` are those of its stores' logs and pages.
 
         ``sources`` are those that it reads itself, by the node whose rows they give.
         """
-        self._program = program
+        self._worker_stage = worker_stage
         self._sources = dict(sources or {})
         self._limits = limits
         self._states: dict[str, SparkVariables] = {}
 
     def init(self, handle: Any) -> None:
         """Open the log of each store, and the pages."""
-        specs = self._program.stores
+        specs = self._worker_stage.stores
         pages = handle.getMapState(PAGES, _PAGE, _CHUNK) if specs else None
         for spec in specs:
             self._states[spec.name] = SparkVariables(
@@ -60,7 +60,7 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
         own: list[Packed] = []
         given = (Packed(*(row[name] for name in Packed._fields)) for row in rows)
         for packed in chain.from_iterable(resolved(each, self._sources) for each in given):
-            if packed.stage == self._program.stage.number:
+            if packed.stage == self._worker_stage.stage.number:
                 own.append(packed)
             else:
                 yield Row(**packed._asdict())
@@ -69,10 +69,12 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
                 yield Row(**packed._asdict())
 
     def _run(self, runs: list[Packed], bucket: int) -> Iterator[Packed]:
-        program = self._program
-        tasks = KeptTasks(partial(program.task, bucket), program.stores, self._states, program.buckets, self._limits)
-        outcome = program.run(tasks, runs, bucket)
-        yield from program.packed(outcome, bucket)
+        worker_stage = self._worker_stage
+        tasks = KeptTasks(
+            partial(worker_stage.task, bucket), worker_stage.stores, self._states, worker_stage.buckets, self._limits
+        )
+        outcome = worker_stage.run(tasks, runs, bucket)
+        yield from worker_stage.packed(outcome, bucket)
         dropped = sum(run.dropped for run in runs) + total_dropped(outcome.result)
         yield Packed(OUT, bucket, records=sum(run.records for run in runs), dropped=dropped)
 

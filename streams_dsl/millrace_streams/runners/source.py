@@ -27,7 +27,7 @@ from millrace_streams.payload_rows import PayloadRows
 from millrace_streams.runners.packed_rows import PACKED_DDL, ROWS_PER_PAYLOAD
 from millrace_streams.runners.references import ReferredSource, may_refer, packed_references
 from millrace_streams.runners.topic_rows import OpaqueRows
-from millrace_streams.runners.worker import Program, SourceRun
+from millrace_streams.runners.worker import SourceRun, WorkerStage
 from millrace_streams.serdes import SERDES, RowSerde, Serde
 from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, SEQUENCE, TIMESTAMP
 from millrace_streams.steps.reader import Reader
@@ -126,12 +126,12 @@ class Job:
             return self.partitions
         return PARTITIONS_UNKNOWN if self._partitions_in_frames else 1
 
-    def programs(self) -> list[Program]:
+    def worker_stages(self) -> list[WorkerStage]:
         """What runs per bucket, stage by stage."""
-        return [self._program(stage) for stage in self.stages.stages]
+        return [self._worker_stage(stage) for stage in self.stages.stages]
 
-    def _program(self, stage: Stage) -> Program:
-        return Program.of(
+    def _worker_stage(self, stage: Stage) -> WorkerStage:
+        return WorkerStage.of(
             self.stages,
             stage,
             self.buckets,
@@ -174,7 +174,7 @@ class Job:
         """Whether tasks read a source's splits themselves.
 
         With fewer buckets than cores the source's own tasks, of which several share a partition, are worth what the
-        crossing costs if they have more to do than to read.
+        repartition costs if they have more to do than to read.
         """
         if reader.source.topic in self.inputs.frames or reader.source.broadcast or not may_refer(prologue):
             return False
@@ -188,8 +188,10 @@ class Job:
         topic = reader.source.topic
         return SourceRun(
             reader=Reader(reader.source, reader.layout, reader.operators),
-            program=self._program(prologue),
-            lane=[each.source.topic for each in self.plan.readers[: self.plan.readers.index(reader)]].count(topic),
+            worker_stage=self._worker_stage(prologue),
+            source_number=[each.source.topic for each in self.plan.readers[: self.plan.readers.index(reader)]].count(
+                topic
+            ),
             everywhere={
                 send.stage: self._buckets_of(reader, send.stage) for send in prologue.sends if send.way == "all"
             },

@@ -143,12 +143,12 @@ def streaming_results(job: Job, spark: SparkSession) -> DataFrame:
     rows: list[DataFrame] = []
     defaults = _source_defaults(job)
     waiting = job.packed(spark, streaming=True, defaults=defaults)
-    for program in job.programs():
-        number = program.stage.number
+    for worker_stage in job.worker_stages():
+        number = worker_stage.stage.number
         rows += [frame for first, frame in waiting if first == number]
         waiting = [(first, frame) for first, frame in waiting if first != number]
         whole = reduce(lambda one, other: one.unionByName(other), rows)
-        processor = LateProcessor(PackedTask(program, sources=job.referred(spark, number, defaults)))
+        processor = LateProcessor(PackedTask(worker_stage, sources=job.referred(spark, number, defaults)))
         task = whole.groupBy(spread(whole["bucket"]).alias("bucket")).transformWithState(
             processor, PACKED_DDL, outputMode="update", timeMode="none"
         )

@@ -23,7 +23,6 @@ from millrace_streams.frames.packed import pack_frame
 from millrace_streams.graph import DeltaSinkNode, TopicSinkNode
 from millrace_streams.layout import Layout
 from millrace_streams.runners.bucket_tasks import KeptTasks, LivingTask, Tasks
-from millrace_streams.runners.crossing import Roots, arrive, by_bucket, crossing_frame, head_frame
 from millrace_streams.runners.dead_letters import DeadLetter, as_bytes, packed_letters, run_without_bad
 from millrace_streams.runners.output import gone, newest_rows
 from millrace_streams.runners.packed_rows import (
@@ -34,6 +33,7 @@ from millrace_streams.runners.packed_rows import (
     from_batch,
     to_batches,
 )
+from millrace_streams.runners.repartition import Roots, arrive, by_bucket, head_frame, repartition_frame
 from millrace_streams.runners.topic_rows import WRITTEN, OpaqueRows
 from millrace_streams.state.variables import MemoryVariables
 from millrace_streams.steps import Operator
@@ -89,7 +89,7 @@ def written_sink(sink: Sink) -> Sink:
 
 
 @dataclass(frozen=True)
-class Program:
+class WorkerStage:
     """A stage or a prologue as it is sent to workers. ``buckets``: how many there are for rows that move.
 
     ``topics`` are those that the plan reads; ``topic_of`` numbers that of each node whose records are all of one.
@@ -100,8 +100,8 @@ class Program:
     stage: Stage
     sinks: Sequence[Sink]
     forks: Mapping[Edge, tuple[int, int, int]]
-    lanes: Mapping[str, int]
-    parts: Mapping[str, int]
+    repartition_numbers: Mapping[str, int]
+    subtopologies: Mapping[str, int]
     topics: Sequence[str]
     topic_of: Mapping[str, int]
     buckets: int
@@ -119,7 +119,7 @@ class Program:
         puts_aside: bool = False,
         writers: Mapping[str, OpaqueRows] | None = None,
         application_id: str = "",
-    ) -> Program:
+    ) -> WorkerStage:
         """Take from a plan what a worker needs for one of its stages."""
         own = {node.name: writer for node in stage.outputs if (writer := (writers or {}).get(node.name))}
         sinks = {name: written_sink(sink) if name in own else sink for name, sink in sinks_of(stages.plan).items()}
@@ -129,16 +129,26 @@ class Program:
             for name in (reader.head, *(operator.node.name for operator in prologue.operators)):
                 topic_of[name] = topics.index(reader.source.topic)
         outputs = [sinks[node.name] for node in stage.outputs]
-        lanes, parts = stages.plan.lanes, stages.plan.parts
+        repartition_numbers, subtopologies = stages.plan.repartition_numbers, stages.plan.subtopologies
         return cls(
-            stage, outputs, stages.forks, lanes, parts, topics, topic_of, buckets, puts_aside, own, application_id
+            stage,
+            outputs,
+            stages.forks,
+            repartition_numbers,
+            subtopologies,
+            topics,
+            topic_of,
+            buckets,
+            puts_aside,
+            own,
+            application_id,
         )
 
     @cached_property
     def steps(self) -> Steps:
         """The steps, made once per worker."""
         operators = [*self.stage.operators, *map(_ending, self.stage.sends)]
-        return Steps.of(operators, self.forks, self.lanes, self.parts)
+        return Steps.of(operators, self.forks, self.repartition_numbers, self.subtopologies)
 
     @property
     def stores(self) -> list[AnyStoreSpec]:
@@ -191,7 +201,7 @@ class Program:
         if not flow.batch.height:
             return
         several = len(self.topics) > 1 and send.node not in self.topic_of
-        frame = crossing_frame(flow, roots, pickled=send.pickled, topic=several)
+        frame = repartition_frame(flow, roots, pickled=send.pickled, topic=several)
         for bucket, part in by_bucket(frame, send.key, self.buckets):
             payload = pack_frame(part)
             yield Packed(send.stage, bucket, send.node, int(part[OFFSET][0]), part.height, payload=payload)
@@ -248,13 +258,13 @@ class SourceRun:
     A callable for ``mapInArrow`` and for the source's ``transform``: takes batches of the source's columns,
     ``__offset``, ``__timestamp`` (a timestamp) and ``__partition``, and may be ``__sequence``; gives packed rows.
     Within one partition the batches must come in offset order, as the source reads them. A broadcast source's rows go
-    to all buckets of a stage, so many as ``everywhere`` says. ``lane`` numbers the sources of one topic. ``packs`` is
-    false where the rows do not leave the worker: what goes to the bucket of its partition is then a frame.
+    to all buckets of a stage, so many as ``everywhere`` says. ``source_number`` numbers the sources of one topic.
+    ``packs`` is false where the rows do not leave the worker: what goes to the bucket of its partition is then a frame.
     """
 
     reader: Reader
-    program: Program
-    lane: int
+    worker_stage: WorkerStage
+    source_number: int
     everywhere: Mapping[int, int]
     packs: bool = True
 
@@ -295,7 +305,7 @@ class SourceRun:
             # All of it, before any is given away.
             rows = list(self._run_all(run, partition))
         except UserFunctionError as error:
-            if not self.program.puts_aside:
+            if not self.worker_stage.puts_aside:
                 raise
             if run.height > 1:
                 middle = run.height // 2
@@ -325,27 +335,27 @@ class SourceRun:
         read, dropped = self.reader.run(run, partition)
         if dropped:
             yield Packed(OUT, partition, dropped=dropped)
-        frame = head_frame(read, self.lane, goes_first=self.reader.source.broadcast)
-        for send in self.program.stage.sends:
+        frame = head_frame(read, self.source_number, goes_first=self.reader.source.broadcast)
+        for send in self.worker_stage.stage.sends:
             if send.way != "key" and frame.height:
                 payload, sequence = pack_frame(frame) if self.packs else frame, int(run[OFFSET][0])
                 for bucket in [partition] if send.way == "partition" else range(self.everywhere[send.stage]):
                     yield Packed(send.stage, bucket, send.node, sequence, frame.height, payload=payload)
-        program = self.program
-        if not program.stage.operators and all(send.way != "key" for send in program.stage.sends):
+        worker_stage = self.worker_stage
+        if not worker_stage.stage.operators and all(send.way != "key" for send in worker_stage.stage.sends):
             return
-        head = program.stage.head
+        head = worker_stage.stage.head
         assert head is not None
         arrivals, roots = self._arrive(head, frame, partition)
-        task = program.task(partition)
-        result = program.run_flows(task, arrivals, roots)
-        yield from program.packed(Outcome(result, [], roots), partition)
+        task = worker_stage.task(partition)
+        result = worker_stage.run_flows(task, arrivals, roots)
+        yield from worker_stage.packed(Outcome(result, [], roots), partition)
         yield Packed(OUT, partition, dropped=total_dropped(result))
 
     def _arrive(self, head: str, frame: pl.DataFrame, partition: int) -> tuple[dict[str, Flow], Roots]:
-        program = self.program
+        worker_stage = self.worker_stage
         layouts = {head: self.reader.operators[-1].result if self.reader.operators else self.reader.layout}
-        return arrive({head: frame}, layouts, program.topic_of, partition, program.steps.fork_count)
+        return arrive({head: frame}, layouts, worker_stage.topic_of, partition, worker_stage.steps.fork_count)
 
 
 def _by_partition(decoded: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
@@ -372,21 +382,21 @@ class BoundedRun:
     memory all at once.
     """
 
-    program: Program
+    worker_stage: WorkerStage
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run all buckets of a Spark task."""
         bucket: _Bucket | None = None
         for batch in batches:
             for row in from_batch(batch):
-                if row.stage != self.program.stage.number:
+                if row.stage != self.worker_stage.stage.number:
                     yield from to_batches([row])
                     continue
                 if bucket is not None and row.bucket != bucket.number:
                     yield from to_batches(bucket.finish())
                     bucket = None
                 if bucket is None:
-                    bucket = _Bucket(self.program, row.bucket)
+                    bucket = _Bucket(self.worker_stage, row.bucket)
                 yield from to_batches(bucket.take(row))
         if bucket is not None:
             yield from to_batches(bucket.finish())
@@ -395,16 +405,20 @@ class BoundedRun:
 class _Bucket:
     """One bucket of a bounded run: its task, and the newest rows of its tables so far."""
 
-    def __init__(self, program: Program, number: int) -> None:
+    def __init__(self, worker_stage: WorkerStage, number: int) -> None:
         self.number = number
-        self._program = program
-        self._tasks: Tasks = LivingTask(program.task(number))
-        if program.puts_aside:
-            variables = {spec.name: MemoryVariables() for spec in program.stores}
-            self._tasks = KeptTasks(partial(program.task, number), program.stores, variables, program.buckets)
-        self._streams = [sink for sink in program.sinks if not sink.layout.table]
-        self._tables: dict[str, list[pl.DataFrame]] = {sink.name: [] for sink in program.sinks if sink.layout.table}
-        self._sinks = {sink.name: sink for sink in program.sinks}
+        self._worker_stage = worker_stage
+        self._tasks: Tasks = LivingTask(worker_stage.task(number))
+        if worker_stage.puts_aside:
+            variables = {spec.name: MemoryVariables() for spec in worker_stage.stores}
+            self._tasks = KeptTasks(
+                partial(worker_stage.task, number), worker_stage.stores, variables, worker_stage.buckets
+            )
+        self._streams = [sink for sink in worker_stage.sinks if not sink.layout.table]
+        self._tables: dict[str, list[pl.DataFrame]] = {
+            sink.name: [] for sink in worker_stage.sinks if sink.layout.table
+        }
+        self._sinks = {sink.name: sink for sink in worker_stage.sinks}
         self._compacted_rows = 0
         self._dropped = 0
         self._records = 0
@@ -413,19 +427,19 @@ class _Bucket:
     def take(self, run: Packed) -> Iterator[Packed]:
         self._records += run.records
         self._dropped += run.dropped
-        if self._program.puts_aside or not self._program.stage.incremental:
+        if self._worker_stage.puts_aside or not self._worker_stage.stage.incremental:
             self._waiting.append(run)
             return iter(())
         return self._run([run])
 
     def _run(self, runs: list[Packed]) -> Iterator[Packed]:
-        outcome = self._program.run(self._tasks, runs, self.number)
+        outcome = self._worker_stage.run(self._tasks, runs, self.number)
         self._dropped += total_dropped(outcome.result)
         for name, parts in self._tables.items():
             parts.append(self._sinks[name].rows(outcome.result.outputs[name].batch.frame))
         if sum(part.height for parts in self._tables.values() for part in parts) > 2 * self._compacted_rows + 100_000:
             self._compact()
-        yield from self._program.packed(outcome, self.number, self._streams)
+        yield from self._worker_stage.packed(outcome, self.number, self._streams)
 
     def finish(self) -> Iterator[Packed]:
         if self._waiting:

@@ -6,8 +6,9 @@ meet again, in an operator with several inputs. So every row on an edge has *mar
 compared from the left:
 
 * ``ROOT``, which record of the task's input it comes from;
-* ``HOP``, ``TURN`` and ``LANE``, which only a repartition changes: what went through a topic comes after all that the
-  same record did before it, and of several topics one record of each in turn;
+* ``REPARTITIONS`` (how many it went through), ``TURN`` and ``CHANNEL`` (the number of the last one), which only a
+  repartition changes: what went through a topic comes after all that the same record did before it, and of several
+  topics one record of each in turn;
 * one for each fork of the graph whose ways meet again: where the row stood at the fork, and which way it took.
 
 A step knows nothing of marks: it says of each output row which input row caused it, and the row inherits its marks.
@@ -32,9 +33,9 @@ from millrace_streams.processors import FIRST_TASK, TaskId
 from millrace_streams.steps.batch import Batch, Rows
 
 ROOT: Final = 0
-HOP: Final = 1
+REPARTITIONS: Final = 1
 TURN: Final = 2
-LANE: Final = 3
+CHANNEL: Final = 3
 FIXED: Final = 4
 """Marks that every row has; those of forks follow."""
 LAST: Final = 2**62

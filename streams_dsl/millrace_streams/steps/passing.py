@@ -9,7 +9,7 @@ import numpy as np
 from millrace_streams.graph import ForEachNode, PeekNode, RepartitionNode
 from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import Batch, concatenate
-from millrace_streams.steps.flow import FIXED, HOP, LANE, ROOT, TURN, Inputs, Marks, Output
+from millrace_streams.steps.flow import CHANNEL, FIXED, REPARTITIONS, ROOT, TURN, Inputs, Marks, Output
 from millrace_streams.steps.operator import State, StatelessStep
 
 
@@ -71,7 +71,7 @@ def _named(batch: Batch, layout: Layout) -> Batch:
 class RepartitionStep(StatelessStep):
     """The step of a ``RepartitionNode``: what goes through a topic comes after all that its record did before."""
 
-    lane: int
+    number: int
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """The rows that have a key, with marks of their own."""
@@ -88,8 +88,8 @@ class RepartitionStep(StatelessStep):
         roots = marks[:, ROOT]
         begins = np.searchsorted(roots, roots, side="left")
         through[:, ROOT] = roots
-        through[:, HOP] = marks[:, HOP] + 1
+        through[:, REPARTITIONS] = marks[:, REPARTITIONS] + 1
         through[:, TURN] = np.arange(len(marks)) - begins
-        through[:, LANE] = self.lane
+        through[:, CHANNEL] = self.number
         through[:, FIXED:] = 0
         return through

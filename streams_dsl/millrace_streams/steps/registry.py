@@ -107,11 +107,14 @@ _STEPS: Final[dict[type[Node], Callable[[Operator], Step]]] = {
 }
 
 
-def make_step(operator: Operator, *, lane: int = 0) -> Step:
-    """The step of an operator; ``lane`` numbers the repartitions of a plan. Raises ``TopologyError`` if it has none."""
+def make_step(operator: Operator, *, repartition: int = 0) -> Step:
+    """The step of an operator; ``repartition`` is the number of a repartition in its plan.
+
+    Raises ``TopologyError`` if there is no step.
+    """
     node = operator.node
     if isinstance(node, RepartitionNode):
-        return RepartitionStep(operator, lane)
+        return RepartitionStep(operator, repartition)
     if isinstance(node, FoldNode):
         return _fold_step(node)(operator)
     if type(node) not in _STEPS:

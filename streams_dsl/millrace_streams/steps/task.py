@@ -18,7 +18,7 @@ from millrace_streams.graph import ChildNode, DeltaSinkNode, Node, ProcessNode, 
 from millrace_streams.processors import TaskId
 from millrace_streams.steps.aggregate import AggregateStep
 from millrace_streams.steps.batch import Rows, concatenate, empty_batch
-from millrace_streams.steps.flow import FIXED, LANE, ROOT, Flow, Inputs, Marks, Origin, Ticks, interleave
+from millrace_streams.steps.flow import CHANNEL, FIXED, ROOT, Flow, Inputs, Marks, Origin, Ticks, interleave
 from millrace_streams.steps.fold import FoldStep
 from millrace_streams.steps.operator import AnyStore, AnyStoreSpec, Lookup, Operator, State, Step
 from millrace_streams.steps.registry import make_step
@@ -49,21 +49,29 @@ class Steps:
     forks: Forks
     by_node: Mapping[str, Step]
     entries: Mapping[str, frozenset[str]]
-    parts: Mapping[str, int]
+    subtopologies: Mapping[str, int]
 
     @classmethod
     def of(
-        cls, operators: Sequence[Operator], forks: Forks, lanes: Mapping[str, int], parts: Mapping[str, int]
+        cls,
+        operators: Sequence[Operator],
+        forks: Forks,
+        repartition_numbers: Mapping[str, int],
+        subtopologies: Mapping[str, int],
     ) -> Steps:
         """Make the steps of these operators, parents first: all of a plan's, or those of one of its stages.
 
-        ``lanes`` numbers the plan's repartitions, ``parts`` the sub-topologies that its nodes are of.
+        ``repartition_numbers`` numbers the plan's repartitions, ``parts`` the sub-topologies that its nodes are of.
         """
         by_node: dict[str, Step] = {}
         for operator in operators:
             if not isinstance(operator.node, TopicSinkNode | DeltaSinkNode):
-                by_node[operator.node.name] = make_step(operator, lane=lanes.get(operator.node.name, 0))
-        return cls(operators, forks, by_node, _entries([operator.node for operator in operators], parts), parts)
+                by_node[operator.node.name] = make_step(
+                    operator, repartition=repartition_numbers.get(operator.node.name, 0)
+                )
+        return cls(
+            operators, forks, by_node, _entries([operator.node for operator in operators], subtopologies), subtopologies
+        )
 
     @cached_property
     def one_by_one(self) -> bool:
@@ -155,7 +163,7 @@ class Task:
                 origin=origin,
                 ticks=self._ticks(node, flowing),
                 wall_clock_ms=wall_clock_ms,
-                task=TaskId(self.steps.parts.get(node.name, 0), self.partition),
+                task=TaskId(self.steps.subtopologies.get(node.name, 0), self.partition),
                 application_id=self.application_id,
             )
             output = self.steps.by_node[node.name].run(inputs, self.state)
@@ -241,20 +249,20 @@ def merged(results: Sequence[TaskResult], stores: Mapping[str, AnyStore]) -> Tas
     return TaskResult(outputs=outputs, deltas=deltas, changes=changes, dropped=dropped)
 
 
-def root_marks(roots: Rows, steps: Steps, *, lane: int = 0) -> Marks:
+def root_marks(roots: Rows, steps: Steps, *, source_number: int = 0) -> Marks:
     """Marks of records that come in."""
     marks = np.zeros((len(roots), FIXED + steps.fork_count), dtype=np.int64)
     marks[:, ROOT] = roots
-    marks[:, LANE] = lane
+    marks[:, CHANNEL] = source_number
     return marks
 
 
-def _entries(nodes: Sequence[Node], parts: Mapping[str, int]) -> dict[str, frozenset[str]]:
+def _entries(nodes: Sequence[Node], subtopologies: Mapping[str, int]) -> dict[str, frozenset[str]]:
     """Per processor the heads of its sub-topology: what comes into it from outside, or through a topic."""
     heads: set[str] = {parent for node in nodes for parent in node.parents} - {node.name for node in nodes}
     heads |= {node.name for node in nodes if isinstance(node, RepartitionNode)}
     return {
-        node.name: frozenset(head for head in heads if parts.get(head) == parts[node.name])
+        node.name: frozenset(head for head in heads if subtopologies.get(head) == subtopologies[node.name])
         for node in nodes
         if isinstance(node, ProcessNode)
     }

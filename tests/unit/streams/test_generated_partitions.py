@@ -1,6 +1,6 @@
 """Topologies made at random over topics of several partitions: each key has the updates that it has with one.
 
-Records go through the workers' programs as on Spark, stage by stage and micro-batch by micro-batch, in the order that a
+Records go through the workers' stages as on Spark, stage by stage and micro-batch by micro-batch, in the order that a
 sequence column gives them. What depends on stream time is left out: that is each partition's own.
 """
 
@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from millrace_streams import StreamsBuilder, TestRecord, Topology, TopologyTestDriver, compile_topology
 from millrace_streams.compiler import Stages, stages_of
-from millrace_streams.compiler.cuts import decided
+from millrace_streams.compiler.repartitions import decided
 from millrace_streams.runners.packed_rows import OUT, Packed, from_batch
-from millrace_streams.runners.worker import Program, SourceRun
+from millrace_streams.runners.worker import SourceRun, WorkerStage
 from millrace_streams.serdes import LONG, STRING
 from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.reader import Reader
@@ -75,8 +75,10 @@ def updates_in_workers(topology: Topology, batches: list[list[TestRecord]], part
         rows = read(cut, batch, offset, partitions)
         offset += len(batch)
         for stage in cut.stages:
-            program = Program.of(cut, stage, partitions)
-            rows = [row for bucket in {row.bucket for row in rows} for row in called(program, bucket, rows, states)]
+            worker_stage = WorkerStage.of(cut, stage, partitions)
+            rows = [
+                row for bucket in {row.bucket for row in rows} for row in called(worker_stage, bucket, rows, states)
+            ]
         for row in rows:
             assert row.stage == OUT
             if row.target:
@@ -118,7 +120,10 @@ def read(cut: Stages, script: list[TestRecord], offset: int, partitions: int) ->
         topic, broadcast = reader.source.topic, reader.source.broadcast
         everywhere = {send.stage: partitions for send in prologue.sends if send.way == "all"}
         run = SourceRun(
-            Reader(reader.source, reader.layout, reader.operators), Program.of(cut, prologue, partitions), 0, everywhere
+            Reader(reader.source, reader.layout, reader.operators),
+            WorkerStage.of(cut, prologue, partitions),
+            0,
+            everywhere,
         )
         for partition in range(partitions):
             own = [

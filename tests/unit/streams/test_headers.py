@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from millrace_streams import Record, StreamsBuilder, TestRecord, TopologyTestDriver, count
 from millrace_streams.layout import Layout
-from millrace_streams.runners.crossing import arrive, crossing_frame
+from millrace_streams.runners.repartition import arrive, repartition_frame
 from millrace_streams.serdes import LONG, STRING
 from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, TIMESTAMP
 from millrace_streams.steps.flow import ROOT
@@ -76,7 +76,7 @@ def test_headers_cross_to_other_buckets_beside_rows_that_have_none() -> None:
     trace = [{"key": "trace", "value": b"1"}]
     with_some = _frame([0, 2, 4], pl.Series(HEADERS, [trace, None, trace], dtype=headers))
     flows, roots = arrive({"x": with_some, "y": _frame([1, 3])}, {"x": layout, "y": layout}, {"y": 1}, 0, 0)
-    frames = {name: crossing_frame(flow, roots, pickled=False, topic=True) for name, flow in flows.items()}
+    frames = {name: repartition_frame(flow, roots, pickled=False, topic=True) for name, flow in flows.items()}
     assert frames["x"][HEADERS].to_list() == [trace, None, trace]
     assert frames["y"][HEADERS].to_list() == [None, None]
     again, there = arrive(frames, {"x": layout, "y": layout}, {}, 0, 0)
@@ -95,7 +95,7 @@ def test_without_any_headers_nothing_is_carried() -> None:
     layout = Layout(schema=SCHEMA, key=("key",), bucket_columns=None, value="value")
     flows, roots = arrive({"x": _frame([1, 2])}, {"x": layout}, {}, 0, 0)
     assert roots.headers_of(flows["x"].marks) is None
-    assert HEADERS not in crossing_frame(flows["x"], roots, pickled=False, topic=False).columns
+    assert HEADERS not in repartition_frame(flows["x"], roots, pickled=False, topic=False).columns
 
 
 def _frame(offsets: list[int], *more: pl.Series) -> pl.DataFrame:

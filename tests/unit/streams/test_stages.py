@@ -148,4 +148,6 @@ def test_sources_that_only_a_later_stage_joins_make_up_the_stream_time_of_one_ta
     stage = stages.stages[0]
     assert "keeps" in {operator.node.name for operator in stage.operators}
     x, y, _ = (prologue.head for prologue in stages.prologues)
-    assert Steps.of(stage.operators, stages.forks, stages.plan.lanes, stages.plan.parts).entries["keeps"] == {x, y}
+    assert Steps.of(stage.operators, stages.forks, stages.plan.repartition_numbers, stages.plan.subtopologies).entries[
+        "keeps"
+    ] == {x, y}

@@ -40,7 +40,7 @@ from millrace_streams.runners.dead_letters import DEAD_LETTERS
 from millrace_streams.runners.output import newest_rows
 from millrace_streams.runners.packed_rows import OUT, Packed, from_batch, to_batches
 from millrace_streams.runners.packed_task import PackedTask
-from millrace_streams.runners.worker import BoundedRun, Program, SourceRun
+from millrace_streams.runners.worker import BoundedRun, SourceRun, WorkerStage
 from millrace_streams.serdes import LONG, STRING
 from millrace_streams.state.rows import Limits
 from millrace_streams.steps.batch import TOMBSTONE, Batch
@@ -153,8 +153,8 @@ def packed(cut: Stages, script: Script, first: int, *, buckets: int = 1, puts_as
     found = []
     for number, (reader, prologue) in enumerate(zip(cut.plan.readers, cut.prologues, strict=True)):
         placed = [(first + place, record) for place, (topic, record) in enumerate(script) if topic == number]
-        program = Program.of(cut, prologue, buckets, puts_aside=puts_aside)
-        run = SourceRun(Reader(reader.source, reader.layout, reader.operators), program, 0, {})
+        worker_stage = WorkerStage.of(cut, prologue, buckets, puts_aside=puts_aside)
+        run = SourceRun(Reader(reader.source, reader.layout, reader.operators), worker_stage, 0, {})
         for partition in range(buckets):
             own = [(place, record) for place, record in placed if place % buckets == partition]
             found += [row for batch in run(iter([batch_of(own, partition)])) for row in from_batch(batch)]
@@ -219,13 +219,15 @@ def batch_results(
 ) -> Iterator[list[Packed]]:
     """What leaves a stream by micro-batch, each of which runs in workers that know but the state."""
     states = defaultdict(Variable) if states is None else states
-    programs = [Program.of(cut, stage, buckets, puts_aside=puts_aside) for stage in cut.stages]
+    worker_stages = [WorkerStage.of(cut, stage, buckets, puts_aside=puts_aside) for stage in cut.stages]
     first = 0
     for script in batches:
         rows = packed(cut, script, first, buckets=buckets, puts_aside=puts_aside)
         first += len(script)
-        for program in programs:
-            rows = [row for bucket in {row.bucket for row in rows} for row in called(program, bucket, rows, states)]
+        for worker_stage in worker_stages:
+            rows = [
+                row for bucket in {row.bucket for row in rows} for row in called(worker_stage, bucket, rows, states)
+            ]
         assert sum(row.records for row in rows) == len(script)
         assert {row.stage for row in rows} == {OUT}
         yield rows
@@ -240,10 +242,10 @@ def tables_of(cut: Stages, rows: list[Packed]) -> dict[str, pl.DataFrame]:
     return {sink.table: merged(cut.plan, sink, frames.get(sink.name, [])) for sink in cut.plan.delta_sinks}
 
 
-def called(program: Program, bucket: int, rows: list[Packed], states: Any) -> list[Packed]:
+def called(worker_stage: WorkerStage, bucket: int, rows: list[Packed], states: Any) -> list[Packed]:
     """What a stage's processor gives for a bucket."""
-    processor = PackedTask(program, IN_PAGES)
-    number = program.stage.number
+    processor = PackedTask(worker_stage, IN_PAGES)
+    number = worker_stage.stage.number
     handle = SimpleNamespace(
         getListState=lambda name, schema: states[number, bucket, name],
         getMapState=lambda name, key, schema: states[number, bucket, name],
@@ -275,7 +277,7 @@ def bounded_results(cut: Stages, batches: list[Script], *, puts_aside: bool = Fa
         first += len(script)
     for stage in cut.stages:
         rows.sort(key=lambda row: (row.bucket, row.sequence))
-        run = BoundedRun(Program.of(cut, stage, 1, puts_aside=puts_aside))
+        run = BoundedRun(WorkerStage.of(cut, stage, 1, puts_aside=puts_aside))
         rows = [row for batch in run(to_batches(rows)) for row in from_batch(batch)]
     assert sum(row.records for row in rows) == first
     return rows
@@ -483,10 +485,12 @@ def test_a_global_table_goes_before_all_other_records() -> None:
     scripts = {"in": [("a", 1, 5), ("b", 2, 6)], "other": [("a", 3, 50), ("b", 4, 60)]}
     rows: list[Packed] = []
     for reader, prologue in zip(cut.plan.readers, cut.prologues, strict=True):
-        run = SourceRun(Reader(reader.source, reader.layout, reader.operators), Program.of(cut, prologue, 1), 0, {0: 1})
+        run = SourceRun(
+            Reader(reader.source, reader.layout, reader.operators), WorkerStage.of(cut, prologue, 1), 0, {0: 1}
+        )
         batch = batch_of(list(enumerate(scripts[reader.source.topic])), 0).drop_columns(["__sequence"])
         rows += [row for packed_rows in run(iter([batch])) for row in from_batch(packed_rows)]
     [stage] = cut.stages
-    program = Program.of(cut, stage, 1)
-    results = list(called(program, 0, rows, defaultdict(Variable)))
+    worker_stage = WorkerStage.of(cut, stage, 1)
+    results = list(called(worker_stage, 0, rows, defaultdict(Variable)))
     assert tables_of(cut, results)["joined"].select("key", "value").rows() == [("a", 13), ("b", 24)]

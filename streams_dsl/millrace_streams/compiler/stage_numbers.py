@@ -1,4 +1,4 @@
-"""On which stage each node runs: how often records have moved to another bucket before they come to it.
+"""The number of the stage on which each node runs: how many repartitions are before it.
 
 A stage is what runs between two moves. Rows that a later stage needs are *sent* there, and a send goes to the bucket of
 the row's key; so rows may be brought together that lie in different places: those of a topic lie in the partition that
@@ -30,14 +30,14 @@ from millrace_streams.graph import (
 from millrace_streams.layout import Layout
 from millrace_streams.steps import Operator
 
-Placed: TypeAlias = Literal["partition", "key", "other"]
+Placement: TypeAlias = Literal["partition", "key", "other"]
 """Where rows lie: in the partition of their key, in the bucket of their key's hash, or by what was their key before."""
 
 _NEW_KEY: Final = (SelectKeyFunctionNode, MapNode, GroupTableNode, SubscribeNode, AnswerNode)
 
 
 @dataclass(slots=True)
-class Levels:
+class StageNumbers:
     """The stage of each node of a plan's task, and of the heads of its readers (0).
 
     ``everywhere`` are the nodes of global tables: they run on each stage that looks at them, in every bucket.
@@ -47,25 +47,25 @@ class Levels:
     number: dict[str, int] = field(default_factory=dict)
     everywhere: frozenset[str] = frozenset()
     _moves: frozenset[str] = frozenset()
-    _placed: dict[str, Placed] = field(default_factory=dict)
+    _placed: dict[str, Placement] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, plan: Plan) -> Levels:
+    def of(cls, plan: Plan) -> StageNumbers:
         """Find the stages. Raises ``UnsupportedTopologyError`` for processors of several stages that share a store."""
         moves = frozenset(each.node.name for each in plan.task if isinstance(each.node, RepartitionNode))
-        levels = cls(plan, everywhere=_everywhere(plan), _moves=moves)
+        numbers = cls(plan, everywhere=_everywhere(plan), _moves=moves)
         for reader in plan.readers:
             if not reader.source.broadcast:
-                levels.number[reader.head] = 0
-                levels._placed[reader.head] = _placed_by_key(plan.layouts[reader.head], "partition")
+                numbers.number[reader.head] = 0
+                numbers._placed[reader.head] = _placed_by_key(plan.layouts[reader.head], "partition")
         for operator in plan.task:
-            if operator.node.name not in levels.everywhere:
-                levels._place(operator)
+            if operator.node.name not in numbers.everywhere:
+                numbers._place(operator)
         for operator in reversed(plan.task):
-            if operator.node.name not in levels.everywhere:
-                levels._raise(operator.node)
-        levels._check_shared_stores()
-        return levels
+            if operator.node.name not in numbers.everywhere:
+                numbers._raise(operator.node)
+        numbers._check_shared_stores()
+        return numbers
 
     def available(self, name: str) -> int:
         """The first stage that can read a node's rows where they were sent, or the one that they are made on."""
@@ -84,14 +84,14 @@ class Levels:
         self.number[node.name] = here
         self._placed[node.name] = self._result(operator, parents, here)
 
-    def _found(self, name: str, here: int) -> Placed:
+    def _found(self, name: str, here: int) -> Placement:
         """How a parent's rows lie on a stage: those that are sent there lie by their key."""
         return self._placed[name] if self.available(name) == here else "key"
 
     def _together(self, parents: list[str], here: int) -> bool:
         return {self._found(name, here) for name in parents} in ({"partition"}, {"key"})
 
-    def _result(self, operator: Operator, parents: list[str], here: int) -> Placed:
+    def _result(self, operator: Operator, parents: list[str], here: int) -> Placement:
         node = operator.node
         found = {self._found(name, here) for name in parents}
         if isinstance(node, RepartitionNode):
@@ -132,7 +132,7 @@ def _brings_together(operator: Operator) -> bool:
     return not (isinstance(node, StreamTableJoinNode) and node.selector is not None)
 
 
-def _placed_by_key(layout: Layout, placed: Placed) -> Placed:
+def _placed_by_key(layout: Layout, placed: Placement) -> Placement:
     """Rows whose bucket is decided by a part of the key alone, or by none, lie otherwise than by their key."""
     return placed if layout.key and layout.bucket_columns == layout.key else "other"
 
@@ -145,13 +145,13 @@ def _everywhere(plan: Plan) -> frozenset[str]:
     return frozenset(found)
 
 
-def prologues(plan: Plan, levels: Levels, stateless: Mapping[str, bool]) -> dict[str, frozenset[str]]:
+def prologues(plan: Plan, numbers: StageNumbers, stateless: Mapping[str, bool]) -> dict[str, frozenset[str]]:
     """The nodes of the first stage that can run where a source is read, by the source's head.
 
     They and all before them come from one source and keep no state, and nobody of their stage that does needs them.
     """
     head_of = {reader.head: reader.head for reader in plan.readers if not reader.source.broadcast}
-    first = [each.node for each in plan.task if levels.number.get(each.node.name) == 0]
+    first = [each.node for each in plan.task if numbers.number.get(each.node.name) == 0]
     for node in first:
         found = {head_of.get(name) for name in node.parents}
         head = found.pop()

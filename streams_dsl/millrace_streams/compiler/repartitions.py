@@ -1,4 +1,4 @@
-"""Where records must move: to the bucket of their key, before they are grouped, joined or read as a table."""
+"""The repartitions that a topology needs: records move to the bucket of their key before a node that looks there."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _NEED_BUCKETS: Final = (
 """The nodes that find a key's records in one bucket."""
 
 
-def cut(checked: CheckedTopology) -> Topology:
+def insert_repartitions(checked: CheckedTopology) -> Topology:
     """Put a ``RepartitionNode`` before each node whose input's key does not decide the bucket.
 
     What comes behind a node that is put in lies in the buckets of its key, so layouts are found anew on the way.
     """
-    cutter = _Cutter(checked)
+    inserter = _RepartitionInserter(checked)
     for node in checked.topology.nodes:
-        parents = [cutter.moved(node, place, parent) for place, parent in enumerate(node.parents)]
-        cutter.add(with_parents(node, tuple(parents)))
-    return Topology(tuple(cutter.nodes))
+        parents = [inserter.repartitioned(node, place, parent) for place, parent in enumerate(node.parents)]
+        inserter.add(with_parents(node, tuple(parents)))
+    return Topology(tuple(inserter.nodes))
 
 
-class _Cutter:
+class _RepartitionInserter:
     """The nodes so far, with those that were put in, and what each gives."""
 
     def __init__(self, checked: CheckedTopology) -> None:
@@ -63,9 +63,9 @@ class _Cutter:
         self._layouts[node.name] = self._checked.layouts[node.name] if is_source else layout_of(node, given)
         self.nodes.append(node)
 
-    def moved(self, node: Node, place: int, parent: str) -> str:
+    def repartitioned(self, node: Node, place: int, parent: str) -> str:
         """The node that gives a parent's rows where ``node`` needs them: the parent, or one that moves them."""
-        if not _moves(node, place, self._layouts[parent]):
+        if not _needs_repartition(node, place, self._layouts[parent]):
             return parent
         keep_null_keys = _keeps_null_keys(node, place)
         topic = f"{parent}-repartition{'-nulls' if keep_null_keys else ''}"
@@ -85,7 +85,7 @@ def decided(layout: Layout) -> bool:
     return layout.bucket_columns is not None and set(layout.bucket_columns) <= set(layout.key)
 
 
-def _moves(node: Node, place: int, given: Layout) -> bool:
+def _needs_repartition(node: Node, place: int, given: Layout) -> bool:
     if not isinstance(node, _NEED_BUCKETS) or decided(given):
         return False
     # A global table is in every bucket: neither it nor the stream has to move.

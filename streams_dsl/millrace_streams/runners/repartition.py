@@ -1,4 +1,4 @@
-"""Rows on their way from one stage to another: columns of what flows, with the place of each in the order of records.
+"""Repartition: rows on their way from one stage to another, with the place of each in the order of records.
 
 Beside the layout's columns a frame has ``__offset``, ``__headers`` if a record has any, and where it is not what the
 receiver takes without it: ``__order`` (of records of several partitions, the one with the smaller number goes first),
@@ -29,7 +29,7 @@ from millrace_streams.frames.evaluation import to_arrow
 from millrace_streams.layout import Layout
 from millrace_streams.state.hashing import hashable
 from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, SEQUENCE, TIMESTAMP, TOMBSTONE, TOPIC, Batch, Rows
-from millrace_streams.steps.flow import LANE, ROOT, Flow, Marks, Origin
+from millrace_streams.steps.flow import CHANNEL, ROOT, Flow, Marks, Origin
 from millrace_streams.windows import Windowed
 
 ORDER: Final = "__order"
@@ -80,7 +80,7 @@ class Roots:
         return int(found[0]) if len(found) else None
 
 
-def crossing_frame(flow: Flow, roots: Roots, *, pickled: bool, topic: bool) -> pl.DataFrame:
+def repartition_frame(flow: Flow, roots: Roots, *, pickled: bool, topic: bool) -> pl.DataFrame:
     """The rows of a flow as they travel; ``topic`` says that their records may be of several topics."""
     batch, marks = flow.batch, flow.marks
     number = marks[:, ROOT]
@@ -100,16 +100,16 @@ def crossing_frame(flow: Flow, roots: Roots, *, pickled: bool, topic: bool) -> p
     return frame.with_columns(columns)
 
 
-def head_frame(read: pl.DataFrame, lane: int, *, goes_first: bool) -> pl.DataFrame:
+def head_frame(read: pl.DataFrame, source_number: int, *, goes_first: bool) -> pl.DataFrame:
     """Rows of a source on the way to the bucket of their own partition, or before all others to every bucket."""
     frame = read.rename({SEQUENCE: ORDER}, strict=False)
     if goes_first and ORDER not in frame.columns:
         frame = frame.with_columns(pl.lit(_FIRST, pl.Int64).alias(ORDER))
-    return frame.with_columns(pl.lit(lane, pl.Int64).alias(f"{_MARK}{LANE}")) if lane else frame
+    return frame.with_columns(pl.lit(source_number, pl.Int64).alias(f"{_MARK}{CHANNEL}")) if source_number else frame
 
 
 def by_bucket(frame: pl.DataFrame, key: Sequence[pa.Field], buckets: int) -> list[tuple[int, pl.DataFrame]]:
-    """A crossing frame cut by the bucket of its rows' keys, which are of the types of ``key``.
+    """Rows on their way, cut by the bucket of its rows' keys, which are of the types of ``key``.
 
     The hash is that of topics' partitions (murmur2); what has no key is in the first bucket.
     """
@@ -208,7 +208,7 @@ def _never_back(order: Rows, begins: Rows) -> Rows:
 
 
 def _marks(frame: pl.DataFrame, roots: Rows, forks: int) -> Marks:
-    marks = np.zeros((frame.height, LANE + 1 + forks), dtype=np.int64)
+    marks = np.zeros((frame.height, CHANNEL + 1 + forks), dtype=np.int64)
     marks[:, ROOT] = roots
     for place in range(ROOT + 1, marks.shape[1]):
         if (name := f"{_MARK}{place}") in frame.columns:
