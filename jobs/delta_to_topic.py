@@ -19,15 +19,26 @@ chooses changes, not rows: one that it leaves out leaves the record of the key a
 Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from pyspark_millrace.job import JobParser, QueryJob, names, pairs, run_job, run_query, trigger
+from typer import Option
+
+from pyspark_millrace.job import (
+    QueryJob,
+    StreamArguments,
+    names,
+    pair_option,
+    pairs,
+    run_job,
+    run_query,
+    sql_option,
+    trigger,
+)
+from pyspark_millrace.job import parse_arguments as parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,27 +47,37 @@ if TYPE_CHECKING:
 CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 
 
-def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(StreamArguments):
+    """The options of this job."""
+
+    table: Annotated[str, Option(metavar="PATH", help="the Delta table's directory or URI")]
+    topic: Annotated[str, Option(help="topic to write to")]
+    key: Annotated[str, Option(metavar="A,B,...", help="columns by which rows of the table are known")]
+    checkpoint: Annotated[str, Option(metavar="PATH", help="where the progress is kept; one for each table and topic")]
+    select: Annotated[list[str], sql_option("expression to write, with AS name; repeatable")] = field(
+        default_factory=list
+    )
+    where: Annotated[str | None, sql_option("write only changes for which this is true")] = None
+    starting_version: Annotated[
+        str | None, Option(metavar="N", help="first commit whose changes are written, or latest")
+    ] = None
+    appended_only: Annotated[
+        bool, Option("--appended-only", help="read the rows added to a table that keeps no changes")
+    ] = False
+    max_files_per_trigger: Annotated[
+        int | None, Option(metavar="N", help="most files of the table in a micro-batch (default: 1000)")
+    ] = None
+    source_option: Annotated[list[str], pair_option("further option of Delta's source")] = field(default_factory=list)
+    sink_option: Annotated[list[str], pair_option("further option of the sink")] = field(default_factory=list)
+
+
+def parse_arguments(arguments: Sequence[str]) -> Arguments:
     """Read the command line and the configuration; exits with code 2 when something is wrong."""
-    parser = JobParser(__file__, __doc__)
-    add = parser.add_argument
-    add("--table", required=True, metavar="PATH", help="the Delta table's directory or URI")
-    add("--topic", required=True, help="topic to write to")
-    add("--key", required=True, metavar="A,B,...", help="columns by which rows of the table are known")
-    add("--checkpoint", required=True, metavar="PATH", help="where the progress is kept; one for each table and topic")
-    parser.add_bootstrap_servers()
-    add("--select", action="append", default=[], metavar="SQL", help="expression to write, with AS name; repeatable")
-    add("--where", metavar="SQL", help="write only changes for which this is true")
-    add("--starting-version", metavar="N", help="first commit whose changes are written, or latest")
-    add("--appended-only", action="store_true", help="read the rows added to a table that keeps no changes")
-    add("--max-files-per-trigger", type=int, metavar="N", help="most files of the table in a micro-batch (1000)")
-    parser.add_pairs("--source-option", "further option of Delta's source; repeatable")
-    parser.add_pairs("--sink-option", "further option of the sink; repeatable")
-    parser.add_stream_options()
-    return parser.parse(arguments)
+    return parse(Arguments, arguments, script=__file__, description=__doc__)
 
 
-def select(frame: DataFrame, arguments: argparse.Namespace) -> DataFrame:
+def select(frame: "DataFrame", arguments: Arguments) -> "DataFrame":
     """The changes to be written, by the options."""
     if arguments.where is not None:
         frame = frame.where(arguments.where)
@@ -65,7 +86,7 @@ def select(frame: DataFrame, arguments: argparse.Namespace) -> DataFrame:
     return frame.selectExpr(*arguments.select, *(name for name in CHANGE_COLUMNS if name in frame.columns))
 
 
-def start_query(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
+def start_query(spark: "SparkSession", arguments: Arguments) -> "StreamingQuery":
     """Start writing; the checkpoint makes a later run go on from here."""
     from pyspark_millrace.delta import changes_to_topic
 
@@ -86,7 +107,7 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace) -> Streaming
     )
 
 
-def run(arguments: argparse.Namespace, stopping: Event) -> None:
+def run(arguments: Arguments, stopping: Event) -> None:
     """Start Spark and write."""
     job = QueryJob(
         f"{arguments.table} to {arguments.topic}",

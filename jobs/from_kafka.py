@@ -18,67 +18,91 @@ Kafka is read by confluent-kafka (pip install 'millrace[kafka]'); no Spark is ne
 1 failed (the reason is on standard error), 2 wrong arguments.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
+from typing import Annotated
+
+from typer import Option
 
 from millrace.clients import Admin
 from millrace.migration import KafkaTopic, OffsetsMap, TopicCopy, carry_groups_over
-from pyspark_millrace.job import JobParser, Report, pairs, run_job, say
+from pyspark_millrace.job import (
+    JobArguments,
+    Report,
+    pair_option,
+    pairs,
+    run_job,
+    say,
+)
+from pyspark_millrace.job import parse_arguments as parse
 
 
-def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(JobArguments):
+    """The options of this job."""
+
+    kafka_bootstrap_servers: Annotated[str, Option(metavar="HOST:PORT,...", help="brokers of the Kafka cluster")]
+    topic: Annotated[str, Option(help="topic to copy")]
+    target: Annotated[str | None, Option(metavar="TOPIC", help="topic to write to (default: of the same name)")] = None
+    map_topic: Annotated[
+        str | None, Option(metavar="TOPIC", help="topic that keeps the map of offsets (default: TARGET-offsets-map)")
+    ] = None
+    map_file: Annotated[str | None, Option(metavar="FILE", help="write the map as JSON to this file at the end")] = None
+    groups: Annotated[
+        str | None, Option(metavar="A,B,...", help="consumer groups to carry over at the end, or all")
+    ] = None
+    records_per_transaction: Annotated[int, Option(metavar="N", help="at most so many")] = 20_000
+    skip_lost: Annotated[
+        bool, Option("--skip-lost", help="go on where Kafka has deleted records before they were copied")
+    ] = False
+    continuous: Annotated[
+        bool, Option("--continuous", help="go on until stopped, instead of ending with what is there")
+    ] = False
+    kafka_option: Annotated[list[str], pair_option("setting of the client that reads Kafka (librdkafka's)")] = field(
+        default_factory=list
+    )
+    option: Annotated[list[str], pair_option("setting of the producer")] = field(default_factory=list)
+    topic_config: Annotated[list[str], pair_option("setting of a new target, over those that it has in Kafka")] = field(
+        default_factory=list
+    )
+
+
+def parse_arguments(arguments: Sequence[str]) -> Arguments:
     """Read the command line and the configuration; exits with code 2 when something is wrong."""
-    parser = JobParser(__file__, __doc__)
-    add = parser.add_argument
-    add("--kafka-bootstrap-servers", required=True, metavar="HOST:PORT,...", help="brokers of the Kafka cluster")
-    add("--topic", required=True, help="topic to copy")
-    add("--target", metavar="TOPIC", help="topic to write to (default: of the same name)")
-    parser.add_bootstrap_servers()
-    add("--map-topic", metavar="TOPIC", help="topic that keeps the map of offsets (default: <target>-offsets-map)")
-    add("--map-file", metavar="FILE", help="write the map as JSON to this file at the end")
-    add("--groups", metavar="A,B,...", help="consumer groups to carry over at the end, or all")
-    add("--records-per-transaction", type=int, default=20_000, metavar="N", help="at most (default: 20000)")
-    add("--skip-lost", action="store_true", help="go on where Kafka has deleted records before they were copied")
-    add("--continuous", action="store_true", help="go on until stopped, instead of ending with what is there")
-    parser.add_pairs("--kafka-option", "setting of the client that reads Kafka (librdkafka's); repeatable")
-    parser.add_pairs("--option", "setting of the producer; repeatable")
-    parser.add_pairs("--topic-config", "setting of a new target, over those that it has in Kafka; repeatable")
-    return parser.parse(arguments)
+    return parse(Arguments, arguments, script=__file__, description=__doc__)
 
 
-def write_map(copy: TopicCopy, arguments: argparse.Namespace) -> None:
+def write_map(copy: TopicCopy, topic: str, target: str, file: str) -> None:
     """The map as JSON: by partition, runs of [old offset, new offset, records], and where the copy ends."""
     partitions = {
         str(partition): {"next_old": found.next_old, "runs": [list(run) for run in found.runs]}
         for partition, found in sorted(copy.maps.items())
     }
-    content = {"topic": arguments.topic, "target": arguments.target, "partitions": partitions}
-    Path(arguments.map_file).write_text(json.dumps(content) + "\n", encoding="utf-8")
+    content = {"topic": topic, "target": target, "partitions": partitions}
+    Path(file).write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
-def run(arguments: argparse.Namespace, stopping: Event) -> None:
+def run(arguments: Arguments, stopping: Event) -> None:
     """Copy, then carry the groups over."""
-    arguments.target = arguments.target or arguments.topic
+    target = arguments.target or arguments.topic
     config = {**pairs(arguments.option), "bootstrap.servers": arguments.bootstrap_servers}
     kafka = KafkaTopic(arguments.kafka_bootstrap_servers, arguments.topic, pairs(arguments.kafka_option))
     with kafka:
         copy = TopicCopy(
             kafka,
             config,
-            arguments.target,
+            target,
             map_topic=arguments.map_topic,
             topic_configs=pairs(arguments.topic_config),
             say=say,
         )
         say(
-            f"Kafka's {arguments.topic} at {arguments.kafka_bootstrap_servers} -> {arguments.target} at "
+            f"Kafka's {arguments.topic} at {arguments.kafka_bootstrap_servers} -> {target} at "
             f"{arguments.bootstrap_servers}"
         )
         started, report = time.monotonic(), Report()
@@ -90,22 +114,20 @@ def run(arguments: argparse.Namespace, stopping: Event) -> None:
             on_commit=lambda copied: report.add(copied.number, copied.records, copied.seconds),
         )
         seconds = time.monotonic() - started
-        say(
-            f"{report.rows:,} records in {seconds:.1f} s ({report.rows / seconds:,.0f} records/s) -> {arguments.target}"
-        )
+        say(f"{report.rows:,} records in {seconds:.1f} s ({report.rows / seconds:,.0f} records/s) -> {target}")
         if arguments.groups is not None and not stopping.is_set():
-            carry_over(kafka, config, copy.maps, arguments)
+            carry_over(kafka, config, copy.maps, target, arguments.groups)
         if arguments.map_file is not None:
-            write_map(copy, arguments)
+            write_map(copy, arguments.topic, target, arguments.map_file)
 
 
 def carry_over(
-    kafka: KafkaTopic, config: dict[str, str], maps: dict[int, OffsetsMap], arguments: argparse.Namespace
+    kafka: KafkaTopic, config: dict[str, str], maps: dict[int, OffsetsMap], target: str, groups: str
 ) -> None:
-    """Commit the groups' offsets, and say what they are."""
-    groups = kafka.groups() if arguments.groups == "all" else arguments.groups.split(",")
+    """Commit the groups' offsets, and say what they are; ``groups`` are names separated by commas, or all."""
+    chosen = kafka.groups() if groups == "all" else groups.split(",")
     with Admin(config) as admin:
-        carried = carry_groups_over(kafka, admin, arguments.target, maps, groups)
+        carried = carry_groups_over(kafka, admin, target, maps, chosen)
     for group, offsets in carried.items():
         places = ", ".join(f"{place.partition}: {offset}" for place, offset in sorted(offsets.items()))
         say(f"group {group} goes on at {places}")

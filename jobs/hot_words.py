@@ -11,15 +11,15 @@ By default it takes what the topic holds and ends; with --continuous it goes on 
 end it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
 """
 
-from __future__ import annotations
-
-import argparse
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from typer import Option
 
 from millrace_streams import (
     ProcessorContext,
@@ -31,7 +31,7 @@ from millrace_streams import (
     tumbling,
     window_store,
 )
-from millrace_streams.application import stream_main
+from millrace_streams.application import TopologyStreamArguments, stream_main_of
 
 SEARCHES: Final = "time TIMESTAMP NOT NULL, user STRING, query STRING NOT NULL"
 HOT_WORDS: Final = "minute TIMESTAMP, rank INT, word STRING, searches BIGINT"
@@ -107,15 +107,17 @@ def topology(ranks: int = 10, minutes: int = 10) -> Topology:
     return builder.build()
 
 
-def _options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--words", type=int, default=10, metavar="N", help="how many words are given (10)")
-    add("--window-minutes", type=int, default=10, metavar="M", help="over how many minutes (10)")
+@dataclass(frozen=True, kw_only=True)
+class Arguments(TopologyStreamArguments):
+    """The options of this job."""
+
+    words: Annotated[int, Option(metavar="N", help="how many words are given")] = 10
+    window_minutes: Annotated[int, Option(metavar="M", help="over how many minutes")] = 10
 
 
-def _made(parsed: argparse.Namespace) -> Topology:
-    return topology(parsed.words, parsed.window_minutes)
+def _made(arguments: Arguments) -> Topology:
+    return topology(arguments.words, arguments.window_minutes)
 
 
 if __name__ == "__main__":
-    sys.exit(stream_main(_made, sys.argv[1:], script=__file__, description=__doc__, options=_options))
+    sys.exit(stream_main_of(Arguments, _made, sys.argv[1:], script=__file__, description=__doc__))

@@ -15,54 +15,63 @@ table is on an object store or has what only Spark keeps: constraints, generated
 Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from typer import Option
 
 from pyspark_millrace.job import (
-    JobParser,
+    CompactionArguments,
     QueryJob,
     Report,
+    SourceArguments,
+    StreamArguments,
     compaction,
     names,
+    pair_option,
     run_job,
     run_query,
     source_options,
     trigger,
 )
+from pyspark_millrace.job import parse_arguments as parse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 
-def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(CompactionArguments, SourceArguments, StreamArguments):
+    """The options of this job."""
+
+    topic: Annotated[str, Option(help="topic to read; several of one schema, separated by commas")]
+    table: Annotated[str, Option(metavar="PATH", help="the Delta table's directory or URI; made if it does not exist")]
+    checkpoint: Annotated[
+        str | None, Option(metavar="PATH", help="where the progress is kept (default: PATH/_checkpoints/ingest)")
+    ] = None
+    partition_by: Annotated[
+        str | None, Option(metavar="A,B,...", help="columns by which a new table is partitioned")
+    ] = None
+    merge_schema: Annotated[
+        bool, Option("--merge-schema", help="add columns to the table that the topic has and it has not")
+    ] = False
+    writer: Annotated[
+        Literal["direct", "spark"],
+        Option(help="who writes the table's files: the tasks from Arrow, or Spark row by row"),
+    ] = "direct"
+    option: Annotated[list[str], pair_option("further option of the source")] = field(default_factory=list)
+
+
+def parse_arguments(arguments: Sequence[str]) -> Arguments:
     """Read the command line and the configuration; exits with code 2 when something is wrong."""
-    parser = JobParser(__file__, __doc__)
-    add = parser.add_argument
-    add("--topic", required=True, help="topic to read; several of one schema, separated by commas")
-    add("--table", required=True, metavar="PATH", help="the Delta table's directory or URI; made if it does not exist")
-    add("--checkpoint", metavar="PATH", help="where the progress is kept (default: PATH/_checkpoints/ingest)")
-    parser.add_bootstrap_servers()
-    add("--partition-by", metavar="A,B,...", help="columns by which a new table is partitioned")
-    add("--merge-schema", action="store_true", help="add columns to the table that the topic has and it has not")
-    parser.add_compaction_options()
-    add(
-        "--writer",
-        default="direct",
-        choices=["direct", "spark"],
-        help="who writes the table's files: the tasks from Arrow, or Spark row by row (default: direct)",
-    )
-    parser.add_source_options()
-    parser.add_stream_options()
-    return parser.parse(arguments)
+    return parse(Arguments, arguments, script=__file__, description=__doc__)
 
 
-def start_query(spark: SparkSession, arguments: argparse.Namespace, report: Report) -> StreamingQuery:
+def start_query(spark: "SparkSession", arguments: Arguments, report: Report) -> "StreamingQuery":
     """Start writing; the checkpoint makes a later run go on from here, by either writer."""
     from pyspark_millrace.delta import append, ingest
 
@@ -91,12 +100,12 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace, report: Repo
     return writer.queryName(f"ingest {arguments.topic}").trigger(**trigger(arguments)).start()
 
 
-def checkpoint_of(arguments: argparse.Namespace) -> str:
+def checkpoint_of(arguments: Arguments) -> str:
     """Inside the table by default, under a name that Delta passes over."""
     return str(arguments.checkpoint or f"{arguments.table.rstrip('/')}/_checkpoints/ingest")
 
 
-def run(arguments: argparse.Namespace, stopping: Event) -> None:
+def run(arguments: Arguments, stopping: Event) -> None:
     """Start Spark and ingest."""
     job = QueryJob(
         f"ingest {arguments.topic}",

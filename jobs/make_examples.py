@@ -10,40 +10,50 @@ created, typed, if it is not there; rows are appended.
 Exit codes: 0 done, 1 failed (the reason is on standard error), 2 wrong arguments.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Event
+from typing import Annotated, Literal
 
 import pyarrow as pa
+from typer import Option
 
 from millrace.clients import Admin, Producer
 from millrace.errors import TopicExistsError
 from millrace_streams.demo.datasets import read_planes
 from millrace_streams.demo.examples import EXAMPLES
-from pyspark_millrace.job import JobParser, run_job, say
+from pyspark_millrace.job import (
+    JobArguments,
+    run_job,
+    say,
+)
+from pyspark_millrace.job import parse_arguments as parse
 
 _CHUNK_ROWS = 16_384
 _PLANES_FROM = datetime(2013, 1, 1, tzinfo=UTC)
 
 
-def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(JobArguments):
+    """The options of this job."""
+
+    data: Annotated[
+        Literal["lines", "requests", "searches", "prices", "log_lines", "planes"], Option(help="what to make")
+    ]
+    topic: Annotated[str | None, Option(metavar="NAME", help="topic to fill (default: named as the data)")] = None
+    rows: Annotated[int, Option(metavar="N", help="how many rows (planes: all)")] = 100_000
+    seed: Annotated[int, Option(metavar="N", help="another one gives other data")] = 1
+    partitions: Annotated[int, Option(metavar="N", help="of a topic that is created")] = 4
+
+
+def parse_arguments(arguments: Sequence[str]) -> Arguments:
     """Read the command line and the configuration; exits with code 2 when something is wrong."""
-    parser = JobParser(__file__, __doc__)
-    add = parser.add_argument
-    add("--data", required=True, choices=[*EXAMPLES, "planes"], help="what to make")
-    add("--topic", metavar="NAME", help="topic to fill (default: named as the data)")
-    add("--rows", type=int, default=100_000, metavar="N", help="how many rows (default: 100,000; planes: all)")
-    add("--seed", type=int, default=1, metavar="N", help="another one gives other data (default: 1)")
-    add("--partitions", type=int, default=4, metavar="N", help="of a topic that is created (default: 4)")
-    parser.add_bootstrap_servers()
-    return parser.parse(arguments)
+    return parse(Arguments, arguments, script=__file__, description=__doc__)
 
 
-def fill(parsed: argparse.Namespace) -> None:
+def fill(parsed: Arguments) -> None:
     """Create the topic unless it is there, and append the rows."""
     topic = parsed.topic or parsed.data
     if parsed.data == "planes":
@@ -76,7 +86,7 @@ def fill(parsed: argparse.Namespace) -> None:
     say(f"{table.num_rows:,} rows -> {topic} at {parsed.bootstrap_servers}")
 
 
-def _run(parsed: argparse.Namespace, stopping: Event) -> None:
+def _run(parsed: Arguments, stopping: Event) -> None:
     fill(parsed)
 
 

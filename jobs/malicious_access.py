@@ -11,15 +11,15 @@ By default it takes what the topic holds and ends; with --continuous it goes on 
 end it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Annotated, Final
+
+from typer import Option
 
 from millrace_streams import ProcessorContext, Record, StreamsBuilder, Topology, col, key_value_store, row, tumbling
-from millrace_streams.application import stream_main
+from millrace_streams.application import TopologyStreamArguments, stream_main_of
 
 REQUESTS: Final = """
     time TIMESTAMP NOT NULL, address STRING NOT NULL, method STRING, path STRING, status INT, bytes BIGINT
@@ -77,15 +77,17 @@ def topology(requests_max: int = 100, expiry: timedelta = timedelta(minutes=10))
     return builder.build()
 
 
-def _options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--requests-max", type=int, default=100, metavar="N", help="requests in a minute that are allowed (100)")
-    add("--expiry-minutes", type=float, default=10, metavar="M", help="how long an address stays listed (10)")
+@dataclass(frozen=True, kw_only=True)
+class Arguments(TopologyStreamArguments):
+    """The options of this job."""
+
+    requests_max: Annotated[int, Option(metavar="N", help="requests in a minute that are allowed")] = 100
+    expiry_minutes: Annotated[float, Option(metavar="M", help="how long an address stays listed")] = 10
 
 
-def _made(parsed: argparse.Namespace) -> Topology:
-    return topology(parsed.requests_max, timedelta(minutes=parsed.expiry_minutes))
+def _made(arguments: Arguments) -> Topology:
+    return topology(arguments.requests_max, timedelta(minutes=arguments.expiry_minutes))
 
 
 if __name__ == "__main__":
-    sys.exit(stream_main(_made, sys.argv[1:], script=__file__, description=__doc__, options=_options))
+    sys.exit(stream_main_of(Arguments, _made, sys.argv[1:], script=__file__, description=__doc__))

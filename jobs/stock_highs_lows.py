@@ -10,17 +10,17 @@ By default it takes what the topic holds and ends; with --continuous it goes on 
 end it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Annotated, Final
+
+from typer import Option
 
 from millrace_streams import StreamsBuilder, Topology, count, hopping
 from millrace_streams import max as highest
 from millrace_streams import min as lowest
-from millrace_streams.application import stream_main
+from millrace_streams.application import TopologyStreamArguments, stream_main_of
 
 PRICES: Final = "time TIMESTAMP NOT NULL, symbol STRING NOT NULL, price DOUBLE NOT NULL, volume BIGINT"
 
@@ -38,17 +38,16 @@ def topology(days: int = 5) -> Topology:
     return builder.build()
 
 
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--days", type=int, default=5, metavar="N", help="length of the windows (5)")
+@dataclass(frozen=True, kw_only=True)
+class Arguments(TopologyStreamArguments):
+    """The options of this job."""
+
+    days: Annotated[int, Option(metavar="N", help="length of the windows")] = 5
+
+
+def _made(arguments: Arguments) -> Topology:
+    return topology(arguments.days)
 
 
 if __name__ == "__main__":
-    sys.exit(
-        stream_main(
-            lambda parsed: topology(parsed.days),
-            sys.argv[1:],
-            script=__file__,
-            description=__doc__,
-            options=_options,
-        )
-    )
+    sys.exit(stream_main_of(Arguments, _made, sys.argv[1:], script=__file__, description=__doc__))

@@ -16,46 +16,64 @@ otherwise, as Spark SQL over the columns that the source has (--columns reads ot
 Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pyspark_millrace.job import JobParser, QueryJob, pairs, run_job, run_query, source_options, trigger
+from typer import Option
+
+from pyspark_millrace.job import (
+    QueryJob,
+    SourceArguments,
+    StreamArguments,
+    pair_option,
+    pairs,
+    run_job,
+    run_query,
+    source_options,
+    sql_option,
+    trigger,
+)
+from pyspark_millrace.job import parse_arguments as parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 
-def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line and the configuration; exits with code 2 when something is wrong."""
-    parser = JobParser(__file__, __doc__)
-    add = parser.add_argument
-    add("--source", required=True, metavar="TOPIC", help="topic to read; several of one schema, separated by commas")
-    add("--target", required=True, metavar="TOPIC", help="topic to write to")
-    add("--checkpoint", required=True, metavar="PATH", help="where the progress is kept; one for each job and target")
-    parser.add_bootstrap_servers()
-    add("--target-bootstrap-servers", metavar="HOST:PORT,...", help="brokers of the target (default: the same)")
-    add("--select", action="append", default=[], metavar="SQL", help="expression to write, with AS name; repeatable")
-    add("--where", metavar="SQL", help="write only rows for which this is true")
-    add("--keep-partitions", action="store_true", help="write to the partition of the number that was read from")
-    add(
-        "--delivery-guarantee",
-        default="exactly-once",
-        choices=["exactly-once", "at-least-once"],
-        help="at-least-once is faster, and may write a batch twice after a failure (default: exactly-once)",
+@dataclass(frozen=True, kw_only=True)
+class Arguments(SourceArguments, StreamArguments):
+    """The options of this job."""
+
+    source: Annotated[str, Option(metavar="TOPIC", help="topic to read; several of one schema, separated by commas")]
+    target: Annotated[str, Option(metavar="TOPIC", help="topic to write to")]
+    checkpoint: Annotated[str, Option(metavar="PATH", help="where the progress is kept; one for each job and target")]
+    target_bootstrap_servers: Annotated[
+        str | None, Option(metavar="HOST:PORT,...", help="brokers of the target (default: the same)")
+    ] = None
+    select: Annotated[list[str], sql_option("expression to write, with AS name; repeatable")] = field(
+        default_factory=list
     )
-    parser.add_source_options("--source-option")
-    parser.add_pairs("--sink-option", "further option of the sink; repeatable")
-    parser.add_stream_options()
-    return parser.parse(arguments)
+    where: Annotated[str | None, sql_option("write only rows for which this is true")] = None
+    keep_partitions: Annotated[
+        bool, Option("--keep-partitions", help="write to the partition of the number that was read from")
+    ] = False
+    delivery_guarantee: Annotated[
+        Literal["exactly-once", "at-least-once"],
+        Option(help="at-least-once is faster, and may write a batch twice after a failure"),
+    ] = "exactly-once"
+    source_option: Annotated[list[str], pair_option("further option of the source")] = field(default_factory=list)
+    sink_option: Annotated[list[str], pair_option("further option of the sink")] = field(default_factory=list)
 
 
-def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
+def parse_arguments(arguments: Sequence[str]) -> Arguments:
+    """Read the command line and the configuration; exits with code 2 when something is wrong."""
+    return parse(Arguments, arguments, script=__file__, description=__doc__)
+
+
+def sink_options(arguments: Arguments) -> dict[str, str]:
     """The options of the sink."""
     return {
         "kafka.bootstrap.servers": arguments.target_bootstrap_servers or arguments.bootstrap_servers,
@@ -76,7 +94,7 @@ def whole_record(names: Sequence[str], *, keep_partitions: bool) -> list[str]:
     return [*columns, "__partition"] if keep_partitions else columns
 
 
-def rows_to_write(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
+def rows_to_write(spark: "SparkSession", arguments: Arguments) -> "DataFrame":
     """The stream of what is to be written."""
     options = source_options(arguments, arguments.source, arguments.source_option)
     reader = spark.readStream.format("millrace")
@@ -89,14 +107,14 @@ def rows_to_write(spark: SparkSession, arguments: argparse.Namespace) -> DataFra
     return frame.selectExpr(*arguments.select) if arguments.select else frame
 
 
-def start_query(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
+def start_query(spark: "SparkSession", arguments: Arguments) -> "StreamingQuery":
     """Start writing; the checkpoint makes a later run go on from here."""
     writer = rows_to_write(spark, arguments).writeStream.format("millrace").options(**sink_options(arguments))
     name = f"{arguments.source} to {arguments.target}"
     return writer.queryName(name).outputMode("append").trigger(**trigger(arguments)).start()
 
 
-def run(arguments: argparse.Namespace, stopping: Event) -> None:
+def run(arguments: Arguments, stopping: Event) -> None:
     """Start Spark and write."""
     job = QueryJob(
         f"{arguments.source} to {arguments.target}",

@@ -17,57 +17,79 @@ topics become columns by --select, as Spark SQL: key, value and what else a reco
 Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
 
 from pyspark_millrace.job import (
-    JobParser,
+    CompactionArguments,
     QueryJob,
+    SourceArguments,
+    StreamArguments,
     compaction,
     names,
+    pair_option,
     run_job,
     run_query,
     source_options,
+    sql_option,
     trigger,
 )
+from pyspark_millrace.job import parse_arguments as parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 
-def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(CompactionArguments, SourceArguments, StreamArguments):
+    """The options of this job."""
+
+    topic: Annotated[str, Option(help="topic to read; several of one schema, separated by commas")]
+    table: Annotated[str, Option(metavar="PATH", help="the Delta table's directory or URI; made if it does not exist")]
+    key: Annotated[str, Option(metavar="A,B,...", help="columns by which rows of the table are known")]
+    checkpoint: Annotated[
+        str | None, Option(metavar="PATH", help="where the progress is kept (default: PATH/_checkpoints/upsert)")
+    ] = None
+    select: Annotated[list[str], sql_option("expression to write, with AS name; repeatable")] = field(
+        default_factory=list
+    )
+    delete_when: Annotated[
+        str | None, sql_option("a change for which this is true deletes (default: tombstones do)")
+    ] = None
+    order_by: Annotated[
+        str | None,
+        Option(metavar="A,B,...", help="columns of which the largest is the latest change (default: the offset)"),
+    ] = None
+    guard: Annotated[
+        str | None,
+        Option(metavar="COLUMN", help="pass over changes of which this column is not larger than the table's"),
+    ] = None
+    drop: Annotated[str | None, Option(metavar="A,B,...", help="columns that are used and not written")] = None
+    partition_by: Annotated[
+        str | None, Option(metavar="A,B,...", help="columns by which a new table is partitioned")
+    ] = None
+    merge_schema: Annotated[
+        bool, Option("--merge-schema", help="add columns to the table that the changes have and it has not")
+    ] = False
+    option: Annotated[list[str], pair_option("further option of the source")] = field(default_factory=list)
+
+
+def parse_arguments(arguments: Sequence[str]) -> Arguments:
     """Read the command line and the configuration; exits with code 2 when something is wrong."""
-    parser = JobParser(__file__, __doc__)
-    add = parser.add_argument
-    add("--topic", required=True, help="topic to read; several of one schema, separated by commas")
-    add("--table", required=True, metavar="PATH", help="the Delta table's directory or URI; made if it does not exist")
-    add("--key", required=True, metavar="A,B,...", help="columns by which rows of the table are known")
-    add("--checkpoint", metavar="PATH", help="where the progress is kept (default: PATH/_checkpoints/upsert)")
-    parser.add_bootstrap_servers()
-    add("--select", action="append", default=[], metavar="SQL", help="expression to write, with AS name; repeatable")
-    add("--delete-when", metavar="SQL", help="a change for which this is true deletes (default: tombstones do)")
-    add("--order-by", metavar="A,B,...", help="columns of which the largest is the latest change (default: the offset)")
-    add("--guard", metavar="COLUMN", help="pass over changes of which this column is not larger than the table's")
-    add("--drop", metavar="A,B,...", help="columns that are used and not written")
-    add("--partition-by", metavar="A,B,...", help="columns by which a new table is partitioned")
-    add("--merge-schema", action="store_true", help="add columns to the table that the changes have and it has not")
-    parser.add_compaction_options()
-    parser.add_source_options()
-    parser.add_stream_options()
-    return parser.parse(arguments)
+    return parse(Arguments, arguments, script=__file__, description=__doc__)
 
 
 PLACE = ("__topic", "__partition", "__offset", "__tombstone")
 """What says which change is the latest, and whether it deletes: read with the columns, and not written."""
 
 
-def changes(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
+def changes(spark: "SparkSession", arguments: Arguments) -> "DataFrame":
     """The stream of changes, with what orders them."""
     from pyspark_millrace.columns import is_opaque
 
@@ -79,7 +101,7 @@ def changes(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
     return frame.selectExpr(*arguments.select, *added) if arguments.select else frame
 
 
-def start_query(spark: SparkSession, arguments: argparse.Namespace, checkpoint: str) -> StreamingQuery:
+def start_query(spark: "SparkSession", arguments: Arguments, checkpoint: str) -> "StreamingQuery":
     """Start applying the changes; the checkpoint makes a later run go on from here."""
     from pyspark_millrace.delta import upsert
 
@@ -98,7 +120,7 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace, checkpoint: 
     return writer.queryName(f"upsert {arguments.topic}").trigger(**trigger(arguments)).start()
 
 
-def run(arguments: argparse.Namespace, stopping: Event) -> None:
+def run(arguments: Arguments, stopping: Event) -> None:
     """Start Spark and apply the changes."""
     # Inside the table by default, under a name that Delta passes over.
     checkpoint = arguments.checkpoint or f"{arguments.table.rstrip('/')}/_checkpoints/upsert"

@@ -6,29 +6,103 @@ runs a topology named on the command line over what is retained.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.util
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+from typer import Option
 
 from millrace.errors import UsageError
 from millrace_streams.graph import TopicSinkNode, Topology
-from pyspark_millrace.job import EXIT_CUT_OFF, JobParser, follow, pairs, run_job, say, start_spark, watched
+from pyspark_millrace.job import (
+    EXIT_CUT_OFF,
+    JobArguments,
+    StreamArguments,
+    follow,
+    pair_option,
+    pairs,
+    parse_arguments,
+    run_job,
+    say,
+    start_spark,
+    watched,
+)
 
 if TYPE_CHECKING:
     from millrace_streams.runners.stream import BatchReport
 
 _DEFAULT_FUNCTION: Final = "topology"
-_BATCH_RECORDS: Final = "default: 2,000,000; 10,000,000 if records are neither kept nor moved"
 
-TopologyFactory = Callable[..., Topology]
+TopologyFactory = Callable[[], Topology]
+_WHERE: Final = "module:function, or path/file.py[:function]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopologyArguments(JobArguments):
+    """The options of all jobs that run a topology."""
+
+    table: Annotated[
+        list[str],
+        Option(
+            metavar="[NAME=]PATH",
+            help="where the topology's Delta table lies; NAME= says which of several; topics are the cluster's",
+        ),
+    ] = field(default_factory=list)
+    option: Annotated[list[str], pair_option("further option of the source")] = field(default_factory=list)
+    dead_letters: Annotated[
+        str | None, Option(metavar="TOPIC", help="where records go that fail (default: they stop the job)")
+    ] = None
+    explain: Annotated[bool, Option("--explain", help="print the compiled plan before running it")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopologyStreamArguments(TopologyArguments, StreamArguments):
+    """The options of a topology that runs as a stream; jobs with options of their own add them."""
+
+    checkpoint: Annotated[
+        str | None, Option(metavar="PATH", help="where the progress and state are kept (default: beside the table)")
+    ] = None
+    max_offsets_per_trigger: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            help="most records in a micro-batch (default: 2,000,000; 10,000,000 if records are neither kept nor moved)",
+        ),
+    ] = None
+    trigger_interval: Annotated[
+        str | None, Option(metavar="TIME", help="time between micro-batches with --continuous (default: no pause)")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedStreamArguments(TopologyStreamArguments):
+    """The same for a topology that the command line names."""
+
+    topology: Annotated[str, Option(metavar="WHERE", help=_WHERE)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchArguments(TopologyArguments):
+    """The options of a topology that runs over the retained records."""
+
+    topology: Annotated[str, Option(metavar="WHERE", help=_WHERE)]
+    start: Annotated[
+        str | None, Option("--from", metavar="TIME", help="only records from this time on (ISO 8601, UTC)")
+    ] = None
+    end: Annotated[str | None, Option("--to", metavar="TIME", help="only records before this time (ISO 8601, UTC)")] = (
+        None
+    )
+
+
+StreamArgumentsT = TypeVar("StreamArgumentsT", bound=TopologyStreamArguments)
 
 
 def load_topology(spec: str) -> Topology:
@@ -50,62 +124,45 @@ def load_topology(spec: str) -> Topology:
 
 
 def stream_main(
-    factory: TopologyFactory | None,
+    factory: TopologyFactory | None, arguments: Sequence[str], *, script: str, description: str | None
+) -> int:
+    """Run a topology as a streaming job and return its exit code; without ``factory`` the command line names it."""
+    if factory is not None:
+        return stream_main_of(
+            TopologyStreamArguments, lambda parsed: factory(), arguments, script=script, description=description
+        )
+    return stream_main_of(
+        NamedStreamArguments,
+        lambda parsed: load_topology(parsed.topology),
+        arguments,
+        script=script,
+        description=description,
+    )
+
+
+def stream_main_of(
+    kind: type[StreamArgumentsT],
+    factory: Callable[[StreamArgumentsT], Topology],
     arguments: Sequence[str],
     *,
     script: str,
     description: str | None,
-    options: Callable[[argparse.ArgumentParser], None] | None = None,
 ) -> int:
-    """Run a topology as a streaming job and return its exit code; without ``factory`` the command line names it.
-
-    ``options`` adds those of the job's own to the command line; ``factory`` is then given what was parsed.
-    """
-    parser = _parser(script, description, topology=factory is None)
-    if options is not None:
-        options(parser)
-    add = parser.add_argument
-    add("--checkpoint", metavar="PATH", help="where the progress and state are kept (default: beside the table)")
-    add("--max-offsets-per-trigger", type=int, metavar="N", help=f"most records in a micro-batch ({_BATCH_RECORDS})")
-    parser.add_stream_options(interval=None)
-    parsed = parser.parse(arguments)
+    """Run a topology as a streaming job with options of its own, which ``factory`` is given."""
+    parsed = parse_arguments(kind, arguments, script=script, description=description)
     if parsed.trigger_interval and not parsed.continuous:
-        parser.error("--trigger-interval goes with --continuous")
-    made = factory or (lambda: load_topology(parsed.topology))
-    arguments_of = (parsed,) if options is not None else ()
-    return run_job(lambda known, stopping: _stream(lambda: made(*arguments_of), known, stopping), parsed)
+        sys.stderr.write("error: --trigger-interval goes with --continuous\n")
+        sys.exit(2)
+    return run_job(lambda known, stopping: _stream(lambda: factory(known), known, stopping), parsed)
 
 
 def batch_main(arguments: Sequence[str], *, script: str, description: str | None) -> int:
     """Run a topology named on the command line over the retained records and return the exit code."""
-    parser = _parser(script, description, topology=True)
-    add = parser.add_argument
-    add("--from", dest="start", metavar="TIME", help="only records from this time on (ISO 8601, UTC)")
-    add("--to", dest="end", metavar="TIME", help="only records before this time (ISO 8601, UTC)")
-    parsed = parser.parse(arguments)
+    parsed = parse_arguments(BatchArguments, arguments, script=script, description=description)
     return run_job(_batch, parsed, exit_cut_off=EXIT_CUT_OFF)
 
 
-def _parser(script: str, description: str | None, *, topology: bool) -> JobParser:
-    parser = JobParser(script, description)
-    add = parser.add_argument
-    if topology:
-        add("--topology", required=True, metavar="WHERE", help="module:function, or path/file.py[:function]")
-    add(
-        "--table",
-        default=[],
-        action="append",
-        metavar="[NAME=]PATH",
-        help="where the topology's Delta table lies; NAME= says which if it writes several; topics are the cluster's",
-    )
-    parser.add_bootstrap_servers()
-    parser.add_pairs("--option", "further option of the source; repeatable")
-    add("--dead-letters", metavar="TOPIC", help="where records go that fail (default: they stop the job)")
-    add("--explain", action="store_true", help="print the compiled plan before running it")
-    return parser
-
-
-def _stream(factory: TopologyFactory, parsed: argparse.Namespace, stopping: Event) -> None:
+def _stream(factory: TopologyFactory, parsed: TopologyStreamArguments, stopping: Event) -> None:
     from millrace_streams.runners.stream import run_stream
 
     topology = factory()
@@ -136,7 +193,7 @@ def _stream(factory: TopologyFactory, parsed: argparse.Namespace, stopping: Even
     total.finish()
 
 
-def _batch(parsed: argparse.Namespace, stopping: Event) -> None:
+def _batch(parsed: BatchArguments, stopping: Event) -> None:
     from millrace_streams.runners.batch import run_batch
 
     topology = load_topology(parsed.topology)

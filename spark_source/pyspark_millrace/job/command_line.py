@@ -1,17 +1,29 @@
 """A job's options: on the command line or, by the same names, in a properties file.
 
+A job declares them as a dataclass of ``JobArguments``, with an ``Option`` of typer for each::
+
+    @dataclass(frozen=True, kw_only=True)
+    class Arguments(SourceArguments, StreamArguments):
+        topic: Annotated[str, Option(help="topic to read")]
+
 The file is ``conf/jobs/<job>.properties`` beside ``jobs/``, if there is one and no other is named. The command line
 counts more, and so does ``MILLRACE_BOOTSTRAP_SERVERS``.
 """
 
 from __future__ import annotations
 
-import argparse
 import difflib
+import inspect
 import os
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_type_hints
+
+import typer
+from typer import Option
+from typer.models import OptionInfo
 
 from millrace.config.base import read_properties
 from millrace.errors import InvalidConfigError
@@ -20,151 +32,221 @@ if TYPE_CHECKING:
     from pyspark_millrace.delta import Compaction
 
 BOOTSTRAP_VARIABLE: Final = "MILLRACE_BOOTSTRAP_SERVERS"
+_PAIR: Final = "NAME=VALUE"
 _TRUE, _FALSE = "true", "false"
 
 
-class JobParser(argparse.ArgumentParser):
-    """A command line whose options may stand in a file: ``name=value``, ``flag=true``, ``option.NAME=VALUE``."""
-
-    def __init__(self, script: str, description: str | None) -> None:
-        """``script`` is the job's file, by whose name and place its configuration is found."""
-        path = Path(script).resolve()
-        super().__init__(prog=path.name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-        self._standard = path.parent.parent / "conf" / "jobs" / f"{path.stem}.properties"
-        self.add_argument(
-            "--config",
-            metavar="FILE",
-            help=f"file with options of this job (default: conf/jobs/{self._standard.name}, if it is there)",
-        )
-
-    def add_bootstrap_servers(self) -> None:
-        """Add the option that says where the brokers are."""
-        self.add_argument(
-            "--bootstrap-servers",
-            default=os.environ.get(BOOTSTRAP_VARIABLE, "localhost:9092"),
-            metavar="HOST:PORT,...",
-            help=f"brokers (default: {BOOTSTRAP_VARIABLE}, else localhost:9092)",
-        )
-
-    def add_source_options(self, option: str = "--option") -> None:
-        """Add the options of jobs that read topics, ``option`` for those without a name of their own."""
-        add = self.add_argument
-        add("--columns", metavar="A,B,...", help="read only these columns (__offset, __timestamp, ... among them)")
-        add(
-            "--starting-offsets",
-            default="earliest",
-            metavar="WHERE",
-            help="where the first run starts: earliest, latest or JSON per partition (default: earliest)",
-        )
-        add("--max-offsets-per-trigger", type=int, metavar="N", help="most records in a micro-batch (default: all)")
-        self.add_pairs(option, "further option of the source; repeatable")
-
-    def add_stream_options(self, interval: str | None = "1 second") -> None:
-        """Add the options of jobs that may go on for ever, with this time between micro-batches unless told."""
-        add = self.add_argument
-        add("--continuous", action="store_true", help="go on until stopped, instead of ending with what is there")
-        add(
-            "--trigger-interval",
-            default=interval,
-            metavar="TIME",
-            help=f"time between micro-batches with --continuous (default: {interval or 'no pause'})",
-        )
-        add(
-            "--profile",
-            default="default",
-            choices=["default", "low-latency"],
-            help="session profile (default: default)",
-        )
-
-    def add_compaction_options(self) -> None:
-        """Add the options of jobs that write a Delta table, for ``compaction``."""
-        add = self.add_argument
-        when = "put small files together after so many"
-        add("--compact-after", type=int, metavar="N", help=f"{when} batches (default of all three: never)")
-        add("--compact-seconds", type=float, metavar="S", help=f"{when} seconds")
-        add("--compact-bytes", type=int, metavar="N", help=f"{when} bytes that were added")
-        add("--compact-target-bytes", type=int, metavar="N", help="files smaller than this are small (134217728)")
-
-    def add_pairs(self, name: str, help_text: str) -> None:
-        """Add an option that is given as NAME=VALUE any number of times; see ``pairs``."""
-        self.add_argument(name, action="append", default=[], metavar="NAME=VALUE", type=_pair, help=help_text)
-
-    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Read the command line, and the file under it; exits with code 2 when either is wrong."""
-        known, _ = self._config_parser().parse_known_args(arguments)
-        file = Path(known.config) if known.config else self._standard
-        if not known.config and not file.exists():
-            return self.parse_args(arguments)
-        try:
-            given = self._arguments_of(read_properties(file), file)
-        except InvalidConfigError as error:
-            self.error(error.message)
-        return self.parse_args([*given, *arguments])
-
-    def _config_parser(self) -> argparse.ArgumentParser:
-        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        parser.add_argument("--config")
-        return parser
-
-    def _arguments_of(self, properties: Mapping[str, str], file: Path) -> list[str]:
-        """A file's lines as arguments. Raises ``InvalidConfigError`` for names that are no options."""
-        options = {name: action for name, action in self._option_string_actions.items() if name not in ("-h", "--help")}
-        arguments = []
-        for name, value in properties.items():
-            option, dot, inner = name.partition(".")
-            action = options.get(f"--{option}")
-            if action is None or bool(dot) != (action.metavar == "NAME=VALUE") or option == "config":
-                near = difflib.get_close_matches(name, [known.removeprefix("--") for known in options], n=1)
-                hint = f"did you mean {near[0]}?" if near else "the names are those of the command line, see --help"
-                raise InvalidConfigError(f"{file}: {name}={value} is no option of {self.prog}: {hint}")
-            if option == "bootstrap-servers" and BOOTSTRAP_VARIABLE in os.environ:
-                continue
-            if action.nargs == 0:
-                if value not in (_TRUE, _FALSE):
-                    raise InvalidConfigError(f"{file}: {name}={value}: expected true or false")
-                arguments += [f"--{option}"] if value == _TRUE else []
-            else:
-                arguments.append(f"--{option}={inner}={value}" if dot else f"--{option}={value}")
-        return arguments
+def _checked_pairs(given: list[str]) -> list[str]:
+    for text in given:
+        if "=" not in text:
+            raise typer.BadParameter(f"{text}: expected {_PAIR}")
+    return given
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator:
-        raise argparse.ArgumentTypeError(f"{text}: expected NAME=VALUE")
-    return name, value
+def pair_option(help_text: str) -> OptionInfo:
+    """Describe an option that is given as NAME=VALUE any number of times; see ``pairs``."""
+    option: OptionInfo = Option(metavar=_PAIR, callback=_checked_pairs, help=f"{help_text}; repeatable")
+    return option
 
 
-def pairs(given: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """What ``add_pairs`` read, the last of each name."""
-    return dict(given)
+def sql_option(help_text: str) -> OptionInfo:
+    """Describe an option that takes Spark SQL."""
+    option: OptionInfo = Option(metavar="SQL", help=help_text)
+    return option
 
 
-def trigger(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What ``DataStreamWriter.trigger`` takes, by the options of a stream."""
+@dataclass(frozen=True, kw_only=True)
+class JobArguments:
+    """The options that all jobs have."""
+
+    bootstrap_servers: Annotated[str, Option(metavar="HOST:PORT,...", envvar=BOOTSTRAP_VARIABLE, help="brokers")] = (
+        "localhost:9092"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceArguments(JobArguments):
+    """The options of jobs that read topics."""
+
+    columns: Annotated[
+        str | None, Option(metavar="A,B,...", help="read only these columns (__offset, __timestamp, ... among them)")
+    ] = None
+    starting_offsets: Annotated[
+        str, Option(metavar="WHERE", help="where the first run starts: earliest, latest or JSON per partition")
+    ] = "earliest"
+    max_offsets_per_trigger: Annotated[
+        int | None, Option(metavar="N", help="most records in a micro-batch (default: all)")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamArguments(JobArguments):
+    """The options of jobs that may go on for ever."""
+
+    continuous: Annotated[
+        bool, Option("--continuous", help="go on until stopped, instead of ending with what is there")
+    ] = False
+    trigger_interval: Annotated[
+        str | None, Option(metavar="TIME", help="time between micro-batches with --continuous")
+    ] = "1 second"
+    profile: Annotated[Literal["default", "low-latency"], Option(help="session profile")] = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactionArguments(JobArguments):
+    """The options of jobs that write a Delta table: small files are put together after so much."""
+
+    compact_after: Annotated[
+        int | None, Option(metavar="N", help="put small files together after so many batches (default: never)")
+    ] = None
+    compact_seconds: Annotated[float | None, Option(metavar="S", help="the same after so many seconds")] = None
+    compact_bytes: Annotated[int | None, Option(metavar="N", help="the same after so many bytes that were added")] = (
+        None
+    )
+    compact_target_bytes: Annotated[
+        int | None, Option(metavar="N", help="files smaller than this are small (default: 134217728)")
+    ] = None
+
+
+ArgumentsT = TypeVar("ArgumentsT", bound=JobArguments)
+
+
+def parse_arguments(
+    kind: type[ArgumentsT], arguments: Sequence[str], *, script: str, description: str | None
+) -> ArgumentsT:
+    """Read the command line of a job, and the file under it; exits with code 2 when either is wrong.
+
+    ``script`` is the job's file, by whose name and place its configuration is found.
+    """
+    path = Path(script).resolve()
+    standard = path.parent.parent / "conf" / "jobs" / f"{path.stem}.properties"
+    options = _options_of(kind)
+    named = _config_in(arguments)
+    file = Path(named) if named else standard
+    try:
+        given = _arguments_of(read_properties(file), file, options, path.name) if named or file.exists() else []
+    except InvalidConfigError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        sys.exit(2)
+    made: list[ArgumentsT] = []
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(help=_unwrapped(description))(_function(kind, options, standard.name, made.append))
+    try:
+        app(args=[*given, *arguments], prog_name=path.name)
+    except SystemExit:
+        # typer ends the program also when all went well.
+        if not made:
+            raise
+    return made[0]
+
+
+def _options_of(kind: type[JobArguments]) -> dict[str, tuple[Field[Any], Any]]:
+    """The dataclass' fields by their options' names, with the types that typer reads."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = {}
+    # The job's own options first.
+    for each in sorted(fields(kind), key=lambda each: each.name not in kind.__annotations__):
+        hint = hints[each.name]
+        [option] = (extra for extra in hint.__metadata__ if isinstance(extra, OptionInfo))
+        # In an annotation typer keeps the first name of an option as its default.
+        given = [name for name in (option.default, *(option.param_decls or ())) if isinstance(name, str)]
+        name = given[0].removeprefix("--") if given else each.name.replace("_", "-")
+        found[name] = (each, hint)
+    return found
+
+
+def _function(kind: type[ArgumentsT], options: Mapping[str, tuple[Field[Any], Any]], standard: str, take: Any) -> Any:
+    """A function with a keyword for each field, of which typer makes the command."""
+
+    def command(config: str | None, **values: Any) -> None:
+        take(kind(**values))
+
+    config = Annotated[
+        str | None,
+        Option(metavar="FILE", help=f"file with options of this job (default: conf/jobs/{standard}, if it is there)"),
+    ]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter("config", keyword, default=None, annotation=config)]
+    for each, hint in options.values():
+        default = inspect.Parameter.empty if each.default is MISSING else each.default
+        if each.default_factory is not MISSING:
+            default = each.default_factory()
+        parameters.append(inspect.Parameter(each.name, keyword, default=default, annotation=hint))
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _unwrapped(description: str | None) -> str:
+    """A description whose lines stay as they are."""
+    return "\n\n".join(f"\b\n{paragraph}" for paragraph in inspect.cleandoc(description or "").split("\n\n"))
+
+
+def _config_in(arguments: Sequence[str]) -> str | None:
+    """The file that ``--config`` names, which is read before all else."""
+    named = None
+    for place, text in enumerate(arguments):
+        if text == "--config" and place + 1 < len(arguments):
+            named = arguments[place + 1]
+        elif text.startswith("--config="):
+            named = text.removeprefix("--config=")
+    return named
+
+
+def _arguments_of(
+    properties: Mapping[str, str], file: Path, options: Mapping[str, tuple[Field[Any], Any]], job: str
+) -> list[str]:
+    """A file's lines as arguments. Raises ``InvalidConfigError`` for names that are no options."""
+    arguments = []
+    for name, value in properties.items():
+        option, dot, inner = name.partition(".")
+        hint = options[option][1] if option in options else None
+        is_pair = hint is not None and any(getattr(each, "metavar", None) == _PAIR for each in hint.__metadata__)
+        if hint is None or bool(dot) != is_pair:
+            near = difflib.get_close_matches(name, options, n=1)
+            hint_text = f"did you mean {near[0]}?" if near else "the names are those of the command line, see --help"
+            raise InvalidConfigError(f"{file}: {name}={value} is no option of {job}: {hint_text}")
+        if option == "bootstrap-servers" and BOOTSTRAP_VARIABLE in os.environ:
+            continue
+        if hint.__origin__ is bool:
+            if value not in (_TRUE, _FALSE):
+                raise InvalidConfigError(f"{file}: {name}={value}: expected true or false")
+            arguments += [f"--{option}"] if value == _TRUE else []
+        else:
+            arguments.append(f"--{option}={inner}={value}" if dot else f"--{option}={value}")
+    return arguments
+
+
+def pairs(given: Sequence[str]) -> dict[str, str]:
+    """Return what a ``pair_option`` was given, the last of each name."""
+    return dict(text.split("=", 1) for text in given)
+
+
+def trigger(arguments: StreamArguments) -> dict[str, Any]:
+    """Return what ``DataStreamWriter.trigger`` takes, by the options of a stream."""
     return {"processingTime": arguments.trigger_interval} if arguments.continuous else {"availableNow": True}
 
 
-def compaction(arguments: argparse.Namespace) -> Compaction | None:
-    """When small files are to be put together, by the options. Raises ``UsageError`` for what is no plan."""
+def compaction(arguments: CompactionArguments) -> Compaction | None:
+    """Return when small files are to be put together. Raises ``UsageError`` for what is no plan."""
     from pyspark_millrace.delta import Compaction
 
     when = (arguments.compact_after, arguments.compact_seconds, arguments.compact_bytes)
     if when == (None, None, None):
         return None
-    plan = dict(zip(("after_batches", "after_seconds", "after_bytes"), when, strict=True))
+    plan: dict[str, Any] = dict(zip(("after_batches", "after_seconds", "after_bytes"), when, strict=True))
     if arguments.compact_target_bytes is not None:
         plan["target_bytes"] = arguments.compact_target_bytes
     return Compaction(**plan)
 
 
 def names(text: str | None) -> tuple[str, ...]:
-    """Names separated by commas."""
+    """Split names at commas."""
     return tuple(name.strip() for name in text.split(",")) if text else ()
 
 
-def source_options(arguments: argparse.Namespace, topic: str, further: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """The source's options to read ``topic``, by those of the command line."""
+def source_options(arguments: SourceArguments, topic: str, further: Sequence[str]) -> dict[str, str]:
+    """Return the source's options to read ``topic``; ``further`` are pairs that count more."""
     options = {
         "kafka.bootstrap.servers": arguments.bootstrap_servers,
         "subscribe": topic,

@@ -6,7 +6,6 @@ to go on from, 3 stopped before its end.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -17,6 +16,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
 from millrace.errors import MillraceError
+from pyspark_millrace.job.command_line import ArgumentsT, StreamArguments
 from pyspark_millrace.job.signals import stop_on_signals, stop_on_signals_of_jvm
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class QueryJob:
 
 def run_query(
     job: QueryJob,
-    arguments: argparse.Namespace,
+    arguments: StreamArguments,
     stopping: Event,
     start: Callable[[SparkSession, Report], StreamingQuery],
 ) -> None:
@@ -208,9 +208,7 @@ def _progress(context: SparkContext) -> str | None:
     return f"Spark's job {jobs[0].jobId}: {done} of {all_} tasks are done"
 
 
-def run_job(
-    run: Callable[[argparse.Namespace, Event], None], arguments: argparse.Namespace, *, exit_cut_off: int = 0
-) -> int:
+def run_job(run: Callable[[ArgumentsT, Event], None], arguments: ArgumentsT, *, exit_cut_off: int = 0) -> int:
     """Run a job and return its exit code; the event is set by SIGTERM and Ctrl-C.
 
     ``exit_cut_off`` is the code of a run that then broke off. For a query that goes on at its next start that is 0,

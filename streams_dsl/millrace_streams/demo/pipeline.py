@@ -6,11 +6,11 @@ its progress as JSON lines to ``--progress``, which the demo reads (``millrace_s
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from millrace_streams.application import load_topology
 from millrace_streams.demo.stages import BACKFILL, SPARK, STREAM, StageReporter, ingest_stage
@@ -23,20 +23,27 @@ if TYPE_CHECKING:
 _POLL_SECONDS: Final = 0.05
 
 
-def main() -> None:
+def main(
+    *,
+    bootstrap_servers: Annotated[str, typer.Option()],
+    work_dir: Annotated[Path, typer.Option()],
+    topology: Annotated[str, typer.Option(help="file of the topology")],
+    topic: Annotated[list[str], typer.Option(help="topic to copy into a Delta table; repeatable")],
+    begin: Annotated[Path, typer.Option(help="file that exists once the topics are loaded")],
+    progress: Annotated[Path, typer.Option(help="file to which the progress is appended")],
+) -> None:
     """Start Spark, wait for the records, and run one stage after another."""
-    parsed = _arguments()
-    reporter = StageReporter(parsed.progress)
+    reporter = StageReporter(progress)
     with reporter.stage(SPARK):
         spark = session("millrace demo")
         spark.sparkContext.setLogLevel("WARN")
-    while not parsed.begin.exists():
+    while not begin.exists():
         time.sleep(_POLL_SECONDS)
-    pipeline = Pipeline(spark, parsed.bootstrap_servers, parsed.work_dir, reporter)
-    for topic in parsed.topics:
-        pipeline.ingest(topic)
-    pipeline.stream(parsed.topology)
-    pipeline.backfill(parsed.topology)
+    pipeline = Pipeline(spark, bootstrap_servers, work_dir, reporter)
+    for each in topic:
+        pipeline.ingest(each)
+    pipeline.stream(topology)
+    pipeline.backfill(topology)
 
 
 class Pipeline:
@@ -90,17 +97,5 @@ class Pipeline:
             add_rows(result.records)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    add: Callable[..., argparse.Action] = parser.add_argument
-    add("--bootstrap-servers", required=True)
-    add("--work-dir", required=True, type=Path)
-    add("--topology", required=True, help="file of the topology")
-    add("--topics", required=True, nargs="+", help="topics to copy into Delta tables")
-    add("--begin", required=True, type=Path, help="file that exists once the topics are loaded")
-    add("--progress", required=True, type=Path, help="file to which the progress is appended")
-    return parser.parse_args()
-
-
 if __name__ == "__main__":
-    main()
+    typer.run(main)

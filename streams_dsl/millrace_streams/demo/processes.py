@@ -172,7 +172,7 @@ def running_spark(
     script = Path(__file__).with_name("pipeline.py")
     words = [word for pair in arguments.items() for word in pair]
     with log_path.open("a") as log:
-        process = _start(spark_submit_command(script, *words, "--topics", *topics, conf=settings), log=log, lock=lock)
+        process = _start(spark_submit_command(script, *words, conf=settings), log=log, lock=lock)
     try:
         yield RunningSpark(process=process, log_path=log_path, begin_path=begin, reader=StageReader(progress))
     finally:

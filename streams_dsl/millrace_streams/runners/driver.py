@@ -21,6 +21,7 @@ from millrace_streams.checkpoints.entries import StoreEntry
 from millrace_streams.compiler import Plan, compile_topology
 from millrace_streams.compiler.plan import SourceReader, is_output
 from millrace_streams.errors import TopologyError
+from millrace_streams.frames.codec import rows_of
 from millrace_streams.frames.evaluation import polars_schema
 from millrace_streams.graph import DeltaSinkNode, Node, RepartitionNode, SinkNode, TopicSinkNode, Topology
 from millrace_streams.layout import TopicShape
@@ -29,7 +30,6 @@ from millrace_streams.runners.driver_stores import entries_of, frame_of, view_of
 from millrace_streams.runners.output import address, gone, newest_rows
 from millrace_streams.runners.topic_rows import OpaqueRows
 from millrace_streams.steps.batch import HEADERS, TIMESTAMP, TOMBSTONE, TOPIC, Batch
-from millrace_streams.frames.codec import rows_of
 from millrace_streams.steps.flow import ROOT, Flow, Origin, interleave
 from millrace_streams.steps.operator import AnyStore
 from millrace_streams.steps.reader import Reader

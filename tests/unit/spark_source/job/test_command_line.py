@@ -2,13 +2,34 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+from typer import Option
 
-from pyspark_millrace.job import BOOTSTRAP_VARIABLE, JobParser, names, pairs, source_options, trigger
+import pyspark_millrace.job
+from pyspark_millrace.job import (
+    BOOTSTRAP_VARIABLE,
+    SourceArguments,
+    StreamArguments,
+    names,
+    pair_option,
+    pairs,
+    parse_arguments,
+    source_options,
+    trigger,
+)
 
 ROOT = Path(__file__).parents[4]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments(SourceArguments, StreamArguments):
+    source: Annotated[str, Option(help="what is copied")]
+    number: Annotated[int, Option(help="how often")] = 1
+    option: Annotated[list[str], pair_option("further option")] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -22,13 +43,9 @@ def parse(tmp_path, monkeypatch):
         if lines is not None:
             (tmp_path / "conf" / "jobs").mkdir(parents=True, exist_ok=True)
             (tmp_path / "conf" / "jobs" / "copy.properties").write_text("\n".join(lines))
-        parser = JobParser(str(tmp_path / "jobs" / "copy.py"), "What it does.")
-        parser.add_argument("--source", required=True)
-        parser.add_argument("--number", type=int, default=1)
-        parser.add_bootstrap_servers()
-        parser.add_source_options()
-        parser.add_stream_options()
-        return parser.parse(arguments)
+        script = str(tmp_path / "jobs" / "copy.py")
+        description = "What it does.\n\nAn example:\n\n  copy.py  --x\n    y"
+        return parse_arguments(Arguments, arguments, script=script, description=description)
 
     return parse
 
@@ -61,8 +78,8 @@ def test_another_file_can_be_named_and_none_is_needed(parse, tmp_path):
         (["source.x=a"], "source.x=a is no option"),
         (["config=a"], "config=a is no option"),
         (["source=a", "continuous=yes"], "continuous=yes: expected true or false"),
-        (["source=a", "number=x"], "argument --number: invalid int value: 'x'"),
-        (["number=1"], "the following arguments are required: --source"),
+        (["source=a", "number=x"], "Invalid value for '--number'"),
+        (["number=1"], "Missing option '--source'"),
     ],
 )
 def test_wrong_lines_are_named_and_end_with_2(parse, capsys, lines, message):
@@ -77,6 +94,21 @@ def test_a_file_that_is_not_there_and_a_pair_that_is_none_are_named(parse, capsy
         with pytest.raises(SystemExit):
             parse("--source", "a", *arguments)
         assert message in capsys.readouterr().err
+
+
+def test_help_has_the_description_line_by_line(parse, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse("--help")
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert "  copy.py  --x\n      y\n" in shown
+    assert "--continuous" in shown
+    assert "--no-continuous" not in shown
+
+
+def test_the_parser_of_earlier_versions_is_refused_with_what_replaces_it():
+    with pytest.raises(ImportError, match="declare the options as a dataclass of JobArguments"):
+        _ = pyspark_millrace.job.JobParser
 
 
 def test_the_source_gets_its_options_by_its_own_names(parse):

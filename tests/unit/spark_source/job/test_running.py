@@ -1,10 +1,8 @@
 """What a job prints of its batches, and how it ends."""
 
-import argparse
-
 import pytest
 
-from pyspark_millrace.job import Report, run_job
+from pyspark_millrace.job import JobArguments, Report, run_job
 
 
 def test_each_batch_is_reported_once(capsys):
@@ -24,5 +22,5 @@ def test_what_fails_is_told_in_a_sentence_unless_it_was_to_stop(capsys, stopped,
             stopping.set()
         raise ValueError("no such thing")
 
-    assert run_job(run, argparse.Namespace()) == code
+    assert run_job(run, JobArguments()) == code
     assert capsys.readouterr().err == ("" if stopped else "error: no such thing\n")
