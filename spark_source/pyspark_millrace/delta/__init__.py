@@ -7,7 +7,7 @@ crosses into the JVM. The table is an ordinary one: Spark, delta-rs and every ot
 *By Spark* (``append``, ``upsert``, ``in_turn``): functions for ``foreachBatch`` that write under the same transaction.
 *Back* (``changes_to_topic``): a table's changes to a topic.
 
-* ``query``             ``ingest()``, the streaming query
+* ``direct_ingest``     ``ingest()``, the streaming query; not named ``ingest``, which is the function's name here
 * ``data_files``        the task: record batches to Parquet files and a row about each
 * ``partition_values``  rows by the values of partition columns, and these as the log writes them
 * ``statistics``        what the log says about the values in a file
@@ -28,18 +28,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark_millrace.delta.batches import append, in_turn, upsert
     from pyspark_millrace.delta.compaction import Compaction
-    from pyspark_millrace.delta.query import IngestedBatch, ingest
+    from pyspark_millrace.delta.direct_ingest import IngestedBatch, ingest
     from pyspark_millrace.delta.to_topic import changes_to_topic
 
 __all__ = ["Compaction", "IngestedBatch", "append", "changes_to_topic", "in_turn", "ingest", "upsert"]
 
 _MODULES = {
     "Compaction": "compaction",
-    "IngestedBatch": "query",
+    "IngestedBatch": "direct_ingest",
     "append": "batches",
     "changes_to_topic": "to_topic",
     "in_turn": "batches",
-    "ingest": "query",
+    "ingest": "direct_ingest",
     "upsert": "batches",
 }
 

@@ -3,6 +3,9 @@
 Boxes lie on layers, each below all that it is reached from. An edge that passes over layers takes a place on each of
 them, so that it goes round the boxes there; places of a layer are ordered by the mean of what they are connected with,
 which keeps most edges from crossing.
+
+Laid out here, because graphviz needs a program that no wheel brings, and a picture in a notebook must not fail for it.
+The layered layout of igraph knows no widths of boxes: all would be as far apart as the longest name is long.
 """
 
 from __future__ import annotations
