@@ -23,7 +23,7 @@ from millrace_streams.frames.packed import unpack_frame
 from millrace_streams.runners.batch import bounded_results
 from millrace_streams.runners.packed_rows import OUT
 from millrace_streams.runners.results import Results
-from millrace_streams.runners.source import Inputs, Job
+from millrace_streams.runners.source import Job, JobInputs
 from millrace_streams.runners.stream import start
 from millrace_streams.steps.batch import Batch
 
@@ -72,7 +72,7 @@ def outputs_on_spark(
     whole = spark.read.parquet(str(source))
     if runner == "stream":
         whole = spark.readStream.schema(whole.schema).option("maxFilesPerTrigger", 1).parquet(str(source))
-    return run_job(spark, runner, Job.prepare(topology, Inputs(frames=frames_of(cases, whole))), directory)
+    return run_job(spark, runner, Job.prepare(topology, JobInputs(frames=frames_of(cases, whole))), directory)
 
 
 def run_job(spark: SparkSession, runner: str, job: Job, directory: Path) -> dict[str, Records]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace_streams.runners.source import Inputs, Job
+from millrace_streams.runners.source import Job, JobInputs
 
 from ..unit.streams import aggregate_cases as cases
 from .scripted_topologies import many_sources, run_job
@@ -49,7 +49,7 @@ def outputs(spark: SparkSession, source: Path, tmp_path_factory: pytest.TempPath
             whole = spark.read.parquet(str(source))
             if runner == "stream":
                 whole = spark.readStream.schema(whole.schema).option("maxFilesPerTrigger", 1).parquet(str(source))
-            job = Job.prepare(cases.topology(), Inputs(frames={cases.TOPIC: whole}))
+            job = Job.prepare(cases.topology(), JobInputs(frames={cases.TOPIC: whole}))
             found[runner] = run_job(spark, runner, job, tmp_path_factory.mktemp(runner))
     return found
 

@@ -54,7 +54,7 @@ def explain(topology: TopologyArgument, bootstrap_server: BootstrapServer = None
     """
     from millrace_streams.application import load_topology
     from millrace_streams.compiler import explain as explain_plan
-    from millrace_streams.runners.source import Inputs, Job
+    from millrace_streams.runners.source import Job, JobInputs
 
-    inputs = Inputs(bootstrap_servers=bootstrap_server or DEFAULT_SERVER)
+    inputs = JobInputs(bootstrap_servers=bootstrap_server or DEFAULT_SERVER)
     typer.echo(explain_plan(Job.prepare(load_topology(topology), inputs).plan))

@@ -86,26 +86,6 @@ class Plan:
     repartitions: tuple[Repartition, ...]
 
     @property
-    def source(self) -> SourceNode:
-        """The first source."""
-        return self.readers[0].source
-
-    @property
-    def reader(self) -> tuple[Operator, ...]:
-        """The operators after the first source."""
-        return self.readers[0].operators
-
-    @property
-    def head(self) -> str:
-        """The node whose output enters the task, of the first source."""
-        return self.readers[0].head
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that are read from the first source's topic."""
-        return self.readers[0].columns
-
-    @property
     def sinks(self) -> tuple[SinkNode, ...]:
         """Where results go."""
         return self.topology.sinks
@@ -114,11 +94,6 @@ class Plan:
     def outputs(self) -> tuple[SinkNode | RepartitionNode, ...]:
         """The nodes whose rows leave the topology: the sinks, and topics to go through that others may read."""
         return tuple(node for node in self.topology.nodes if is_output(node))
-
-    @property
-    def delta_sinks(self) -> tuple[DeltaSinkNode, ...]:
-        """The Delta tables among the sinks."""
-        return tuple(sink for sink in self.topology.sinks if isinstance(sink, DeltaSinkNode))
 
     @property
     def repartition_numbers(self) -> dict[str, int]:
@@ -145,10 +120,6 @@ class Plan:
     def deletes(self, sink: SinkNode) -> bool:
         """Whether rows of a sink's table can be deleted: those of named aggregates right before it never are."""
         return self.layouts[sink.name].table and not isinstance(self.topology.node(sink.parents[0]), AggregateNode)
-
-    def sink_layout(self, sink: SinkNode) -> Layout:
-        """The layout of what goes into a sink."""
-        return self.layouts[sink.name]
 
 
 def is_output(node: Node) -> TypeGuard[SinkNode | RepartitionNode]:

@@ -18,7 +18,7 @@ from millrace_streams.runners.output import limit_worker_threads
 from millrace_streams.runners.packed_rows import PACKED_DDL
 from millrace_streams.runners.results import Results
 from millrace_streams.runners.sinks import BatchFunction, Sinks
-from millrace_streams.runners.source import Inputs, Job
+from millrace_streams.runners.source import Job, JobInputs
 from millrace_streams.runners.spreading import PARTITIONS_MAX, spread, state_partitions
 from millrace_streams.runners.worker import BoundedRun
 
@@ -61,7 +61,7 @@ def run_batch(
     """
     job = Job.prepare(
         topology,
-        Inputs(bootstrap_servers=bootstrap_servers, frames=inputs or {}, options=options or {}),
+        JobInputs(bootstrap_servers=bootstrap_servers, frames=inputs or {}, options=options or {}),
         puts_aside=dead_letters is not None,
     )
     if on_plan is not None:

@@ -36,7 +36,7 @@ from millrace_streams.steps.reader import Reader
 from millrace_streams.steps.results import check_types
 from millrace_streams.steps.task import Steps, Task, TaskResult, root_marks
 
-Rows: TypeAlias = "Sequence[Mapping[str, Any]] | pl.DataFrame | pa.Table"
+PipedRows: TypeAlias = "Sequence[Mapping[str, Any]] | pl.DataFrame | pa.Table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,9 @@ class TopologyTestDriver:
         """The compiled plan."""
         return self._plan
 
-    def pipe(self, topic: str, rows: Rows, *, timestamps_ms: Sequence[int] | None = None, partition: int = 0) -> None:
+    def pipe(
+        self, topic: str, rows: PipedRows, *, timestamps_ms: Sequence[int] | None = None, partition: int = 0
+    ) -> None:
         """Pipe records, in order, as one batch. Missing columns are null.
 
         Timestamps are those given, else the rows' ``__timestamp`` (ms), else 0. Raises ``TopologyError`` for an unknown
@@ -301,7 +303,7 @@ def _batch_of(source: SourceReader, records: Sequence[TestRecord]) -> Batch:
     return batch
 
 
-def _decoded(source: SourceReader, rows: Rows, timestamps_ms: Sequence[int] | None) -> Batch:
+def _decoded(source: SourceReader, rows: PipedRows, timestamps_ms: Sequence[int] | None) -> Batch:
     types = polars_schema(source.layout.schema)
     if isinstance(rows, pa.Table):
         frame = pl.DataFrame(rows)

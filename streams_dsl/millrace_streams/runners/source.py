@@ -42,7 +42,7 @@ PARTITIONS_UNKNOWN: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
+class JobInputs:
     """What a runner reads: topics of a cluster, or DataFrames in the place of topics.
 
     ``options`` are further options of ``format("millrace")``, such as ``maxOffsetsPerTrigger`` or
@@ -82,7 +82,7 @@ class Job:
     """
 
     stages: Stages
-    inputs: Inputs
+    inputs: JobInputs
     partitions: int | None
     puts_aside: bool = False
     writers: Mapping[str, OpaqueRows] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Job:
         return self.stages.plan
 
     @classmethod
-    def prepare(cls, topology: Topology, inputs: Inputs, *, puts_aside: bool = False) -> Job:
+    def prepare(cls, topology: Topology, inputs: JobInputs, *, puts_aside: bool = False) -> Job:
         """Find the topics' shapes, compile, and refuse what cannot be run.
 
         Raises ``TopologyError``, ``UnsupportedTopologyError``, ``UnknownTopicOrPartitionError`` and the client's

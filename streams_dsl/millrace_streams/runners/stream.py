@@ -26,7 +26,7 @@ from millrace_streams.runners.packed_rows import PACKED_DDL
 from millrace_streams.runners.packed_task import PackedTask
 from millrace_streams.runners.results import LEAF_PARTITIONS, LOCAL_ROWS_BYTES_MAX, Counts, Results
 from millrace_streams.runners.sinks import BatchFunction, Sinks
-from millrace_streams.runners.source import Inputs, Job
+from millrace_streams.runners.source import Job, JobInputs
 from millrace_streams.runners.spreading import spread, state_partitions
 from pyspark_millrace.delta.transactions import query_id_of
 from pyspark_millrace.interruption import interrupted_in_few_words
@@ -91,7 +91,7 @@ def run_stream(
         raise UsageError("available_now and interval exclude each other: a query that ends has no interval")
     job = Job.prepare(
         topology,
-        Inputs(bootstrap_servers=bootstrap_servers, frames=inputs or {}, options=options or {}),
+        JobInputs(bootstrap_servers=bootstrap_servers, frames=inputs or {}, options=options or {}),
         puts_aside=dead_letters is not None,
     )
     if on_plan is not None:

@@ -37,7 +37,7 @@ class Instruction(StrEnum):
     """Keep it, and answer if there is a row."""
 
 
-class Subscription(NamedTuple):
+class ForeignKeySubscription(NamedTuple):
     """A left row asks for a right one; ``digest`` tells its value from any other."""
 
     left_key: Any
@@ -78,7 +78,7 @@ class SubscribeStep(StatelessStep):
                 out.dropped += 1
                 continue
             for wanted, instruction in asks(new, old, new_wants[row], old_wants[row]):
-                out.add(row, wanted, Subscription(key, digest_of(new), instruction), time_ms)
+                out.add(row, wanted, ForeignKeySubscription(key, digest_of(new), instruction), time_ms)
         return out.output(self.operator.result)
 
 
@@ -148,7 +148,7 @@ class AnswerStep:
         self,
         turn: int,
         wanted: Any,
-        asked: Subscription,
+        asked: ForeignKeySubscription,
         time_ms: int,
         store: KeyValueStore,
         view: TableView,

@@ -26,7 +26,7 @@ from millrace_streams.checkpoints.manifest import Manifest
 from millrace_streams.checkpoints.swap import stopped_checkpoint, swap
 from millrace_streams.graph import Topology
 from millrace_streams.runners.sinks import Sinks, writers_of
-from millrace_streams.runners.source import Inputs, Job
+from millrace_streams.runners.source import Job, JobInputs
 from millrace_streams.runners.stream import BatchReport, start
 from pyspark_millrace.checkpoints.query_log import Checkpoint, checkpoint_directory
 from pyspark_millrace.checkpoints.reset import offsets_of
@@ -58,7 +58,7 @@ def rebuild(
     old = stopped_checkpoint(directory)
     fresh = directory.with_name(f"{directory.name}.rebuilding")
     until = {"streamEndingOffsets": _ends(topology, old, bootstrap_servers), "startingOffsets": "earliest"}
-    inputs = Inputs(bootstrap_servers=bootstrap_servers, options={**(options or {}), **until})
+    inputs = JobInputs(bootstrap_servers=bootstrap_servers, options={**(options or {}), **until})
     job = Job.prepare(topology, inputs, puts_aside=puts_aside)
     if puts_aside:  # what cannot be written was put aside as well
         job = replace(job, writers=writers_of(job.plan, bootstrap_servers))

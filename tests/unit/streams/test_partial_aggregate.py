@@ -42,7 +42,7 @@ def driver_of(emit: str, window: TimeWindows | None) -> TopologyTestDriver:
 
 
 def is_split(plan: Plan) -> bool:
-    return any(isinstance(operator.node, PartialAggregateNode) for operator in plan.reader)
+    return any(isinstance(operator.node, PartialAggregateNode) for operator in plan.readers[0].operators)
 
 
 def newest_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from millrace_streams import (
 from millrace_streams import sum as sum_
 from millrace_streams.graph import SourceNode, Topology
 from millrace_streams.layout import OPAQUE_SHAPE
-from millrace_streams.runners.source import Inputs, Job
+from millrace_streams.runners.source import Job, JobInputs
 from millrace_streams.windows import TimeWindows
 
 FLIGHTS = TopicShape(
@@ -252,8 +252,8 @@ def test_topics_that_meet_before_their_records_moved_must_have_as_many_partition
         streams = [builder.stream(topic, **holds) for topic in ("few", "many")]
         build(*streams, *(builder.global_table(topic, **holds) for topic in global_tables))
         partitions = {"few": (FLIGHTS, 1), "many": (FLIGHTS, 3), "planes": (FLIGHTS, 2)}
-        with mock.patch.object(Inputs, "shape_of", side_effect=lambda topic, key: partitions[topic]):
-            return Job.prepare(builder.build(), Inputs(bootstrap_servers="nowhere:1"))
+        with mock.patch.object(JobInputs, "shape_of", side_effect=lambda topic, key: partitions[topic]):
+            return Job.prepare(builder.build(), JobInputs(bootstrap_servers="nowhere:1"))
 
     def alike(few, many):
         few.merge(many).group_by_key().count().to_delta("t")
@@ -285,12 +285,12 @@ def test_topics_that_meet_before_their_records_moved_must_have_as_many_partition
 
 def test_only_the_columns_that_count_are_read():
     plan = compile_flights(departures())
-    assert plan.columns == ("origin", "dep_delay", "time_hour")
+    assert plan.readers[0].columns == ("origin", "dep_delay", "time_hour")
     builder = StreamsBuilder()
     builder.stream("flights").with_columns(a=col("dep_delay") + 1, b=col("carrier")).group_by("origin").aggregate(
         s=sum_("a")
     ).to_delta("t")
-    assert compile_flights(builder.build()).columns == ("origin", "dep_delay")
+    assert compile_flights(builder.build()).readers[0].columns == ("origin", "dep_delay")
 
 
 def test_functions_get_all_columns():
@@ -298,22 +298,22 @@ def test_functions_get_all_columns():
     builder.stream("flights").filter(batchwise(lambda frame: frame["dep_delay"] > 1)).group_by_key().count().to_delta(
         "t"
     )
-    assert compile_flights(builder.build()).columns == tuple(FLIGHTS.schema.names)
+    assert compile_flights(builder.build()).readers[0].columns == tuple(FLIGHTS.schema.names)
 
 
 def test_the_stateless_chain_after_the_source_runs_in_the_reader():
     plan = compile_flights(departures())
-    assert [operator.node.name for operator in plan.reader] == [
+    assert [operator.node.name for operator in plan.readers[0].operators] == [
         "KSTREAM-FILTER-0000000001",
         "KSTREAM-KEY-SELECT-0000000002",
     ]
-    assert plan.head == "KSTREAM-KEY-SELECT-0000000002"
+    assert plan.readers[0].head == "KSTREAM-KEY-SELECT-0000000002"
     builder = StreamsBuilder()
     stream = builder.stream("flights").filter(col("dep_delay") > 1)
     stream.filter(col("carrier") == "AA").to("a")
     stream.filter(col("carrier") == "UA").to("b")
     plan = compile_flights(builder.build())
-    assert [operator.node.name for operator in plan.reader] == ["KSTREAM-FILTER-0000000001"]
+    assert [operator.node.name for operator in plan.readers[0].operators] == ["KSTREAM-FILTER-0000000001"]
 
 
 @pytest.mark.parametrize(
@@ -348,10 +348,10 @@ def test_a_topic_of_bytes_needs_serdes_that_read_bytes(types, message):
     builder = StreamsBuilder()
     builder.stream("days", **types).to("out")
     with (
-        mock.patch.object(Inputs, "shape_of", return_value=(OPAQUE_SHAPE, 1)),
+        mock.patch.object(JobInputs, "shape_of", return_value=(OPAQUE_SHAPE, 1)),
         pytest.raises(TopologyError, match=f"KSTREAM-SOURCE-0000000000: days is a topic of bytes, and {message}"),
     ):
-        Job.prepare(builder.build(), Inputs(bootstrap_servers="nowhere:1"))
+        Job.prepare(builder.build(), JobInputs(bootstrap_servers="nowhere:1"))
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from millrace_streams import (
     within,
 )
 from millrace_streams.compiler import Plan, Stages, stages_of
+from millrace_streams.graph import DeltaSinkNode
 from millrace_streams.layout import OPAQUE_SHAPE
 from millrace_streams.runners.dead_letters import DEAD_LETTERS
 from millrace_streams.runners.output import newest_rows
@@ -233,13 +234,17 @@ def batch_results(
         yield rows
 
 
+def delta_sinks(plan: Plan) -> list[DeltaSinkNode]:
+    return [sink for sink in plan.sinks if isinstance(sink, DeltaSinkNode)]
+
+
 def tables_of(cut: Stages, rows: list[Packed]) -> dict[str, pl.DataFrame]:
     """What Delta tables make of results."""
     frames: dict[str, list[pl.DataFrame]] = {}
     for row in rows:
         if row.target:
             frames.setdefault(row.target, []).append(row.frame)
-    return {sink.table: merged(cut.plan, sink, frames.get(sink.name, [])) for sink in cut.plan.delta_sinks}
+    return {sink.table: merged(cut.plan, sink, frames.get(sink.name, [])) for sink in delta_sinks(cut.plan)}
 
 
 def called(worker_stage: WorkerStage, bucket: int, rows: list[Packed], states: Any) -> list[Packed]:
@@ -257,7 +262,7 @@ def called(worker_stage: WorkerStage, bucket: int, rows: list[Packed], states: A
 
 def merged(plan: Plan, sink: Any, frames: list[pl.DataFrame]) -> pl.DataFrame:
     """What MERGE and append make of the rows."""
-    layout = plan.sink_layout(sink)
+    layout = plan.layouts[sink.name]
     if not frames:
         return pl.DataFrame()
     rows = newest_rows(pl.concat(frames), layout)
@@ -427,7 +432,7 @@ def test_any_number_of_records_can_fail() -> None:
     script = [(0, (f"{number % 7}", number, 0)) for number in range(14, 3_014)]
     rows = stream_results(cut, [script], puts_aside=True)
     assert [offset for offset, _ in letters_of(rows)] == list(range(9, 3_000, 10))
-    assert sum(row.rows for row in rows if row.target == cut.plan.delta_sinks[0].name) == 2_700
+    assert sum(row.rows for row in rows if row.target == delta_sinks(cut.plan)[0].name) == 2_700
     assert len(letters_of(stream_results(cut, [[(0, ("a", 3, 0))] * 300], puts_aside=True))) == 299
 
 
