@@ -38,10 +38,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "streams_dsl/millrace_streams/windows.py",
         "streams_dsl/millrace_streams/aggregates.py",
     ),
-    "steps": (
-        "streams_dsl/millrace_streams/steps/*.py",
-        "streams_dsl/millrace_streams/frames/*.py",
-    ),
+    "steps": ("streams_dsl/millrace_streams/steps/*.py",),
     "stores": (
         "streams_dsl/millrace_streams/stores/*.py",
         "streams_dsl/millrace_streams/state/*.py",

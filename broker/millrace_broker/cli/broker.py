@@ -36,19 +36,22 @@ DEFAULT_FILE = "broker.properties"
 
 def broker(
     config: Annotated[
-        Path | None, typer.Option(help="Properties file; without it the broker.properties that came with millrace.")
+        Path | None, typer.Option(help="Properties file. The default is millrace's broker.properties.")
     ] = None,
     data_dir: Annotated[
-        str | None, typer.Option(help="Directory of the data (log.dirs); ./millrace-data if nothing says otherwise.")
+        str | None, typer.Option(help="Data directory (log.dirs). The default is ./millrace-data.")
     ] = None,
     listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address to listen at; port 0: any.")] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", metavar="NAME=VALUE", help="Any option of the file, overriding it."),
+        typer.Option("--option", "-o", metavar="NAME=VALUE", help="Broker option. It overrides the file. Repeatable."),
     ] = None,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
     until_input_ends: Annotated[
-        bool, typer.Option("--until-input-ends", help="End as well when standard input does: with who started it.")
+        bool,
+        typer.Option(
+            "--until-input-ends", help="End when standard input ends, so that the broker ends with its parent."
+        ),
     ] = False,
 ) -> None:
     """Run a broker that needs nothing else: its metadata is kept beside its data.

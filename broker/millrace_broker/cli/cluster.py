@@ -31,10 +31,15 @@ _STOP_S = 60.0
 @app.command()
 def up(
     brokers: Annotated[int, typer.Option(help="How many brokers.")] = 3,
-    data_dir: Annotated[Path, typer.Option(help="Directory of all that the cluster keeps.")] = Path("millrace-cluster"),
-    port: Annotated[int, typer.Option(help="Port of the first broker; the others have those that follow.")] = 9092,
+    data_dir: Annotated[Path, typer.Option(help="Directory for the data of the whole cluster.")] = Path(
+        "millrace-cluster"
+    ),
+    port: Annotated[
+        int, typer.Option(help="Port of the first broker. The other brokers use the following ports.")
+    ] = 9092,
     zookeeper: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT/CHROOT", help="A ZooKeeper that runs already, instead of our own.")
+        str | None,
+        typer.Option(metavar="HOST:PORT/CHROOT", help="Address of a running ZooKeeper, instead of starting one."),
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of all brokers.")

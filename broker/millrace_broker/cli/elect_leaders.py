@@ -23,9 +23,9 @@ def elect_leaders(
         Path | None,
         typer.Option("--path-to-json-file", help='As Kafka\'s: {"partitions": [{"topic": "orders", "partition": 0}]}.'),
     ] = None,
-    election: Annotated[str, typer.Option("--type", help="preferred, or unclean: who was not in sync leads.")] = (
-        "preferred"
-    ),
+    election: Annotated[
+        str, typer.Option("--type", help="preferred, or unclean: a replica out of sync may become the leader.")
+    ] = ("preferred"),
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,

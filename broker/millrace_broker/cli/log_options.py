@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 Paths = Annotated[list[Path], typer.Argument(metavar="PATH...", help="Partition directories, or data directories.")]
 Schema = Annotated[
     str | None,
-    typer.Option("--schema", metavar="FILE|DDL", help="Schema of typed batches; else that of the broker's files."),
+    typer.Option(
+        "--schema", metavar="FILE|DDL", help="Schema of typed batches. The default is the schema in the broker's files."
+    ),
 ]
 IndexInterval = Annotated[
     int, typer.Option("--index-interval-bytes", min=0, help="Bytes of records between two entries of an index.")
@@ -29,19 +31,19 @@ DumpPaths = Annotated[
     typer.Argument(metavar="[PATH]...", help="Partition directories, or files of them.", show_default=False),
 ]
 Files = Annotated[str | None, typer.Option("--files", metavar="PATH,...", help="More paths, as Kafka's.")]
-PrintDataLog = Annotated[bool, typer.Option("--print-data-log", help="Show the records and what they hold.")]
+PrintDataLog = Annotated[bool, typer.Option("--print-data-log", help="Show the records with their content.")]
 DeepIteration = Annotated[bool, typer.Option("--deep-iteration", help="Show the records: offset, time and sizes.")]
 VerifyIndexOnly = Annotated[
-    bool, typer.Option("--verify-index-only", help="Compare indexes with their logs; show only what disagrees.")
+    bool, typer.Option("--verify-index-only", help="Compare indexes with their logs, and show only differences.")
 ]
 IndexSanityCheck = Annotated[
-    bool, typer.Option("--index-sanity-check", help="Check indexes by themselves; show only what is wrong.")
+    bool, typer.Option("--index-sanity-check", help="Check indexes without their logs, and show only errors.")
 ]
 MaxBytes = Annotated[
-    int | None, typer.Option("--max-bytes", min=1, metavar="BYTES", help="Stop each log after so many bytes.")
+    int | None, typer.Option("--max-bytes", min=1, metavar="BYTES", help="Stop each log after this many bytes.")
 ]
 MaxMessageSize = Annotated[
-    int | None, typer.Option("--max-message-size", min=1, metavar="BYTES", help="A larger batch is a problem.")
+    int | None, typer.Option("--max-message-size", min=1, metavar="BYTES", help="Report larger batches as damaged.")
 ]
 OffsetsDecoder = Annotated[
     bool, typer.Option("--offsets-decoder", help="Decode records of __consumer_offsets (done anyway by name).")
@@ -59,12 +61,12 @@ KeyDecoderClass = Annotated[
     typer.Option(
         "--key-decoder-class",
         metavar="TYPE|MODULE:FUNCTION",
-        help="Decode keys: string, long, integer, uuid, hex, ..., Kafka's name for one, or a function of yours.",
+        help="Decode keys: string, long, integer, uuid, hex, ..., a name of Kafka's decoders, or a Python function.",
     ),
 ]
 ValueDecoderClass = Annotated[
     str | None,
-    typer.Option("--value-decoder-class", metavar="TYPE|MODULE:FUNCTION", help="Decode values, likewise."),
+    typer.Option("--value-decoder-class", metavar="TYPE|MODULE:FUNCTION", help="Decode values, with the same names."),
 ]
 SkipRecordMetadata = Annotated[
     bool, typer.Option("--skip-record-metadata", help="Of records show only keys and values.")
@@ -87,7 +89,7 @@ class LogFormat(StrEnum):
 Deep = Annotated[
     bool, typer.Option("--deep", help="Decode every batch and look at every value, not only at checksums.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it; without, only say what would be done.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Make the changes. Without this option they are only shown.")]
 Source = Annotated[
     Path, typer.Argument(help="Partition directory of Kafka or millrace; its broker must be down.", show_default=False)
 ]
@@ -100,13 +102,14 @@ CompressionName = Annotated[
     str | None, typer.Option("--compression", help="none, gzip, snappy, lz4, zstd; else each batch keeps its own.")
 ]
 TopicId = Annotated[
-    str | None, typer.Option("--topic-id", help="Id of the topic that it is for (topics describe); else the source's.")
+    str | None,
+    typer.Option("--topic-id", help="Id of the target topic (topics describe). The default is the id of the source."),
 ]
 AllowLoss = Annotated[
-    bool, typer.Option("--allow-loss", help="Leave out what the format cannot hold, instead of refusing it.")
+    bool, typer.Option("--allow-loss", help="Leave out parts that the format cannot hold, instead of refusing.")
 ]
 ForgetProducers = Annotated[
-    bool, typer.Option("--forget-producers", help="Take producer ids out: needed when it goes into another cluster.")
+    bool, typer.Option("--forget-producers", help="Remove producer ids. Needed for a move into another cluster.")
 ]
 
 

@@ -24,13 +24,13 @@ _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.r
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="File with the plan, as generate prints it.")]
 Throttle = Annotated[
-    int | None, typer.Option(metavar="BYTES", help="Most bytes a second that the move may take on each broker.")
+    int | None, typer.Option(metavar="BYTES", help="Limit of bytes a second for the move, on each broker.")
 ]
 
 
 @app.command()
 def generate(
-    brokers: Annotated[str, typer.Option(help="Ids of the brokers that are to have the topics: 1,2,3.")],
+    brokers: Annotated[str, typer.Option(help="Ids of the brokers that get the topics, such as 1,2,3.")],
     topics: Annotated[str, typer.Option(help="Topics, separated by commas.")] = "",
     topics_file: Annotated[
         Path | None, typer.Option(help='JSON file that names them: {"topics": [{"topic": "orders"}]}.')
@@ -68,7 +68,9 @@ def generate(
 def execute(
     plan_file: PlanFile,
     throttle: Throttle = None,
-    additional: Annotated[bool, typer.Option("--additional", help="Also while other partitions are moving.")] = False,
+    additional: Annotated[
+        bool, typer.Option("--additional", help="Start although other partitions are moving.")
+    ] = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:

@@ -15,7 +15,7 @@ app = typer.Typer(
 
 _KINDS = {"topics": "topic", "brokers": "broker", "groups": "group"}
 
-Kind = Annotated[str, typer.Argument(metavar="topics|brokers|groups", help="What is configured.")]
+Kind = Annotated[str, typer.Argument(metavar="topics|brokers|groups", help="Kind of the configured entity.")]
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A topic, a broker's id (`default`: all brokers), or a group.")
 ]
@@ -25,7 +25,7 @@ Name = Annotated[
 def describe(
     kind: Kind,
     name: Name,
-    all_options: Annotated[bool, typer.Option("--all", help="Options with their defaults too.")] = False,
+    all_options: Annotated[bool, typer.Option("--all", help="Show options with default values too.")] = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,

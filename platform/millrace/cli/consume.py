@@ -50,10 +50,10 @@ Show = Annotated[
 ]
 GroupOption = Annotated[
     str | None,
-    typer.Option(help="Read as a member of this group, from where it was, and commit what was printed."),
+    typer.Option(help="Read as a member of this group from its committed offsets, and commit the printed records."),
 ]
 IsolationLevel = Annotated[
-    str | None, typer.Option(metavar="read_committed", help="Leave out what was not, or not yet, committed.")
+    str | None, typer.Option(metavar="read_committed", help="Leave out records of aborted and open transactions.")
 ]
 Partitions = Annotated[str | None, typer.Option("--partitions", "-p", metavar="0,2,5-7", help="Only these.")]
 
@@ -63,11 +63,15 @@ def consume(
     output_format: Format = None,
     start: Start = "beginning",
     end: End = "end",
-    max_messages: Annotated[int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after so many.")] = None,
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after this many records.")
+    ] = None,
     partitions: Partitions = None,
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns of a typed topic.")] = None,
     show: Show = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Wait for more at the end; so does --from end.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Wait for more records at the end. --from end does so too.")
+    ] = False,
     group: GroupOption = None,
     isolation_level: IsolationLevel = None,
     option: ClientOptions = None,

@@ -33,7 +33,7 @@ Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="Gr
 AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups.")]
 TopicsOption = Annotated[
     list[str] | None,
-    typer.Option("--topic", "-t", metavar="TOPIC[:0,1,2]", help="Topic, or some of its partitions; repeatable."),
+    typer.Option("--topic", "-t", metavar="TOPIC[:0,1,2]", help="Topic, or some of its partitions. Repeatable."),
 ]
 
 
@@ -76,7 +76,7 @@ def describe(
     group: Groups = None,
     all_groups: AllGroups = False,
     offsets: Annotated[bool, typer.Option("--offsets", help="Offsets and lag; this is the default.")] = False,
-    members: Annotated[bool, typer.Option("--members", help="Who is in the group.")] = False,
+    members: Annotated[bool, typer.Option("--members", help="Show the members of the group.")] = False,
     state: Annotated[bool, typer.Option("--state", help="The group's state.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="With --members: their partitions too.")] = False,
     as_json: AsJson = False,
@@ -126,7 +126,7 @@ def reset_offsets(
     all_topics: Annotated[bool, typer.Option("--all-topics", help="Every topic that the group committed.")] = False,
     to_earliest: ToEarliest = False,
     to_latest: ToLatest = False,
-    to_current: Annotated[bool, typer.Option("--to-current", help="To where they are: for --export.")] = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="Keep the present offsets, for --export.")] = False,
     to_offset: ToOffset = None,
     to_datetime: ToDatetime = None,
     by_duration: ByDuration = None,
@@ -134,7 +134,7 @@ def reset_offsets(
     from_file: FromFile = None,
     export: Annotated[bool, typer.Option("--export", help="Print the outcome as such a file.")] = False,
     execute: Execute = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it, which is the default.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the change. This is the default.")] = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,

@@ -21,7 +21,7 @@ BootstrapServer = Annotated[
         metavar="HOST:PORT",
         envvar=BOOTSTRAP_VARIABLE,
         show_envvar=True,
-        help="Brokers to connect to; localhost:9092 if nothing says otherwise.",
+        help="Brokers to connect to. The default is localhost:9092.",
     ),
 ]
 ClientConfigFile = Annotated[
@@ -29,7 +29,7 @@ ClientConfigFile = Annotated[
     typer.Option(
         "--client-config",
         metavar="FILE",
-        help="Properties file of the client; without it the client.properties that came with millrace.",
+        help="Properties file of the client. The default is millrace's client.properties.",
     ),
 ]
 ClientOptions = Annotated[

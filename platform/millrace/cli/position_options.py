@@ -7,15 +7,21 @@ from typing import Annotated
 
 import typer
 
-ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the first record.")]
-ToLatest = Annotated[bool, typer.Option("--to-latest", help="To the end.")]
-ToOffset = Annotated[int | None, typer.Option(min=0, metavar="OFFSET", help="To this offset.")]
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="Move to the first record.")]
+ToLatest = Annotated[bool, typer.Option("--to-latest", help="Move to the end.")]
+ToOffset = Annotated[int | None, typer.Option(min=0, metavar="OFFSET", help="Move to this offset.")]
 ToDatetime = Annotated[
-    str | None, typer.Option(metavar="TIME", help="To the first record since, ISO 8601; UTC without a zone.")
+    str | None,
+    typer.Option(metavar="TIME", help="Move to the first record at or after this time (ISO 8601, UTC without a zone)."),
 ]
 ByDuration = Annotated[
-    str | None, typer.Option(metavar="DURATION", help="To the first record since so long ago: PT1H30M, P7D.")
+    str | None,
+    typer.Option(
+        metavar="DURATION", help="Move to the first record of this last span of time, such as PT1H30M or P7D."
+    ),
 ]
-ShiftBy = Annotated[int | None, typer.Option(metavar="N", help="By N records, backwards if below 0.")]
-FromFile = Annotated[Path | None, typer.Option(metavar="FILE", help="As a file says: topic,partition,offset a line.")]
-Execute = Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")]
+ShiftBy = Annotated[int | None, typer.Option(metavar="N", help="Move by N records, backwards if N is negative.")]
+FromFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Move as a file says. Each line is topic,partition,offset.")
+]
+Execute = Annotated[bool, typer.Option("--execute", help="Make the change. Without this option it is only shown.")]

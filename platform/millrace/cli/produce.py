@@ -56,7 +56,9 @@ def produce(
     ] = None,
     input_format: Annotated[
         InputFormat | None,
-        typer.Option("--format", "-f", help="By default the file's suffix decides; else lines, or JSON if typed."),
+        typer.Option(
+            "--format", "-f", help="The default follows the suffix of the file, else lines, or JSON for a typed topic."
+        ),
     ] = None,
     key_separator: Annotated[str | None, typer.Option(metavar="TEXT", help="Lines are KEY, this text, VALUE.")] = None,
     key: Annotated[
@@ -64,14 +66,19 @@ def produce(
         typer.Option("--key", "-k", metavar="COLUMN", help="Tables into an opaque topic: the column that is the key."),
     ] = None,
     timestamp: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column with the records' timestamps; by default they are now.")
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="Column with the timestamps of the records. The default is the present time."
+        ),
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", help="Send everything to this one.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", help="Send all records to this partition.")
+    ] = None,
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header for all; repeatable.")
     ] = None,
     transactional_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="Send all in one transaction under this id: all of it, or nothing.")
+        str | None, typer.Option(metavar="ID", help="Send all records in one transaction with this id.")
     ] = None,
     compression: Annotated[str | None, typer.Option(help="none, lz4 or zstd.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing when done.")] = False,

@@ -40,8 +40,10 @@ class Form(StrEnum):
 
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of a typed topic.")]
-Version = Annotated[int | None, typer.Option("--version", "-v", help="Which version; without it the newest.")]
-AsForm = Annotated[Form, typer.Option("--as", help="In which form.")]
+Version = Annotated[
+    int | None, typer.Option("--version", "-v", help="Version of the schema. The default is the newest.")
+]
+AsForm = Annotated[Form, typer.Option("--as", help="Format of the output.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to a file.")]
 
 
@@ -156,7 +158,7 @@ def check(
     schema: SchemaFile = None,
     ddl: SchemaDdl = None,
     compatibility: Annotated[
-        str, typer.Option(metavar="MODE", help="Check by this mode instead of the topic's schema.compatibility.")
+        str, typer.Option(metavar="MODE", help="Compatibility mode to use instead of the topic's schema.compatibility.")
     ] = "",
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
@@ -210,7 +212,7 @@ def import_schemas(
     reference: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=SUBJECT:VERSION", help="What the schema calls NAME is registered there; repeatable."
+            metavar="NAME=SUBJECT:VERSION", help="Registered subject and version of the reference NAME. Repeatable."
         ),
     ] = None,
     bootstrap_server: BootstrapServer = None,

@@ -101,9 +101,13 @@ def create(
     replication_factor: Annotated[int, typer.Option(help="Replicas of each partition; -1: the broker's default.")] = -1,
     replica_assignment: Annotated[
         str | None,
-        typer.Option(metavar="1:2,2:3", help="Brokers of each partition, the preferred leader first; no numbers then."),
+        typer.Option(
+            metavar="1:2,2:3", help="Brokers of each partition, the preferred leader first. It replaces the numbers."
+        ),
     ] = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed if it is there already.")] = False,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic exists already.")
+    ] = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
@@ -160,13 +164,20 @@ def schema_of_options(file: Path | None, ddl: str | None) -> pa.Schema | None:
 @app.command()
 def describe(
     name: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Name of the topic; all if not given.")] = None,
-    under_replicated: Annotated[bool, typer.Option("--under-replicated-partitions", help="Not all in sync.")] = False,
-    unavailable: Annotated[bool, typer.Option("--unavailable-partitions", help="Without a live leader.")] = False,
+    under_replicated: Annotated[
+        bool, typer.Option("--under-replicated-partitions", help="Partitions with a replica out of sync.")
+    ] = False,
+    unavailable: Annotated[
+        bool, typer.Option("--unavailable-partitions", help="Partitions without a live leader.")
+    ] = False,
     under_min_isr: Annotated[
-        bool, typer.Option("--under-min-isr-partitions", help="Fewer in sync than min.insync.replicas.")
+        bool,
+        typer.Option(
+            "--under-min-isr-partitions", help="Partitions with fewer replicas in sync than min.insync.replicas."
+        ),
     ] = False,
     at_min_isr: Annotated[
-        bool, typer.Option("--at-min-isr-partitions", help="As many in sync as min.insync.replicas.")
+        bool, typer.Option("--at-min-isr-partitions", help="Partitions with exactly min.insync.replicas in sync.")
     ] = False,
     with_overrides: Annotated[
         bool, typer.Option("--topics-with-overrides", help="Only topics that set options themselves, and these.")
@@ -350,7 +361,7 @@ def alter(
     ] = None,
     replica_assignment: Annotated[
         str | None,
-        typer.Option(metavar="1:2,2:3", help="Brokers of each new partition; with those of the old ones before them."),
+        typer.Option(metavar="1:2,2:3", help="Brokers of all partitions, old ones first."),
     ] = None,
     config: Settings = None,
     delete_config: Annotated[
@@ -442,14 +453,14 @@ def delete_records(
         typer.Option(
             "--before",
             metavar="[PARTITION:]OFFSET",
-            help="Records before this offset go, or all with 'latest'; without a partition of all partitions.",
+            help="Delete the records before this offset, or all with 'latest'. Without a partition: of all partitions.",
         ),
     ] = None,
     offset_json_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help='As Kafka\'s: {"partitions": [{"topic", "partition", "offset"}]}.'),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, as a terminal otherwise does.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
@@ -476,7 +487,7 @@ def delete_records(
 @app.command()
 def delete(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of the topics.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, as a terminal otherwise does.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:

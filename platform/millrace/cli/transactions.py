@@ -149,7 +149,7 @@ def find_hanging(
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only in this partition.")] = None,
     max_transaction_timeout: Annotated[
-        int, typer.Option(min=0, metavar="MINUTES", help="Producers that wrote since are left out.")
+        int, typer.Option(min=0, metavar="MINUTES", help="Leave out producers that wrote after this time.")
     ] = 15,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
@@ -211,7 +211,9 @@ def abort(
     start_offset: Annotated[
         int | None, typer.Option(min=0, metavar="OFFSET", help="Where the transaction begins in the partition.")
     ] = None,
-    producer_id: Annotated[int | None, typer.Option(help="Instead: the producer, with the two that follow.")] = None,
+    producer_id: Annotated[
+        int | None, typer.Option(help="Instead: the producer, with its epoch and the coordinator's epoch.")
+    ] = None,
     producer_epoch: Annotated[int | None, typer.Option(help="The producer's epoch.")] = None,
     coordinator_epoch: Annotated[int | None, typer.Option(help="The coordinator's epoch.")] = None,
     bootstrap_server: BootstrapServer = None,

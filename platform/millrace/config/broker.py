@@ -238,7 +238,8 @@ class BrokerConfig(ClusterOptions):
         0.2, ge=0, le=0.5, description="Part by which a pause is randomly longer or shorter."
     )
     remote_log_manager_copier_thread_pool_size: Annotated[int, Field(ge=1, le=64)] = Field(
-        2, description="Threads that copy to the remote store and expire what is there. Kafka's default is 10."
+        2,
+        description="Threads that copy segments to the remote store and expire segments there. Kafka's default is 10.",
     )
     remote_log_manager_copy_max_bytes_per_second: int = Field(
         _LONG_MAX,

@@ -198,7 +198,7 @@ class ProducerConfig(ClientConfig):
         0, description="Time of silence after which a leader's partitions get no records without a key; 0: never."
     )
     interceptor_classes: tuple[Any, ...] = Field(
-        (), description="Objects or classes, or module:Class, that see what is sent and acknowledged."
+        (), description="Objects, classes or module:Class that see sent records and acknowledgements."
     )
     transactional_id: str = Field(
         "", description="Name of this producer through restarts; with one it sends in transactions only."
@@ -268,7 +268,7 @@ class ConsumerConfig(ClientConfig):
     auto_commit_interval_ms: Int32 = Field(5_000, description="Time between two automatic commits.")
     exclude_internal_topics: bool = Field(True, description="Whether patterns leave internal topics out.")
     interceptor_classes: tuple[Any, ...] = Field(
-        (), description="Objects or classes, or module:Class, that see what is consumed and committed."
+        (), description="Objects, classes or module:Class that see consumed records and committed offsets."
     )
 
     @field_validator("interceptor_classes", mode="before")
@@ -291,7 +291,7 @@ class ShareConsumerConfig(ClientConfig):
     group_id: str = Field("", description="The share group.")
     share_acknowledgement_mode: AcknowledgementMode = Field(
         AcknowledgementMode.IMPLICIT,
-        description="implicit: the next poll accepts what was not acknowledged; explicit: everything must be.",
+        description="implicit: the next poll accepts the last records; explicit: each record must be acknowledged.",
     )
     max_poll_records: PositiveInt32 = Field(500, description="About how many records are acquired at a time.")
     fetch_min_bytes: Int32 = Field(1, description="Bytes for which the broker waits before it answers a fetch.")

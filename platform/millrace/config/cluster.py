@@ -38,7 +38,7 @@ class ClusterOptions(Config):
         30_000, description="How long the controller waits for a broker's answer before it asks again."
     )
     controlled_shutdown_enable: bool = Field(
-        True, description="Whether a broker has others lead what it leads before it stops."
+        True, description="Whether other brokers become leaders of this broker's partitions before it stops."
     )
     controlled_shutdown_max_retries: _PositiveInt = Field(3, description="How often it tries that.")
     controlled_shutdown_retry_backoff_ms: _PositiveInt = Field(5_000, description="How long it waits in between.")

@@ -82,7 +82,7 @@ class TopicConfig(Config):
     index_interval_bytes: Int32 = Field(4096, description="Bytes of records between two entries of the offset index.")
     max_message_bytes: Int32 = Field(16 * 2**20, description="Largest record batch accepted, in bytes.")
     compression_type: CompressionType = Field(
-        CompressionType.PRODUCER, description="Compression of stored batches; producer keeps what was sent."
+        CompressionType.PRODUCER, description="Compression of stored batches. producer keeps that of the producer."
     )
     message_timestamp_type: MessageTimestampType = Field(
         MessageTimestampType.CREATE_TIME, description="Whether timestamps are the producer's or the broker's."
@@ -144,10 +144,10 @@ class TopicConfig(Config):
         description="Size over which copied segments are deleted from the broker's disk; -2: retention.bytes.",
     )
     remote_log_copy_disable: bool = Field(
-        False, description="Whether nothing more is copied to the remote store; what is there can still be read."
+        False, description="Whether copies to the remote store stop. Records there can still be read."
     )
     remote_log_delete_on_disable: bool = Field(
-        False, description="Whether disabling remote.storage.enable deletes what is in the remote store."
+        False, description="Whether disabling remote.storage.enable deletes the records in the remote store."
     )
 
     @property

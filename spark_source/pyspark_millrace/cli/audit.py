@@ -20,7 +20,10 @@ AppIdOption = Annotated[
 ]
 OffsetColumnsOption = Annotated[
     str | None,
-    typer.Option(metavar="[TOPIC,]PARTITION,OFFSET", help="Columns that say whence a row is, if they have own names."),
+    typer.Option(
+        metavar="[TOPIC,]PARTITION,OFFSET",
+        help="Columns with topic, partition and offset of a row, if their names differ.",
+    ),
 ]
 
 
@@ -38,10 +41,10 @@ def audit(
         bool, typer.Option("--rows-differ", help="The query filters or joins: do not count its rows.")
     ] = False,
     other_writers: Annotated[
-        bool, typer.Option("--other-writers", help="Others add rows to the table as well.")
+        bool, typer.Option("--other-writers", help="Accept rows of other writers in the table.")
     ] = False,
     isolation_level: Annotated[
-        Isolation, typer.Option(help="That of the query: which records it reads.")
+        Isolation, typer.Option(help="Isolation level of the query.")
     ] = Isolation.READ_COMMITTED,
     every_batch: Annotated[bool, typer.Option("--every-batch", help="Show each batch on a line of its own.")] = False,
     as_json: AsJson = False,

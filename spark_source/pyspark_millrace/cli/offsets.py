@@ -101,10 +101,10 @@ def reset(
     shift_by: ShiftBy = None,
     from_file: FromFile = None,
     drop_pending: Annotated[
-        bool, typer.Option("--drop-pending", help="Go on without the last batch, which is not finished.")
+        bool, typer.Option("--drop-pending", help="Drop the last batch, which is not finished.")
     ] = False,
     keep_state: Annotated[
-        bool, typer.Option("--keep-state", help="Although what the query has counted stays counted.")
+        bool, typer.Option("--keep-state", help="Reset a query with state, although its state stays.")
     ] = False,
     execute: Execute = False,
     as_json: AsJson = False,

@@ -25,10 +25,10 @@ _PACKAGE_NAME = "millrace.zip"
 @app.command()
 def package(
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; the name ends in .zip.")
+        Path, typer.Option("--output", "-o", metavar="FILE", help="File to write, ending in .zip.")
     ] = Path(_PACKAGE_NAME),
     requirements: Annotated[
-        bool, typer.Option("--requirements", help="Print what the executors' Python needs besides; write nothing.")
+        bool, typer.Option("--requirements", help="Print the packages that executors need besides. Nothing is written.")
     ] = False,
 ) -> None:
     """Pack millrace as a zip file for *spark-submit --py-files*.
@@ -56,10 +56,13 @@ def package(
 @app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
 def submit(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="The program.")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="What it is given.")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="Arguments of the program.")
+    ] = None,
     master: Annotated[str, typer.Option(metavar="URL", help="local[n], spark://host:port, ...")] = "local[*]",
     conf: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Spark setting, wins over ours; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Spark setting. It overrides millrace's setting. Repeatable."),
     ] = None,
     ship: Annotated[bool, typer.Option("--ship", help="Executors have no millrace: send it to them.")] = False,
     delta: Annotated[bool, typer.Option("--delta/--no-delta", help="With Delta's JARs, cached.")] = True,

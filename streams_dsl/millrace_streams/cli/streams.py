@@ -73,21 +73,24 @@ def query(
     store: Annotated[str, typer.Argument(metavar="STORE", help="The store's name; `stores` lists them.")],
     checkpoint: CheckpointOption,
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help='This key; one of several columns as JSON: ["AA", "JFK"].')
+        str | None, typer.Option(metavar="KEY", help='Key to look up. A key of several columns is JSON: ["AA", "JFK"].')
     ] = None,
-    low: Annotated[str | None, typer.Option("--from", metavar="KEY", help="Keys from this one on.")] = None,
-    high: Annotated[str | None, typer.Option("--to", metavar="KEY", help="Keys up to this one, it included.")] = None,
+    low: Annotated[str | None, typer.Option("--from", metavar="KEY", help="First key of the range.")] = None,
+    high: Annotated[str | None, typer.Option("--to", metavar="KEY", help="Last key of the range, included.")] = None,
     time_from: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Windows that start then or later, sessions that go on then.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Windows that start at or after this time, and sessions that end at or after it."
+        ),
     ] = None,
     time_to: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Windows and sessions that start then or before.")
+        str | None, typer.Option(metavar="TIME", help="Windows and sessions that start at or before this time.")
     ] = None,
     as_of: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Of a versioned store, what was valid then.")
+        str | None, typer.Option(metavar="TIME", help="Time at which the values of a versioned store are read.")
     ] = None,
     batch: BatchOption = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many rows.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")] = None,
     output_format: Annotated[Format, typer.Option("--format", "-f", help="How rows are printed.")] = Format.TABLE,
 ) -> None:
     """Print what a store holds, by key, range of keys and time of windows, while the query runs or rests.

@@ -34,7 +34,10 @@ def export_state(
         Path | None, typer.Option("--output", metavar="FILE", help="A Parquet file, or lines of JSON (.json, .jsonl).")
     ] = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TOPIC", help="A typed topic of these columns; made if need be.")
+        str | None,
+        typer.Option(
+            "--topic", metavar="TOPIC", help="Typed topic with these columns. It is created if it does not exist."
+        ),
     ] = None,
     batch: BatchOption = None,
     bootstrap_server: BootstrapServer = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -31,3 +32,6 @@ def test_the_site_builds_without_a_broken_link_or_a_page_outside_the_navigation(
     assert len(pages) > 50
     foreign = [str(page) for page in pages if 'src="http' in page.read_text(encoding="utf-8")]
     assert foreign == [], "the site loads nothing from other hosts"
+    index = json.loads((tmp_path / "site" / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = {entry["location"].partition("#")[0] for entry in index["docs"] if "tombstone" in entry["text"].lower()}
+    assert {"glossary/", "delta/"} <= found, "the search finds pages by the words in them"

@@ -30,14 +30,16 @@ class ConsumeMode(StrEnum):
 
 
 Mode = Annotated[ConsumeMode, typer.Option(help="One by one (poll), or as Arrow tables (poll_table).")]
-Direct = Annotated[bool, typer.Option(help="Read segment files that are here; --no-direct: everything over gRPC.")]
-Timeout = Annotated[int, typer.Option(min=1, metavar="MS", help="Give up after so long without records.")]
+Direct = Annotated[bool, typer.Option(help="Read segment files of this machine. --no-direct reads all over gRPC.")]
+Timeout = Annotated[int, typer.Option(min=1, metavar="MS", help="Give up after this time without records.")]
 ReportingInterval = Annotated[
     int, typer.Option(min=1, metavar="MS", help="With --show-detailed-stats, time between lines.")
 ]
-Detailed = Annotated[bool, typer.Option("--show-detailed-stats", help="A line for each interval.")]
+Detailed = Annotated[bool, typer.Option("--show-detailed-stats", help="Print a line for each interval.")]
 FetchSize = Annotated[int | None, typer.Option(min=1, metavar="BYTES", help="Most bytes of a partition in a fetch.")]
-FromLatest = Annotated[bool, typer.Option("--from-latest", help="Without committed offsets, start at the end.")]
+FromLatest = Annotated[
+    bool, typer.Option("--from-latest", help="Start at the end if the group has no committed offsets.")
+]
 
 
 def consume(
@@ -45,7 +47,7 @@ def consume(
     messages: Annotated[int, typer.Option("--messages", min=1, help="How many records to read.")],
     mode: Mode = ConsumeMode.RECORDS,
     direct: Direct = True,
-    group: Annotated[str | None, typer.Option(help="Group; a new one by default.")] = None,
+    group: Annotated[str | None, typer.Option(help="Group. The default is a new one.")] = None,
     from_latest: FromLatest = False,
     fetch_size: FetchSize = None,
     timeout: Timeout = 10_000,

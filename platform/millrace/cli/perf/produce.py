@@ -50,12 +50,10 @@ def produce(
     payload_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Instead: records to pick from at random.")
     ] = None,
-    payload_delimiter: Annotated[str, typer.Option(help="What is between records of the file.")] = "\\n",
-    throughput: Annotated[
-        float, typer.Option(metavar="N", help="Records a second to send at most; -1: as many as go.")
-    ] = -1,
+    payload_delimiter: Annotated[str, typer.Option(help="Separator of the records in the file.")] = "\\n",
+    throughput: Annotated[float, typer.Option(metavar="N", help="Limit of records a second. -1 means no limit.")] = -1,
     warmup_records: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Print figures of the records after the first N as well.")
+        int, typer.Option(min=0, metavar="N", help="Also print the figures without the first N records.")
     ] = 0,
     mode: Annotated[
         PerfMode, typer.Option(help="One by one (send), or many as a table (send_table).")
@@ -64,10 +62,11 @@ def produce(
         list[str] | None, typer.Option("--producer-props", "-o", metavar="NAME=VALUE", help="Option; repeatable.")
     ] = None,
     transactional_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="Send in transactions under this id.")
+        str | None, typer.Option(metavar="ID", help="Send in transactions with this id.")
     ] = None,
     transaction_duration_ms: Annotated[
-        int | None, typer.Option(min=1, metavar="MS", help="Commit after so long; 3000 if an id is given.")
+        int | None,
+        typer.Option(min=1, metavar="MS", help="Commit after this time. The default with a transactional id is 3000."),
     ] = None,
     print_metrics: Annotated[
         bool, typer.Option("--print-metrics", help="Print the producer's metrics at the end.")
