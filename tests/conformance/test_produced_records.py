@@ -1,7 +1,11 @@
 """Kafka's verdicts on damaged lengths and odd snappy bodies: of its readers, of recovery, and of a produce.
 
 ``records/produced.json`` has per case what ``MemoryRecords``, ``FileRecords``, the opening of a log after an unclean
-stop, and ``ProduceRequest`` with ``UnifiedLog.appendAsLeader`` (``max.message.bytes`` = 1000) made of the same bytes.
+stop, and ``ProduceRequest`` with ``UnifiedLog.appendAsLeader`` (``max.message.bytes`` = 1000) made of the same bytes;
+for cases of three batches the log alone, because ``ProduceRequest`` takes one.
+
+``records/length_bits.json`` has the same for each bit of the length fields of one batch and of three. Its ``produce``
+is the answer of a broker of Kafka 3.9.1 to a request over the network, and how many records the broker appended.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import pytest
 
 from millrace.config.topic import TopicConfig
 from millrace.errors import CorruptBatchError, InvalidRecordError, MessageTooLargeError, MillraceError
-from millrace.records import LogEntry, read_entries, read_file_entries, sound_prefix_bytes
+from millrace.records import LogEntry, read_entries, read_file_entries, scan_headers, sound_prefix_bytes
 from millrace_broker.api.record_checks import prepare_records
 from millrace_broker.log.validation import check_produced
 from millrace_broker.metadata import TopicInfo
@@ -29,6 +33,7 @@ CONFIG = {"max.message.bytes": "1000"}
 TOPIC = TopicInfo(
     name="t", topic_id=uuid.UUID(int=1), partitions={}, overrides=CONFIG, config=TopicConfig.load(dict(CONFIG))
 )
+BITS = json.loads((ORACLES / "length_bits.json").read_text(encoding="utf-8"))
 SAME: dict[str, type[MillraceError]] = {
     "CorruptRecordException": CorruptBatchError,
     "InvalidRecordException": InvalidRecordError,
@@ -36,6 +41,23 @@ SAME: dict[str, type[MillraceError]] = {
 }
 UNEXPECTED = {"KafkaException", "SnappyError", "IllegalArgumentException", "IndexOutOfBoundsException"}
 """Exceptions that Kafka's broker answers with UNKNOWN_SERVER_ERROR, or that end its thread."""
+
+
+def batches_of(name: str) -> bytes:
+    return next(base64.b64decode(case["data"]) for case in CASES if case["name"] == name)
+
+
+def three_batches() -> bytes:
+    """The three batches of the cases named ``length-...``, without damage and as a producer would send them."""
+    whole = bytearray(batches_of("length-0-1"))
+    whole[8:12] = SOUND[8:12]
+    for position, _ in list(scan_headers(bytes(whole))):
+        whole[position : position + 8] = bytes(8)
+    return bytes(whole)
+
+
+SOUND = batches_of("sound")
+THREE = three_batches()
 
 
 def observed(entries: Iterator[LogEntry]) -> dict[str, Any]:
@@ -82,6 +104,31 @@ def case_tail(case: dict[str, Any]) -> int:
     """Size of the third batch: that of the rest once the first two, whose sizes are known, are taken off."""
     [other] = [each for each in CASES if each["name"] == "length-2--1"]
     return len(base64.b64decode(case["data"])) - sum(batch["size"] for batch in other["memory"]["batches"])
+
+
+@pytest.mark.parametrize("bit", range(32))
+@pytest.mark.parametrize(("batches", "damaged"), [(1, 0), (3, 0), (3, 1), (3, 2)])
+def test_a_flipped_bit_of_a_length_gets_kafkas_verdict(batches: int, damaged: int, bit: int) -> None:
+    [expected] = [each for each in BITS if (each["batches"], each["damaged"], each["bit"]) == (batches, damaged, bit)]
+    data = bytearray(SOUND if batches == 1 else THREE)
+    position = list(scan_headers(bytes(data)))[damaged][0]
+    data[position + 11 - bit // 8] ^= 1 << bit % 8
+    data = bytes(data)
+    assert observed(read_entries(data)) == verdict(expected["memory"])
+    assert observed(read_file_entries(data)) == verdict(expected["file"])
+    assert sound_prefix_bytes(data) == expected["recovery_bytes"]
+    error = expected["produce"]["error"]
+    with pytest.raises(MillraceError) as refused:
+        check_produced(prepare_records(TOPIC, data), TOPIC.config)
+    if batches == 1:
+        assert (
+            type(refused.value) is {"CORRUPT_MESSAGE": CorruptBatchError, "INVALID_RECORD": InvalidRecordError}[error]
+        )
+    else:
+        # Kafka takes one batch at a time: it refuses several, and passes over what is incomplete after the first one.
+        passed_over = error is None
+        assert expected["produce"]["appended"] == (3 if passed_over else 0)
+        assert isinstance(refused.value, InvalidRecordError if passed_over else CorruptBatchError | InvalidRecordError)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
