@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millrace_streams import (
     ContextualProcessor,
+    ProcessorContext,
     Record,
+    RecordContext,
     StreamsBuilder,
     TestRecord,
     TopologyError,
@@ -18,6 +22,7 @@ from millrace_streams import (
     session_store,
     window_store,
 )
+from millrace_streams.processors import RecordMetadata
 from millrace_streams.windows import Windowed
 
 TYPES = {"key": "string", "value": "long"}
@@ -190,6 +195,29 @@ def test_the_context_tells_task_application_and_times_by_kafkas_names() -> None:
     driver = TopologyTestDriver(builder.build(), partitions=2, wall_clock_ms=1234, application_id="orders")
     driver.pipe_records(script(5, 3, 9), partition=1)
     assert [record.value for record in driver.read_records("out")] == [5, 5, 9]
+
+
+# All methods of Kafka Streams 3.9.1's ProcessorContext and ProcessingContext, RecordMetadata, RecordContext and Record.
+KAFKAS: dict[type, tuple[str, ...]] = {
+    ProcessorContext: (
+        *("forward", "applicationId", "taskId", "recordMetadata", "keySerde", "valueSerde", "stateDir", "metrics"),
+        *("getStateStore", "schedule", "commit", "appConfigs", "appConfigsWithPrefix"),
+        *("currentSystemTimeMs", "currentStreamTimeMs"),
+    ),
+    RecordMetadata: ("topic", "partition", "offset"),
+    RecordContext: ("topic", "partition", "offset", "timestamp", "headers"),
+    Record: ("key", "value", "timestamp", "headers", "withKey", "withValue", "withTimestamp", "withHeaders"),
+}
+
+
+@pytest.mark.parametrize("api", KAFKAS, ids=lambda api: api.__name__)
+def test_what_kafkas_interface_has_is_there_or_documented_as_absent(api: type) -> None:
+    semantics = (Path(__file__).parents[3] / "docs" / "streams" / "semantics.md").read_text(encoding="utf-8")
+    absent = semantics.partition("Not there, and why:")[2].partition("\n\nA function")[0]
+    for name in KAFKAS[api]:
+        ours = re.sub("([A-Z])", r"_\1", name).lower()
+        text = name if api is ProcessorContext else f"{api.__name__}.{name}"
+        assert hasattr(api, ours) != (f"`{text}`" in absent), name
 
 
 def test_stream_time_is_that_of_the_records_read_and_not_of_those_that_a_processor_forwards() -> None:
