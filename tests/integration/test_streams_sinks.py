@@ -413,3 +413,54 @@ def test_records_go_once_to_the_topics_that_a_function_names(
     with pytest.raises(Exception, match="topic l-b-named-source does not exist"):
         run_on(builder.build(), spark, tmp_path / "missing", bootstrap_servers=servers)
     assert consumed(servers, "l-a-named-source") == []
+
+
+def named_by_value(value: int) -> Any:
+    """Name topics of which two cannot be, one is not named because the function fails, and one is there."""
+    if value == 3:
+        raise KeyError("no topic for 3")
+    return {1: None, 2: "no topic"}.get(value, "n-there")
+
+
+@pytest.mark.parametrize("runner", ["stream", "batch"])
+def test_records_without_a_topic_stop_the_query_or_become_dead_letters(
+    runner: str, spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    servers = module_broker.bootstrap_servers
+    source, letters = f"n-{runner}-source", f"n-{runner}-letters"
+    with Admin({"bootstrap.servers": servers}) as admin:
+        for name in (source, letters):
+            admin.create_topic(name, partitions=1, configs=FOREVER)
+        if runner == "stream":
+            admin.create_topic("n-there", partitions=1, configs=FOREVER)
+    produce(servers, source, [(runner, long(number)) for number in range(5)])
+
+    def run(function: Any, name: str, **arguments: Any) -> None:
+        builder = StreamsBuilder()
+        builder.stream(source, **TYPES).to(function, name="by-value")
+        if runner == "batch":
+            run_batch(builder.build(), spark, bootstrap_servers=servers, **arguments)
+        else:
+            run_on(builder.build(), spark, tmp_path / name, bootstrap_servers=servers, **arguments)
+
+    def written() -> list[bytes]:
+        return [record.value for record in consumed(servers, "n-there") if record.key == runner.encode()]
+
+    with pytest.raises(
+        Exception, match=r"by-value: .*gave None, which cannot be a topic \(record of topic n-.*offset 1"
+    ):
+        run(named_by_value, "stops")
+    with pytest.raises(Exception, match="topic n-missing does not exist"):
+        run(lambda value: "n-missing" if value == 4 else "n-there", "missing")
+    assert written() == []
+    run(named_by_value, "aside", dead_letters=letters)
+    assert written() == [long(0), long(4)]
+    found = {}
+    for record in consumed(servers, letters):
+        headers = {name.rpartition(".")[2]: value.decode() for name, value in record.headers}
+        found[int(headers["offset"])] = (headers["node"], record.value, headers["reason"])
+    assert {offset: letter[:2] for offset, letter in found.items()} == {
+        number: ("by-value", long(number)) for number in (1, 2, 3)
+    }
+    assert "gave 'no topic', which cannot be a topic" in found[2][2]
+    assert "raised KeyError: 'no topic for 3'" in found[3][2]

@@ -28,8 +28,8 @@ from . import aggregate_cases as cases
 
 
 @cache
-def driver_after(batch_records: int) -> TopologyTestDriver:
-    driver = TopologyTestDriver(cases.topology())
+def driver_after(batch_records: int, chosen: str = "all") -> TopologyTestDriver:
+    driver = TopologyTestDriver(cases.topology(chosen))
     script = [TestRecord(cases.TOPIC, each.case, cases.row_of(each), each.time_ms) for each in cases.records()]
     for first in range(0, len(script), batch_records):
         driver.pipe_records(script[first : first + batch_records])
@@ -51,6 +51,14 @@ def test_aggregates_are_those_of_the_documented_rules(output: str, batch_records
     found = outputs_of(batch_records)[output]
     assert found
     assert cases.settled(output, found) == cases.expected(output)
+
+
+@pytest.mark.parametrize("chosen", [chosen for chosen in cases.SETS if chosen != "all"])
+def test_results_do_not_depend_on_the_other_aggregates(chosen: str) -> None:
+    driver = driver_after(7, chosen)
+    for output in cases.outputs_of(chosen):
+        found = list(cases.rows_of((each.key, each.value) for each in driver.read_records(output)))
+        assert cases.settled(output, found) == cases.expected(output, chosen), output
 
 
 def test_without_records_there_are_no_results() -> None:
