@@ -1,38 +1,36 @@
-"""The broker without its network: storage, metadata, and what handlers need to answer calls.
+"""The broker without its network: all of its parts, made one after the other, and their life together.
 
-Life: ``open`` takes the data directories and recovers, ``announce`` makes the broker known under its address,
-``close`` ends cleanly. Handlers run in the event loop; what may wait for a disk runs in ``executors``.
+``open_broker`` takes the data directories, recovers the logs and makes the parts; ``Broker.announce`` makes the broker
+known under its address; ``Broker.close`` ends cleanly. Each part is given the parts that it uses. Only the calls of
+``millrace_broker.api`` are given the whole broker.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING
 
 from millrace.config.broker import BrokerConfig, Listener
-from millrace.coordination import SessionStore
-from millrace.errors import (
-    EnvironmentProblemError,
-    InconsistentTopicIdError,
-    InvalidRequestError,
-    MillraceError,
-    NotLeaderError,
-    StorageError,
-    UnknownTopicOrPartitionError,
-)
-from millrace_broker.cluster.interface import Membership
-from millrace_broker.cluster.reconfiguring import reconfigure
-from millrace_broker.cluster.standalone import Standalone
+from millrace.config.dynamic import FOLLOWER_RATE, LEADER_RATE
+from millrace.coordination import Coordination, SessionStore
+from millrace.errors import EnvironmentProblemError, InvalidRequestError
+from millrace_broker.cluster.interface import Membership, OpenedMetadata
+from millrace_broker.cluster.standalone import EmbeddedMetadata, Standalone, open_embedded_metadata
+from millrace_broker.config import LiveConfig
+from millrace_broker.config.apply import apply_to_logs
+from millrace_broker.coordinators import InternalTopics, ShardFactory
 from millrace_broker.groups import GroupCoordinator, GroupStatistics
-from millrace_broker.log import Files, LogManager, OsFiles, PartitionLog
+from millrace_broker.log import Files, LogManager, OsFiles
 from millrace_broker.log.cleaning.settings import cleaner_settings
 from millrace_broker.log.cleaning.threads import CleanerStatistics
 from millrace_broker.log.fsync_batching import FsyncBatching, FsyncStatistics
+from millrace_broker.log.periodic_work import PeriodicWork, check_directories
+from millrace_broker.log.reads import LogReads
 from millrace_broker.log.starting import Progress
 from millrace_broker.log.tiered.manager import TieringStatistics
 from millrace_broker.log.tiered.remote_reads import RemoteReaders, RemoteReadStatistics
@@ -42,32 +40,34 @@ from millrace_broker.metadata import (
     BrokerConfigs,
     GroupConfigs,
     LiveBroker,
-    PartitionInfo,
     PayloadSchemas,
     ProducerIds,
+    TopicCatalog,
     TopicChanges,
     TopicInfo,
 )
+from millrace_broker.metadata.gone_topics import GoneTopics
 from millrace_broker.metadata.topic_keys import keys_of
-from millrace_broker.network.peers import Peers
-from millrace_broker.purgatory import Arrivals, PartitionKey, PurgatoryStatistics, Timer
-from millrace_broker.quotas import Admission, AdmissionStatistics
-from millrace_broker.replication.runtime import HostedReplica, ReplicaManager, ReplicationStatistics
-from millrace_broker.replication.runtime.appending import Appending
-from millrace_broker.runtime import Clock, Executors, SystemClock
+from millrace_broker.network import Peers
+from millrace_broker.purgatory import PurgatoryStatistics, Timer
+from millrace_broker.quotas import Admission, AdmissionStatistics, CallClass
+from millrace_broker.replication.runtime import (
+    Appends,
+    PartitionDirectory,
+    ReplicaManager,
+    ReplicationStatistics,
+    Waiters,
+)
+from millrace_broker.runtime import Clock, Executors, Failure, SystemClock
 from millrace_broker.share_groups import ShareCoordinator, ShareStatistics
+from millrace_broker.share_groups.sources import Sources
 from millrace_broker.transactions import TransactionCoordinator, TransactionStatistics
+from millrace_broker.transactions.markers import Markers
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a broker by itself does without these modules
     from millrace_broker.cluster.member import Member
-    from millrace_broker.controller.event_loop import ControllingStatistics
-
-_logger = logging.getLogger(__name__)
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-_TICK_S: Final = 1.0
+    from millrace_broker.cluster.zookeeper_metadata import ZooKeeperMetadata
+    from millrace_broker.controller.event_loop import ControllerLoopStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,167 +87,75 @@ class BrokerStatistics:
     groups: GroupStatistics
     share_groups: ShareStatistics
     transactions: TransactionStatistics
-    controlling: ControllingStatistics | None = None
+    controlling: ControllerLoopStatistics | None = None
     """None for a broker by itself."""
 
 
-class ServedPartition(NamedTuple):
-    """A partition that this broker leads: what is known of it, and its log."""
-
-    topic: TopicInfo
-    info: PartitionInfo
-    log: PartitionLog
-    replica: HostedReplica | None = None
-    """None where no controller has told of the partition: then ``info`` says who leads it."""
-
-    @property
-    def key(self) -> PartitionKey:
-        """Its name in ``Arrivals``."""
-        return self.topic.name, self.info.partition
-
-    @property
-    def known_epoch(self) -> int:
-        """The term of whoever leads it, as far as is known here."""
-        return self.info.leader_epoch if self.replica is None else self.replica.machine.leader_epoch
-
-    @property
-    def leader_epoch(self) -> int:
-        """The term in which this broker leads it. Raises ``NotLeaderError`` when it does not any more."""
-        return self.info.leader_epoch if self.replica is None else self.replica.leader.epoch
-
-
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Broker:
-    """One broker, by itself or one of a cluster."""
+    """One broker, by itself or one of a cluster. ``open_broker`` makes it."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        *,
-        clock: Clock | None = None,
-        files: Files | None = None,
-        peers: Peers | None = None,
-        store: SessionStore | None = None,
-    ) -> None:
-        """``store`` is in place of the ZooKeeper that is configured, ``peers`` of the network between brokers."""
-        self.config = config
-        """What holds now; changed by ``reconfigure`` alone."""
-        self.clock: Final[Clock] = clock or SystemClock()
-        self.files: Final[Files] = files or OsFiles()
-        self.timer: Final = Timer(self.clock)
-        self.arrivals: Final = Arrivals("fetch", self.timer)
-        """What consumers may read has arrived."""
-        self.stable_arrivals: Final = Arrivals("fetch of committed records", self.timer)
-        """What consumers of committed records may read has arrived: no transaction is open before it any more."""
-        self.appends: Final = Arrivals("produce after another", self.timer)
-        """Something was appended, whether or not it may be read yet."""
-        self.admission: Final = Admission(config, self.clock.monotonic)
-        """Listeners have calls and connections admitted here."""
-        self.is_clustered = config.is_clustered
-        """Whether a controller says who leads: until it does, nothing is led."""
-        self._directories: Final = [Path(name).expanduser().absolute() for name in config.log_directories]
-        self.failed: Final = asyncio.Event()
-        """Set when the broker cannot go on, because of ``failure``."""
-        self.failure: MillraceError | None = None
-        self.executors: Final = Executors(config.num_io_threads, self.clock.monotonic)
-        self.commits: Final = FsyncBatching(config.num_io_threads)
-        self._remote_readers = RemoteReaders(
-            config.remote_log_reader_threads, config.remote_log_reader_max_pending_tasks
-        )
-        self.appending: Final = Appending(self)
-        self.append: Final = self.appending.append
-        self.append_end_marker: Final = self.appending.append_end_marker
-        self.delete_records: Final = self.appending.delete_records
-        self.peers: Final = peers or Peers()
-        """The way to the other brokers."""
-        self.replicas: Final = ReplicaManager(self)
-        self.membership: Final[Membership] = self._make_membership(store)
-        self.groups: Final = GroupCoordinator(self)
-        self.share_groups: Final = ShareCoordinator(self)
-        self.transactions: Final = TransactionCoordinator(self)
+    address: Listener
+    """Where clients reach it."""
+    frame_port: int
+    """Where clients find the same calls as frames; 0: nowhere."""
+    clock: Clock
+    timer: Timer
+    executors: Executors
+    failure: Failure
+    peers: Peers
+    """The way to the other brokers."""
+    admission: Admission
+    """Listeners have calls and connections admitted here."""
 
-    # --- life ------------------------------------------------------------------------------------------------
+    coordination: Coordination
+    cluster_id: str
+    catalog: TopicCatalog
+    changes: TopicChanges
+    live_config: LiveConfig
+    broker_configs: BrokerConfigs
+    group_configs: GroupConfigs
+    payload_schemas: PayloadSchemas
+    producer_ids: ProducerIds
+    internal_topics: InternalTopics
 
-    async def open(self, on_progress: Progress | None = None) -> None:
-        """Take the data directories, recover the logs, finish what was interrupted.
+    logs: LogManager
+    reads: LogReads
+    fsyncs: FsyncBatching
+    periodic_work: PeriodicWork
+    waiters: Waiters
+    replicas: ReplicaManager
+    partitions: PartitionDirectory
+    appends: Appends
 
-        Raises ``EnvironmentProblemError`` when a directory is not writable, in use, or another broker's.
-        """
-        self.executors.start()
-        self.timer.start(asyncio.get_running_loop())
-        await self.executors.administer(self._open, on_progress)
-        self.replicas.start()
-        self.groups.start()
-        self.share_groups.start()
-        self.transactions.start()
+    membership: Membership
+    cluster_member: Member | None
+    groups: GroupCoordinator
+    share_groups: ShareCoordinator
+    transactions: TransactionCoordinator
 
-    def _open(self, on_progress: Progress | None) -> None:
-        directories = self._directories
-        _make_directory(directories[0])  # the others may fail: those with partitions of topics do
-        self.coordination, self.cluster_id, self.catalog = self.membership.open()
-        self.peers.cluster_id = self.cluster_id
-        try:
-            self.broker_configs = BrokerConfigs(self.coordination, self.config, self.membership.notices)
-            self.config = self.broker_configs.current
-            self.catalog.set_defaults(self.config.topic_defaults)
-            check_tiered_topics(self.config, {name: topic.config for name, topic in self.catalog.topics.items()})
-            self.logs = LogManager.open(
-                directories,
-                broker_id=self.config.broker_id,
-                cluster_id=self.cluster_id,
-                defaults=self.config.topic_defaults,
-                files=self.files,
-                clock=self.clock,
-                on_progress=on_progress,
-                configs={topic.name: topic.config for topic in self.catalog.topics.values()},
-                producer_expiration_ms=self.config.producer_id_expiration_ms,
-                retention_check_interval_ms=self.config.log_retention_check_interval_ms,
-                initial_task_delay_ms=self.config.log_initial_task_delay_ms,
-                recovery_threads=self.config.num_recovery_threads_per_data_dir,
-                holds_watermarks=self.is_clustered,
-            )
-            self._check_directories()
-        except BaseException:
-            self.membership.disconnect()
-            raise
-        deployment = self.membership.deploy(self.logs, self._forget)
-        self.changes = TopicChanges(self.config, self.coordination, self.catalog, deployment)
-        if self.config.log_cleaner_enable:
-            self.logs.start_cleaner(cleaner_settings(self.config), keys_of(self.catalog))
-        if self.config.remote_log_storage_system_enable:
-            self.logs.start_tiering(tiering_settings(self.config), ArrowStore(self.config.remote_log_storage_uri))
-        notices = self.membership.notices
-        self.group_configs = GroupConfigs(self.coordination, self.config, notices)
-        self.payload_schemas = PayloadSchemas(self.coordination, notices)
-        self.producer_ids = ProducerIds(self.coordination, self.config.broker_id)
-        reconfigure(self)
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration that holds now."""
+        return self.live_config.current
 
-    def _check_directories(self) -> None:
-        """Raise ``StorageError`` when the broker cannot go on: no directory is left, or the metadata's has failed."""
-        failed = self.logs.failed_directories()
-        metadata = failed.get(self._directories[0])
-        if metadata is not None and not self.is_clustered:
-            raise StorageError(f"the log directory with the metadata has failed: {metadata.message}")
-        if not self.logs.has_directories:
-            reasons = "; ".join(error.message for error in failed.values())
-            raise StorageError(f"no log directory is left: {reasons}")
+    @property
+    def member(self) -> Member:
+        """This broker as one of a cluster. Raises ``InvalidRequestError`` where it is by itself."""
+        if self.cluster_member is None:
+            raise InvalidRequestError(f"broker {self.config.broker_id} is by itself: no controller has a say here")
+        return self.cluster_member
 
-    def reached_at(self, address: Listener, frame_port: int) -> None:
-        """Clients are to use this address. ``frame_port`` is where they find the same calls as frames; 0: nowhere."""
-        self.address = address
-        self.frame_port = frame_port
-
-    async def announce(self, address: Listener, frame_port: int = 0) -> None:
+    async def announce(self) -> None:
         """Register under the address that clients are to use, and begin the periodic work."""
-        self.reached_at(address, frame_port)
-        await self.membership.announce(address)
-        self._ticking = asyncio.create_task(self._tick(), name="millrace-tick")
+        await self.membership.announce(self.address)
+        self.periodic_work.start()
 
     async def leave(self) -> None:
-        """Let others take over what this broker does, then answer all who wait: it is about to stop."""
+        """Let other brokers take over what this one does, then answer all who wait: it is about to stop."""
         await self.membership.leave()
         self.share_groups.release()
-        for arrivals in (self.arrivals, self.stable_arrivals, self.appends):
-            arrivals.close()
+        self.waiters.close()
         self.replicas.release()
         self.groups.release()
         self.transactions.release()
@@ -259,163 +167,284 @@ class Broker:
         await self.share_groups.close()
         await self.groups.close()
         await self.replicas.close()
-        ticking = getattr(self, "_ticking", None)
-        if ticking is not None:
-            ticking.cancel()
-            await asyncio.gather(ticking, return_exceptions=True)
+        await self.periodic_work.close()
         await self.executors.finish_tasks()
         try:
-            if hasattr(self, "logs"):
-                await self.executors.run_io(self.logs.close)
+            await self.executors.run_io(self.logs.close)
         finally:
             await self.membership.close()
             await self.peers.close()
             self.timer.close()
-            self.commits.close()
-            self._remote_readers.close()
+            self.fsyncs.close()
+            self.reads.close()
             self.executors.close()
 
-    async def _tick(self) -> None:
-        told_failed = frozenset(self.logs.failed_directories())
-        while True:
-            await asyncio.sleep(_TICK_S)
-            try:
-                await self.executors.run_io(self.logs.tick)
-                self._check_directories()
-                failed = frozenset(self.logs.failed_directories())
-                if failed - told_failed:
-                    await self.membership.disks_failed()
-                    told_failed = failed
-            except StorageError as error:
-                self.fail(error)
-                return
-            except Exception:
-                _logger.exception("the log's periodic work failed and is tried again")
-
-    def fail(self, error: MillraceError) -> None:
-        """The broker cannot go on: have it stopped."""
-        _logger.critical("the broker stops: %s", error.message)
-        self.failure = error
-        self.failed.set()
-
-    # --- reading ---------------------------------------------------------------------------------------------
-
-    async def run_read(
-        self, log: PartitionLog, offset: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
-    ) -> _T:
-        """Run a function that reads batches from an offset on: at once what was appended a moment ago.
-
-        Otherwise this is ``run_search``, and raises what that does.
-        """
-        if log.is_recent(offset) and self.executors.small_work.includes(0):
-            return self.executors.small_work.do(function, *args, **kwargs)
-        return await self.run_search(log, offset, function, *args, **kwargs)
-
-    async def run_search(
-        self, log: PartitionLog, offset: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
-    ) -> _T:
-        """Run a function that looks into a log from an offset on, at indexes and aborted transactions as well.
-
-        Never in the event loop, and apart from others if it must wait for the remote store. Raises ``ThrottledError``
-        when too many wait for that.
-        """
-        if log.is_remote(offset):
-            return await self._remote_readers.run(lambda: function(*args, **kwargs))
-        return await self.executors.run_io(function, *args, **kwargs)
-
-    # --- partitions ------------------------------------------------------------------------------------------
-
-    def topic(self, name: str, topic_id: bytes = b"") -> TopicInfo:
-        """The topic of that name, whose id is the given one unless that is empty.
-
-        Raises ``UnknownTopicOrPartitionError``, ``InconsistentTopicIdError``.
-        """
-        topic = self.catalog.topic(name)
-        if topic_id and topic_id != topic.topic_id.bytes:
-            raise InconsistentTopicIdError(
-                f"topic {name} was deleted and created again: its id is not the one asked for. Fetch the metadata anew"
-            )
-        return topic
-
-    async def find_topic(self, name: str) -> TopicInfo:
-        """The topic of that name, also if this broker of a cluster has not heard of it, or of its leaders, yet.
-
-        Raises as ``topic`` does.
-        """
-        known = self.catalog.topics.get(name)
-        if known is None or any(each.leader_epoch < 0 for each in known.partitions.values()):
-            await self.membership.find(name)
-        return self.topic(name)
-
-    def partition(self, topic: TopicInfo, number: int, *, may_follow: bool = False) -> ServedPartition:
-        """A partition that this broker leads, or follows if that will do.
-
-        Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``.
-        """
-        info = topic.partition(number)
-        replica = self.replicas.find(topic.name, number)
-        if replica is not None:
-            if not may_follow or replica.follower is None:
-                replica.check_leads()
-        elif info.leader != self.config.broker_id or self.is_clustered:
-            raise NotLeaderError(f"{topic.name}-{number} is led by broker {info.leader}: fetch the metadata anew")
-        log = self.logs.get(topic.name, number)
-        if log is None or log.topic_id != topic.topic_id:
-            # Its files are being made or deleted in this moment.
-            raise UnknownTopicOrPartitionError(f"{topic.name}-{number} is not there (yet, or any more)")
-        return ServedPartition(topic, info, log, replica)
-
-    def _forget(self, topic: TopicInfo) -> None:
-        """Wake and forget whoever deals with a topic that is gone. Called in the administration thread."""
-
-        def forget() -> None:
-            for number in topic.partitions:
-                key = topic.name, number
-                self.appending.changed(key)
-                self.appending.locks.pop(key, None)
-            self.groups.topic_deleted(topic.name)
-            self.share_groups.topic_deleted(topic)
-
-        self.executors.on_loop(forget)
-
-    # --- the cluster -----------------------------------------------------------------------------------------
-
-    def _make_membership(self, store: SessionStore | None) -> Membership:
-        if not self.config.is_clustered:
-            return Standalone(self, self._directories[0], self.files)
-        from millrace_broker.cluster.member import Member  # not for a broker by itself
-
-        return Member(self, self._directories, store)
-
-    @property
-    def member(self) -> Member:
-        """This broker as one of a cluster. Raises ``InvalidRequestError`` where it is by itself."""
-        if not self.config.is_clustered:
-            raise InvalidRequestError(f"broker {self.config.broker_id} is by itself: no controller has a say here")
-        return cast("Member", self.membership)
-
     def live_brokers(self) -> Sequence[LiveBroker]:
-        """The brokers of the cluster that are up, by id. Raises ``BrokerUnavailableError`` while they are not known."""
+        """Return the brokers that are up, by id. Raises ``BrokerUnavailableError`` while they are not known."""
         return self.membership.live_brokers()
 
     def statistics(self) -> BrokerStatistics:
-        """The present numbers."""
+        """Return the present numbers."""
+        member = self.cluster_member
         return BrokerStatistics(
             topics=len(self.catalog.topics),
             partitions=self.catalog.partition_count,
             admission=self.admission.statistics(),
-            delayed_fetches=self.arrivals.statistics(),
-            delayed_committed_fetches=self.stable_arrivals.statistics(),
-            fsyncs=self.commits.statistics(),
+            delayed_fetches=self.waiters.fetches.statistics(),
+            delayed_committed_fetches=self.waiters.committed_fetches.statistics(),
+            fsyncs=self.fsyncs.statistics(),
             replication=self.replicas.statistics(),
-            remote_reads=self._remote_readers.statistics(),
+            remote_reads=self.reads.statistics(),
             cleaner=None if self.logs.cleaner is None else self.logs.cleaner.statistics(),
             tiering=None if self.logs.tiering is None else self.logs.tiering.statistics(),
             groups=self.groups.statistics(),
             share_groups=self.share_groups.statistics(),
             transactions=self.transactions.statistics(),
-            controlling=self.member.controlling.statistics() if self.config.is_clustered else None,
+            controlling=None if member is None else member.controlling.statistics(),
         )
+
+
+async def open_broker(
+    config: BrokerConfig,
+    *,
+    address: Listener,
+    frame_port: int = 0,
+    clock: Clock | None = None,
+    files: Files | None = None,
+    peers: Peers | None = None,
+    store: SessionStore | None = None,
+    has_controller: bool | None = None,
+    on_progress: Progress | None = None,
+) -> Broker:
+    """Take the data directories, recover the logs, finish what was interrupted, and make all parts.
+
+    ``store`` is in place of the ZooKeeper that is configured, ``peers`` of the network between brokers.
+    ``has_controller`` says whether nothing is led until a controller has told of it: by default, in a cluster.
+    ``on_progress`` is told of recovered and all logs, from another thread.
+
+    Raises ``EnvironmentProblemError`` when a directory is not writable, in use, or another broker's; then nothing is
+    left behind.
+    """
+    clock = clock or SystemClock()
+    files = files or OsFiles()
+    has_controller = config.is_clustered if has_controller is None else has_controller
+    directories = [Path(name).expanduser().absolute() for name in config.log_directories]
+    async with AsyncExitStack() as undo:
+        executors = Executors(config.num_io_threads, clock.monotonic)
+        undo.callback(executors.close)
+        timer = Timer(clock)
+        undo.callback(timer.close)
+        timer.start(asyncio.get_running_loop())
+        peers = peers or Peers()
+        undo.push_async_callback(peers.close)
+        failure = Failure()
+
+        # --- metadata and logs ---------------------------------------------------------------------------------
+        metadata = await executors.administer(_open_metadata, config, directories, files, clock, store)
+        undo.push_async_callback(executors.administer, metadata.close)
+        peers.cluster_id = metadata.cluster_id
+        broker_configs = await executors.administer(BrokerConfigs, metadata.coordination, config, metadata.notices)
+        live_config = LiveConfig(broker_configs)
+        config, catalog = live_config.current, metadata.catalog
+        logs = await executors.administer(
+            _open_logs, config, directories, metadata, files, clock, has_controller, on_progress
+        )
+        undo.push_async_callback(executors.run_io, logs.close)
+        metadata_directory = None if has_controller else directories[0]
+        check_directories(logs, metadata_directory)
+        group_configs = await executors.administer(GroupConfigs, metadata.coordination, config, metadata.notices)
+        payload_schemas = await executors.administer(PayloadSchemas, metadata.coordination, metadata.notices)
+        producer_ids = ProducerIds(metadata.coordination, config.broker_id)
+
+        # --- replicas ------------------------------------------------------------------------------------------
+        fsyncs = FsyncBatching(config.num_io_threads)
+        undo.callback(fsyncs.close)
+        reads = LogReads(
+            executors, RemoteReaders(config.remote_log_reader_threads, config.remote_log_reader_max_pending_tasks)
+        )
+        undo.callback(reads.close)
+        waiters = Waiters(timer)
+        replicas = ReplicaManager(
+            config,
+            clock=clock,
+            timer=timer,
+            executors=executors,
+            catalog=catalog,
+            logs=logs,
+            reads=reads,
+            peers=peers,
+            waiters=waiters,
+            has_controller=has_controller,
+        )
+
+        # --- the place among other brokers ---------------------------------------------------------------------
+        gone = GoneTopics(executors)
+        membership: Standalone | Member
+        if isinstance(metadata, EmbeddedMetadata):
+            membership = Standalone(config, metadata=metadata, logs=logs, executors=executors, clock=clock, gone=gone)
+        else:
+            from millrace_broker.cluster.member import Member
+
+            membership = Member(
+                config,
+                directories=directories,
+                metadata=metadata,
+                live=live_config,
+                groups=group_configs,
+                schemas=payload_schemas,
+                clock=clock,
+                timer=timer,
+                executors=executors,
+                files=files,
+                peers=peers,
+                logs=logs,
+                replicas=replicas,
+                gone=gone,
+                fail=failure.fail,
+            )
+        deployment = await executors.administer(membership.deploy)
+        changes = TopicChanges(config, metadata.coordination, catalog, deployment)
+        await executors.administer(_start_log_threads, config, logs, catalog)
+        partitions = PartitionDirectory(
+            config.broker_id,
+            catalog,
+            logs,
+            find_replica=replicas.find,
+            look_up=membership.find,
+            has_controller=has_controller,
+        )
+        appends = Appends(executors, logs, fsyncs, waiters, replicas)
+
+        # --- coordinators --------------------------------------------------------------------------------------
+        topics = InternalTopics(
+            config, catalog=catalog, changes=changes, executors=executors, await_leaders=membership.led
+        )
+        shards = ShardFactory(
+            topics=topics,
+            partitions=partitions,
+            appends=appends,
+            replicas=replicas,
+            executors=executors,
+            clock=clock,
+        )
+        groups = GroupCoordinator(config, clock=clock, timer=timer, executors=executors, shards=shards)
+        sources = Sources(
+            config.broker_id,
+            catalog=catalog,
+            partitions=partitions,
+            reads=reads,
+            peers=peers,
+            arrivals=waiters.fetches,
+        )
+        share_groups = ShareCoordinator(
+            config,
+            clock=clock,
+            timer=timer,
+            partitions=partitions,
+            sources=sources,
+            arrivals=waiters.fetches,
+            group_configs=group_configs,
+            shards=shards,
+        )
+        markers = Markers(
+            catalog=catalog,
+            partitions=partitions,
+            appends=appends,
+            executors=executors,
+            peers=peers,
+            offsets=groups,
+        )
+        transactions = TransactionCoordinator(
+            config,
+            clock=clock,
+            timer=timer,
+            executors=executors,
+            partitions=partitions,
+            peers=peers,
+            markers=markers,
+            offsets=groups,
+            producer_ids=producer_ids,
+            shards=shards,
+        )
+
+        # --- what changes while it runs ------------------------------------------------------------------------
+        admission = Admission(config, clock.monotonic)
+
+        def take_config(current: BrokerConfig) -> None:
+            admission.connections.maxima[CallClass.CLIENT] = current.max_connections
+            executors.resize_io(current.num_io_threads)
+            replicas.resize_fetchers(current.num_replica_fetchers)
+            replicas.set_throttle_rates(
+                leader_bytes_per_s=broker_configs.rate(LEADER_RATE),
+                follower_bytes_per_s=broker_configs.rate(FOLLOWER_RATE),
+            )
+
+        def forget(topic: TopicInfo) -> None:
+            waiters.forget((topic.name, number) for number in topic.partitions)
+            groups.topic_deleted(topic.name)
+            share_groups.topic_deleted(topic)
+
+        gone.subscribe(forget)
+        live_config.subscribe(lambda current: executors.on_loop(take_config, current))
+        live_config.subscribe(lambda current: apply_to_logs(current, logs, catalog, changes.deployment.configured))
+        await executors.administer(live_config.tell)
+
+        replicas.start()
+        groups.start()
+        share_groups.start()
+        transactions.start()
+        undo.pop_all()
+    return Broker(
+        address=address,
+        frame_port=frame_port,
+        clock=clock,
+        timer=timer,
+        executors=executors,
+        failure=failure,
+        peers=peers,
+        admission=admission,
+        coordination=metadata.coordination,
+        cluster_id=metadata.cluster_id,
+        catalog=catalog,
+        changes=changes,
+        live_config=live_config,
+        broker_configs=broker_configs,
+        group_configs=group_configs,
+        payload_schemas=payload_schemas,
+        producer_ids=producer_ids,
+        internal_topics=topics,
+        logs=logs,
+        reads=reads,
+        fsyncs=fsyncs,
+        periodic_work=PeriodicWork(
+            logs,
+            executors,
+            metadata_directory=metadata_directory,
+            disks_failed=membership.disks_failed,
+            fail=failure.fail,
+        ),
+        waiters=waiters,
+        replicas=replicas,
+        partitions=partitions,
+        appends=appends,
+        membership=membership,
+        cluster_member=None if isinstance(membership, Standalone) else membership,
+        groups=groups,
+        share_groups=share_groups,
+        transactions=transactions,
+    )
+
+
+def _open_metadata(
+    config: BrokerConfig, directories: Sequence[Path], files: Files, clock: Clock, store: SessionStore | None
+) -> EmbeddedMetadata | ZooKeeperMetadata:
+    """Open the metadata, in the administration thread."""
+    _make_directory(directories[0])  # the others may fail: those with partitions of topics do
+    if not config.is_clustered:
+        return open_embedded_metadata(config, directory=directories[0], files=files, clock=clock)
+    from millrace_broker.cluster.zookeeper_metadata import open_zookeeper_metadata
+
+    return open_zookeeper_metadata(config, directories=directories, files=files, store=store)
 
 
 def _make_directory(directory: Path) -> None:
@@ -427,3 +456,42 @@ def _make_directory(directory: Path) -> None:
         raise EnvironmentProblemError(
             f"the data directory {directory} is not writable for this user: change its owner, or set log.dirs"
         )
+
+
+def _open_logs(
+    config: BrokerConfig,
+    directories: list[Path],
+    metadata: OpenedMetadata,
+    files: Files,
+    clock: Clock,
+    holds_watermarks: bool,
+    on_progress: Progress | None,
+) -> LogManager:
+    """Recover the logs, in the administration thread."""
+    catalog = metadata.catalog
+    catalog.set_defaults(config.topic_defaults)
+    configs = {topic.name: topic.config for topic in catalog.topics.values()}
+    check_tiered_topics(config, configs)
+    return LogManager.open(
+        directories,
+        broker_id=config.broker_id,
+        cluster_id=metadata.cluster_id,
+        defaults=config.topic_defaults,
+        files=files,
+        clock=clock,
+        on_progress=on_progress,
+        configs=configs,
+        producer_expiration_ms=config.producer_id_expiration_ms,
+        retention_check_interval_ms=config.log_retention_check_interval_ms,
+        initial_task_delay_ms=config.log_initial_task_delay_ms,
+        recovery_threads=config.num_recovery_threads_per_data_dir,
+        holds_watermarks=holds_watermarks,
+    )
+
+
+def _start_log_threads(config: BrokerConfig, logs: LogManager, catalog: TopicCatalog) -> None:
+    """Start the log cleaner and tiered storage, as far as they are enabled."""
+    if config.log_cleaner_enable:
+        logs.start_cleaner(cleaner_settings(config), keys_of(catalog))
+    if config.remote_log_storage_system_enable:
+        logs.start_tiering(tiering_settings(config), ArrowStore(config.remote_log_storage_uri))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 from millrace.config.broker import BrokerConfig, Listener
 from millrace.errors import MillraceError
-from millrace_broker.broker import Broker
+from millrace_broker.broker import Broker, open_broker
 from millrace_broker.listeners.frames import FrameListener
-from millrace_broker.listeners.grpc_server import bind, make_server
+from millrace_broker.listeners.grpc_server import add_handlers, bind, make_server
 from millrace_broker.log import Files
 from millrace_broker.log.starting import Progress
 from millrace_broker.runtime import Clock
@@ -30,9 +30,22 @@ _GRACE_S: Final = 5.0
 class BrokerServer:
     """One broker and its listeners. ``start`` and ``stop`` in the same event loop, or use it as a context manager."""
 
-    def __init__(self, config: BrokerConfig, *, clock: Clock | None = None, files: Files | None = None) -> None:
+    broker: Broker
+    """The broker, once started."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        files: Files | None = None,
+        has_controller: bool | None = None,
+    ) -> None:
+        """See ``open_broker``."""
         self._config: Final = config
-        self.broker: Final = Broker(config, clock=clock, files=files)
+        self._clock: Final = clock
+        self._files: Final = files
+        self._has_controller: Final = has_controller
         self._frames: FrameListener | None = None
         self._metrics: MetricsListener | None = None
         self._is_started = False
@@ -69,29 +82,44 @@ class BrokerServer:
         ``on_progress`` is told of recovered and all logs, from another thread.
         """
         # The address first: where it is taken, the data is not even looked at.
-        self._server = make_server(self.broker)
+        self._server = make_server(self._config)
         self._port = bind(self._server, self._config.listener)
         try:
             frame_port = self._bind_frames()
-            await self.broker.open(on_progress)
-            self._serve_metrics()
             advertised = self._config.advertised
-            address = Listener(_reachable(advertised.host), advertised.port or self._port)
-            self.broker.reached_at(address, frame_port)
-            # A broker by itself is known before it is asked; in a cluster the controller speaks to it once it is known.
-            if not self._config.is_clustered:
-                await self.broker.announce(address, frame_port)
-            if self._frames is not None:
-                await self._frames.start()
-            await self._server.start()
-            if self._config.is_clustered:
-                await self.broker.announce(address, frame_port)
+            broker = await open_broker(
+                self._config,
+                address=Listener(_reachable(advertised.host), advertised.port or self._port),
+                frame_port=frame_port,
+                clock=self._clock,
+                files=self._files,
+                has_controller=self._has_controller,
+                on_progress=on_progress,
+            )
         except BaseException:
             await self._stop_listening(None)
-            await self.broker.close()
+            raise
+        self.broker = broker
+        try:
+            await self._serve(broker)
+        except BaseException:
+            await self._stop_listening(None)
+            await broker.close()
             raise
         self._is_started = True
         _logger.info("broker %d of cluster %s listens at %s", self._config.broker_id, self.cluster_id, self.address)
+
+    async def _serve(self, broker: Broker) -> None:
+        self._serve_metrics()
+        # A broker by itself is known before it is asked; in a cluster the controller speaks to it once it is known.
+        if not self._config.is_clustered:
+            await broker.announce()
+        if self._frames is not None:
+            await self._frames.start(broker)
+        add_handlers(self._server, broker)
+        await self._server.start()
+        if self._config.is_clustered:
+            await broker.announce()
 
     @property
     def cluster_id(self) -> str:
@@ -100,9 +128,7 @@ class BrokerServer:
 
     async def failed(self) -> MillraceError:
         """Wait until the broker cannot go on, and return why. It is to be stopped then."""
-        await self.broker.failed.wait()
-        assert self.broker.failure is not None
-        return self.broker.failure
+        return await self.broker.failure.wait()
 
     async def stop(self) -> None:
         """Refuse new calls, let those in progress end, close the data cleanly. Stopping again does nothing."""
@@ -118,7 +144,7 @@ class BrokerServer:
         """Take the address for frames; returns the port that clients are told."""
         if self._config.frame_listener_port < 0:
             return 0
-        self._frames = FrameListener(self.broker)
+        self._frames = FrameListener(self._config)
         self._frame_port = self._frames.bind(Listener(self._config.listener.host, self._config.frame_listener_port))
         return self._config.advertised_frame_port or self._frame_port
 

@@ -109,10 +109,9 @@ class ReplicaCluster:
         self.run(self._start(broker_id, config))
 
     async def _start(self, broker_id: int, config: BrokerConfig) -> None:
-        server = BrokerServer(config)
-        server.broker.is_clustered = True
-        server.broker.replicas.alter_partition = self._alter
+        server = BrokerServer(config, has_controller=True)
         await server.start()
+        server.broker.replicas.alter_partition = self._alter
         server.broker.peers.cluster_id = ""  # the store of each makes a cluster of its own
         self.servers[broker_id] = server
         self.addresses[broker_id] = server.port

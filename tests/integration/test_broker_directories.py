@@ -87,7 +87,7 @@ def test_one_fails_and_the_others_serve(
         assert read(broker, 3) == [0]
         admin.create_topic("parcels", partitions=1)
         assert (tmp_path / "c" / "parcels-0").exists()
-        assert broker.server.broker.failure is None
+        assert broker.server.broker.failure.error is None
 
     with start() as broker, Producer(options(broker)) as producer:  # offline from the start
         assert send(producer, 0) == 1
@@ -110,7 +110,7 @@ def test_a_broker_stops_with_its_last_directory(
         assert broker._thread is not None
         broker._thread.join(STALL_S)
         assert not broker._thread.is_alive()
-        failure = broker.server.broker.failure
+        failure = broker.server.broker.failure.error
         assert failure is not None
         assert "the log directory with the metadata has failed: cannot open" in failure.message
 

@@ -109,7 +109,7 @@ def test_a_waiting_reader_of_committed_records_is_woken_by_the_commit(
     reader = threading.Thread(target=lambda: answers.append(fetch(own, topic, max_wait_ms=30_000)))
     before = time.monotonic()
     reader.start()
-    eventually(lambda: module_broker.server.broker.stable_arrivals.statistics().delayed > 0)
+    eventually(lambda: module_broker.server.broker.waiters.committed_fetches.statistics().delayed > 0)
     producer.send(topic, b"b")
     assert not answers, "records of open transactions wake nobody"
     producer.end()

@@ -25,12 +25,12 @@ from millrace.config.broker import BrokerConfig, Listener
 from millrace.coordinator_records import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from millrace.errors import CoordinatorLoadInProgressError, MillraceError, UnknownMemberError
 from millrace.records import ControlType, Record, build_rows_batch, read_end_marker, read_rows
-from millrace_broker.broker import Broker, ServedPartition
-from millrace_broker.coordinators import InternalTopics
+from millrace_broker.broker import Broker, open_broker
 from millrace_broker.groups import Committed, Identity, JoinRequest, MemberIdGiven, SyncRequest
 from millrace_broker.log import PartitionLog
 from millrace_broker.metadata import TopicSpec
 from millrace_broker.quotas import CallClass, Lease
+from millrace_broker.replication.runtime import ServedPartition
 from millrace_broker.share_groups import Acknowledgement, Beat, FetchLimits, Wanted
 from millrace_broker.transactions import Producer
 
@@ -123,9 +123,10 @@ def config(directory: Path, *, syncs: bool) -> BrokerConfig:
 
 @asynccontextmanager
 async def opened(directory: Path, disk: SimulatedDisk, clock: WorldClock, *, syncs: bool) -> AsyncIterator[Broker]:
-    broker = Broker(config(directory, syncs=syncs), clock=clock, files=disk)
-    await broker.open()
-    await broker.announce(Listener("127.0.0.1", 1))
+    broker = await open_broker(
+        config(directory, syncs=syncs), address=Listener("127.0.0.1", 1), clock=clock, files=disk
+    )
+    await broker.announce()
     try:
         for name, partitions in (("orders", 2), ("queue", 1)):
             if name not in broker.catalog.topics:
@@ -133,7 +134,7 @@ async def opened(directory: Path, disk: SimulatedDisk, clock: WorldClock, *, syn
                     broker.changes.create, TopicSpec(name=name, partitions=partitions, configs={})
                 )
         for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC):
-            await InternalTopics(broker).ensure(name)
+            await broker.internal_topics.ensure(name)
         yield broker
     finally:
         await drive(broker, clock, broker.close())
@@ -163,7 +164,7 @@ async def ready(ask: Callable[[], T]) -> T:
 
 
 def served(broker: Broker, topic: str, number: int) -> ServedPartition:
-    return broker.partition(broker.topic(topic), number)
+    return broker.partitions.led(broker.partitions.topic(topic), number)
 
 
 def make_durable(disk: SimulatedDisk, directory: Path) -> None:
@@ -176,7 +177,7 @@ def make_durable(disk: SimulatedDisk, directory: Path) -> None:
 async def fill_queue(broker: Broker) -> None:
     for number in range(QUEUED):
         batch = build_rows_batch([Record(key=None, value=b"%d" % number, timestamp_ms=broker.clock.now_ms())])
-        await broker.append(served(broker, "queue", 0), batch)
+        await broker.appends.append(served(broker, "queue", 0), batch)
 
 
 # --- those who call ----------------------------------------------------------------------------------------------
@@ -256,7 +257,7 @@ class Actors:
             is_transactional=True,
         )
         places = [served(self._broker, "orders", partition) for partition in (0, 1)]
-        await asyncio.gather(*(self._broker.append(place, batch, in_transaction=True) for place in places))
+        await asyncio.gather(*(self._broker.appends.append(place, batch, in_transaction=True) for place in places))
         await transactions.add_offsets(name, producer, group)
         shard = await ready(lambda: self._broker.groups.shard_of(group))
         offset = self._offset("orders", number)

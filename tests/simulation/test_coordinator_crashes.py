@@ -23,7 +23,7 @@ ROUNDS_OF_EACH = 12
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing happens in other threads, nor at times of the real clock: a seed gives the same every time."""
-    monkeypatch.setattr("millrace_broker.broker._TICK_S", 1e9)
+    monkeypatch.setattr("millrace_broker.log.periodic_work._TICK_S", 1e9)
     monkeypatch.setattr("millrace_broker.purgatory.timer.Timer.start", lambda *_: None)  # ``drive`` turns it
     for module in ("runtime.executors", "log.fsync_batching"):
         monkeypatch.setattr(f"millrace_broker.{module}.ThreadPoolExecutor", InlineExecutor)

@@ -54,7 +54,7 @@ async def _verify(broker: Broker, request: pb.AddPartitionsToTxnRequest) -> pb.A
 def _problem(broker: Broker, name: str, number: int) -> MillraceError | None:
     try:
         rules.check_not_internal(name)
-        if number not in broker.topic(name).partitions:
+        if number not in broker.partitions.topic(name).partitions:
             raise UnknownTopicOrPartitionError(f"topic {name} has no partition {number}")
     except MillraceError as error:
         return error

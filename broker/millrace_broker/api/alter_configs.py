@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.api.configs import is_group
 from millrace_broker.broker import Broker
-from millrace_broker.cluster.reconfiguring import reconfigure
 
 
 async def handle(broker: Broker, request: pb.AlterConfigsRequest, call: Call) -> pb.AlterConfigsResponse:
@@ -23,7 +20,7 @@ async def handle(broker: Broker, request: pb.AlterConfigsRequest, call: Call) ->
             if is_group(alteration.resource):
                 change = broker.group_configs.alter
             elif alteration.resource.type == pb.BROKER:
-                change = partial(_broker_change, broker)
+                change = broker.live_config.alter
             await broker.executors.administer(
                 change,
                 alteration.resource.name,
@@ -34,11 +31,3 @@ async def handle(broker: Broker, request: pb.AlterConfigsRequest, call: Call) ->
         except Exception as error:  # noqa: BLE001 - stands beside the resource, unexpected ones are logged
             result.error.CopyFrom(error_message(error))
     return response
-
-
-def _broker_change(broker: Broker, name: str, *args: Any, **kwargs: Any) -> None:
-    """Change the configuration of a broker, or of all; where that is this one, it is in force when this returns."""
-    broker.broker_configs.alter(name, *args, **kwargs)
-    if broker.broker_configs.concerns_this(name):
-        broker.broker_configs.reload()
-        reconfigure(broker)

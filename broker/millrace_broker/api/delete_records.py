@@ -23,12 +23,12 @@ async def handle(broker: Broker, request: pb.DeleteRecordsRequest, call: Call) -
         for wanted in topic_offsets.partitions:
             result = topic_result.partitions.add(partition=wanted.partition)
             try:
-                topic = broker.topic(topic_offsets.name, topic_offsets.topic_id)
+                topic = broker.partitions.topic(topic_offsets.name, topic_offsets.topic_id)
                 rules.check_not_internal(topic.name)
-                partition = broker.partition(topic, wanted.partition)
+                partition = broker.partitions.led(topic, wanted.partition)
                 offset = partition.log.high_watermark if wanted.offset == _HIGH_WATERMARK else wanted.offset
                 timeout_s = request.timeout_ms / 1000 or _TIMEOUT_S
-                result.low_watermark = await broker.delete_records(partition, offset, timeout_s)
+                result.low_watermark = await broker.appends.delete_records(partition, offset, timeout_s)
             except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
                 result.low_watermark = _FAILED
                 result.error.CopyFrom(error_message(error))

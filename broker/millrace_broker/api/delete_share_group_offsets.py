@@ -17,7 +17,7 @@ async def handle(
         result = response.topics.add(name=name)
         try:
             shard = broker.share_groups.shard_of(request.group_id)
-            await shard.delete_offsets(request.group_id, broker.topic(name))
+            await shard.delete_offsets(request.group_id, broker.partitions.topic(name))
         except Exception as error:  # noqa: BLE001 - stands beside the topic, unexpected ones are logged
             result.error.CopyFrom(error_message(error))
     return response

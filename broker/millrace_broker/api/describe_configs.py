@@ -32,7 +32,7 @@ async def handle(broker: Broker, request: pb.DescribeConfigsRequest, call: Call)
         result = response.results.add(resource=resource)
         try:
             if resource.type == pb.TOPIC:
-                await broker.find_topic(resource.name)
+                await broker.partitions.find_topic(resource.name)
             result.entries.extend(_entries(broker, resource))
         except Exception as error:  # noqa: BLE001 - stands beside the resource, unexpected ones are logged
             result.error.CopyFrom(error_message(error))
@@ -60,7 +60,7 @@ def _group_entries(broker: Broker, group_id: str) -> Iterator[pb.ConfigEntry]:
 
 
 def _topic_entries(broker: Broker, name: str) -> Iterator[pb.ConfigEntry]:
-    topic = broker.topic(name)
+    topic = broker.partitions.topic(name)
     defaults = TopicConfig.load({}).options()
     for option, value in topic.config.options().items():
         if option in topic.overrides:

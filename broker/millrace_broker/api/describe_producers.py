@@ -17,7 +17,7 @@ async def handle(broker: Broker, request: pb.DescribeProducersRequest, call: Cal
         for number in topic_partitions.partitions:
             described = topic_producers.partitions.add(partition=number)
             try:
-                partition = broker.partition(broker.topic(topic_partitions.name), number)
+                partition = broker.partitions.led(broker.partitions.topic(topic_partitions.name), number)
             except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
                 described.error.CopyFrom(error_message(error))
                 continue

@@ -18,9 +18,10 @@ from millrace.protocol.fetch_response import FetchAnswer
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.api.leader_epochs import check_epoch, divergence
 from millrace_broker.api.ranges import aborted_within, end_of
-from millrace_broker.broker import Broker, ServedPartition
+from millrace_broker.broker import Broker
 from millrace_broker.log import PartitionLog
 from millrace_broker.quotas import Lease
+from millrace_broker.replication.runtime import ServedPartition
 
 
 class _Reading(NamedTuple):
@@ -39,12 +40,14 @@ async def handle(broker: Broker, request: pb.FetchRequest, call: Call) -> FetchA
     Replicas (``replica_id`` not negative) get what is not on all of them yet, and say by it how far they are. A broker
     by itself has none: there a request that does not say who asks is a consumer's.
     """
-    if request.replica_id >= 0 and broker.is_clustered:
+    if request.replica_id >= 0 and broker.partitions.has_controller:
         return await broker.replicas.fetch(request, call.response_lease)
     max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
     min_bytes = min(request.min_bytes, max_bytes)
     keys = [(topic.name, partition.partition) for topic in request.topics for partition in topic.partitions]
-    arrivals = broker.stable_arrivals if request.isolation_level == pb.READ_COMMITTED else broker.arrivals
+    arrivals = (
+        broker.waiters.committed_fetches if request.isolation_level == pb.READ_COMMITTED else broker.waiters.fetches
+    )
     watch = arrivals.watch(keys)
     reading = await _read_leased(broker, request, max_bytes, call.response_lease)
     if reading.size_bytes >= min_bytes or reading.has_error or request.max_wait_ms <= 0:
@@ -88,9 +91,9 @@ async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int, *, has
             answered = topic_records.add_partition(wanted.partition)
             result = answered.result
             try:
-                topic = broker.topic(topic_fetch.name, topic_fetch.topic_id)
+                topic = broker.partitions.topic(topic_fetch.name, topic_fetch.topic_id)
                 topic_records.topic_id = topic.topic_id.bytes
-                partition = broker.partition(topic, wanted.partition, may_follow=bool(request.rack_id))
+                partition = broker.partitions.led(topic, wanted.partition, may_follow=bool(request.rack_id))
                 check_epoch(partition, wanted.current_leader_epoch)
                 if request.rack_id and _is_sent_elsewhere(broker, request, partition, wanted, result):
                     has_error = True
@@ -122,8 +125,8 @@ async def _read_partition(
         return b"", []  # nothing new, or no room: not worth a thread
     max_bytes = max(0, max_bytes)
     if request.isolation_level == pb.READ_COMMITTED:
-        return await broker.run_search(log, offset, _read_committed, log, offset, end_offset, max_bytes, is_first)
-    records = await broker.run_read(
+        return await broker.reads.run_search(log, offset, _read_committed, log, offset, end_offset, max_bytes, is_first)
+    records = await broker.reads.run_read(
         log, offset, log.read, offset, max_bytes, end_offset=end_offset, min_one_batch=is_first
     )
     return records, []
@@ -146,7 +149,9 @@ def _is_sent_elsewhere(
     """Whether the caller is to read from a replica that is closer to it, which the result then names."""
     if partition.replica is None or not partition.replica.leads:
         return False
-    preferred = broker.replicas.preferred_read_replica(partition.replica, request.rack_id, wanted.fetch_offset)
+    preferred = broker.replicas.preferred_read_replica(
+        partition.replica, request.rack_id, wanted.fetch_offset, broker.membership.live_brokers
+    )
     if preferred is None:
         return False
     _describe(result, partition.log)

@@ -15,7 +15,6 @@ from millrace_broker.coordinators import (
     OFFSETS_TOPIC,
     SHARE_STATE_TOPIC,
     TRANSACTIONS_TOPIC,
-    InternalTopics,
     partition_of,
 )
 from millrace_broker.metadata import LiveBroker
@@ -45,7 +44,7 @@ async def _find(broker: Broker, kind: pb.CoordinatorType.ValueType, key: str) ->
         if kind == pb.TRANSACTION:
             raise InvalidRequestError("an empty transactional id: set transactional.id")
         raise InvalidGroupIdError("an empty group id: set group.id")
-    topic = await InternalTopics(broker).ensure(_TOPICS[kind])
+    topic = await broker.internal_topics.ensure(_TOPICS[kind])
     partition = topic.partitions[partition_of(key, len(topic.partitions))]
     for node in broker.live_brokers():
         if node.broker_id == partition.leader:

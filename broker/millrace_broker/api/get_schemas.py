@@ -12,7 +12,7 @@ from millrace_broker.metadata import SchemaVersion
 async def handle(broker: Broker, request: pb.GetSchemasRequest, call: Call) -> pb.GetSchemasResponse:
     """Return the schemas asked for, in the order asked for. An opaque topic has none."""
     if request.topic:
-        versions = list((await broker.find_topic(request.topic)).schemas)
+        versions = list((await broker.partitions.find_topic(request.topic)).schemas)
     else:
         versions = [_find(broker, schema_id) for schema_id in request.ids]
     return pb.GetSchemasResponse(

@@ -6,8 +6,8 @@ from typing import Final
 
 from millrace.errors import FencedLeaderEpochError, OffsetOutOfRangeError, UnknownLeaderEpochError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.broker import ServedPartition
 from millrace_broker.log import PartitionLog
+from millrace_broker.replication.runtime import ServedPartition
 
 _NOT_KNOWN: Final = (-1, -1)
 

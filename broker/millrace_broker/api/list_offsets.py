@@ -9,8 +9,9 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.api.leader_epochs import check_epoch
 from millrace_broker.api.ranges import end_of
-from millrace_broker.broker import Broker, ServedPartition
+from millrace_broker.broker import Broker
 from millrace_broker.log import PartitionLog
+from millrace_broker.replication.runtime import ServedPartition
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -31,9 +32,9 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> 
         for wanted in topic_times.partitions:
             result = topic_offsets.partitions.add(partition=wanted.partition)
             try:
-                topic = await broker.find_topic(topic_times.name)
+                topic = await broker.partitions.find_topic(topic_times.name)
                 topic_offsets.topic_id = topic.topic_id.bytes
-                partition = broker.partition(topic, wanted.partition)
+                partition = broker.partitions.led(topic, wanted.partition)
                 log = partition.log
                 if wanted.HasField("current_leader_epoch"):
                     check_epoch(partition, wanted.current_leader_epoch)
@@ -43,7 +44,7 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> 
                 _check_known(partition)
                 # Looking for a time, one begins at the start; an end of the log is known without looking.
                 looks_from = log.log_end_offset if wanted.timestamp in _ENDS else log.log_start_offset
-                result.offset, result.timestamp = await broker.run_read(
+                result.offset, result.timestamp = await broker.reads.run_read(
                     log, looks_from, _find, log, wanted.timestamp, request.isolation_level
                 )
                 result.leader_epoch = log.epoch_of(result.offset)

@@ -41,11 +41,11 @@ async def handle(broker: Broker, request: pb.LocateRangeRequest, call: Call) -> 
     names_uris = told != "false"
     if request.isolation_level == pb.READ_COMMITTED:
         response.aborted_transactions.extend(
-            await broker.run_search(
+            await broker.reads.run_search(
                 log, request.start_offset, aborted_transactions, log, request.start_offset, end_offset
             )
         )
-    extents = await broker.run_search(
+    extents = await broker.reads.run_search(
         log, request.start_offset, log.locate, request.start_offset, end_offset, request.split_bytes
     )
     for extent in extents:

@@ -35,14 +35,14 @@ async def handle(broker: Broker, request: pb.MetadataRequest, call: Call) -> pb.
 
 async def _find(broker: Broker, name: str, *, may_create: bool) -> TopicInfo:
     try:
-        return await broker.find_topic(name)
+        return await broker.partitions.find_topic(name)
     except UnknownTopicOrPartitionError:
         if not (may_create and broker.config.auto_create_topics_enable) or name in INTERNAL_TOPICS:
             raise
     with contextlib.suppress(TopicExistsError):  # another call was faster
         await broker.executors.administer(broker.changes.create, TopicSpec(name=name))
     await broker.membership.led([name], _CREATION_WAIT_MS)
-    return broker.topic(name)
+    return broker.partitions.topic(name)
 
 
 def _describe(topic: pb.Topic, info: TopicInfo, *, include_schema: bool) -> None:

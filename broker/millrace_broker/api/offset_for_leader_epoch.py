@@ -18,7 +18,7 @@ async def handle(
         for wanted in topic_epochs.partitions:
             result = topic_ends.partitions.add(partition=wanted.partition)
             try:
-                partition = broker.partition(broker.topic(topic_epochs.name), wanted.partition)
+                partition = broker.partitions.led(broker.partitions.topic(topic_epochs.name), wanted.partition)
                 check_epoch(partition, wanted.current_leader_epoch)
                 result.end.CopyFrom(end_of_epoch(partition.log, wanted.leader_epoch))
             except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged

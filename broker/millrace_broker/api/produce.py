@@ -24,9 +24,10 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.records import read_header
 from millrace_broker.api.call import Call, error_message
 from millrace_broker.api.record_checks import prepare_records, work_bytes_of
-from millrace_broker.broker import Broker, ServedPartition
+from millrace_broker.broker import Broker
 from millrace_broker.log import AppendResult
 from millrace_broker.metadata import TopicInfo, rules
+from millrace_broker.replication.runtime import ServedPartition
 from millrace_broker.transactions import Producer
 
 _logger = logging.getLogger(__name__)
@@ -74,9 +75,9 @@ async def _append(
     result: pb.ProduceResponse.PartitionResult,
 ) -> None:
     try:
-        topic = broker.topic(topic_data.name, topic_data.topic_id)
+        topic = broker.partitions.topic(topic_data.name, topic_data.topic_id)
         rules.check_not_internal(topic.name)
-        partition = broker.partition(topic, data.partition)
+        partition = broker.partitions.led(topic, data.partition)
         if request.acks == _ALL and partition.replica is None:
             _check_replicas(topic, partition)
         sent = data.records  # each look at it is a copy
@@ -131,9 +132,9 @@ async def _append_in_order(
 ) -> AppendResult:
     deadline = broker.clock.monotonic() + _OVERTAKING_WAIT_S
     while True:
-        watch = broker.appends.watch([partition.key])
+        watch = broker.waiters.appends.watch([partition.key])
         try:
-            return await broker.append(
+            return await broker.appends.append(
                 partition,
                 records,
                 in_transaction=bool(request.transactional_id),

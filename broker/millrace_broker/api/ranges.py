@@ -5,8 +5,9 @@ from __future__ import annotations
 from millrace.errors import InvalidRequestError, OffsetOutOfRangeError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import scan_headers
-from millrace_broker.broker import Broker, ServedPartition
+from millrace_broker.broker import Broker
 from millrace_broker.log import PartitionLog
+from millrace_broker.replication.runtime import ServedPartition
 
 
 def end_of(log: PartitionLog, isolation_level: pb.IsolationLevel.ValueType) -> int:
@@ -49,4 +50,4 @@ def aborted_within(log: PartitionLog, start_offset: int, records: bytes) -> list
 
 def find_partition(broker: Broker, request: pb.LocateRangeRequest | pb.ReadRangeRequest) -> ServedPartition:
     """The partition that a request names. Raises what ``Broker.topic`` and ``Broker.partition`` raise."""
-    return broker.partition(broker.topic(request.topic, request.topic_id), request.partition)
+    return broker.partitions.led(broker.partitions.topic(request.topic, request.topic_id), request.partition)

@@ -12,7 +12,8 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.records import scan_headers
 from millrace_broker.api.call import Call
 from millrace_broker.api.ranges import aborted_transactions, check_range, end_of, find_partition
-from millrace_broker.broker import Broker, ServedPartition
+from millrace_broker.broker import Broker
+from millrace_broker.replication.runtime import ServedPartition
 
 CHUNK_BYTES: Final = 2**20
 
@@ -28,10 +29,10 @@ async def handle(broker: Broker, request: pb.ReadRangeRequest, call: Call) -> As
     aborted: list[pb.AbortedTransaction] = []
     if request.isolation_level == pb.READ_COMMITTED:
         log = partition.log
-        aborted = await broker.run_search(log, offset, aborted_transactions, log, offset, request.end_offset)
+        aborted = await broker.reads.run_search(log, offset, aborted_transactions, log, offset, request.end_offset)
     while offset < request.end_offset:
         await call.response_lease.take(CHUNK_BYTES)
-        records, offset = await broker.run_read(
+        records, offset = await broker.reads.run_read(
             partition.log, offset, _read_chunk, partition, offset, request.end_offset
         )
         yield pb.ReadRangeResponse(records=records, aborted_transactions=aborted)

@@ -6,21 +6,32 @@ Any broker takes such a request; one that is not the controller takes it there, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from millrace.errors import NotControllerError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.cluster.wire import read_errors
 from millrace_broker.controller import Controller, Occasion, Steps
+from millrace_broker.controller.event_loop import ControllerEventLoop
 from millrace_broker.decisions import Answers, ReplicaAssignment, TopicPartition
-
-if TYPE_CHECKING:
-    from millrace_broker.cluster.member import Member
 
 _MARGIN_S = 5.0
 
 
-async def elect_leaders(member: Member, request: pb.ElectLeadersRequest) -> Answers:
+class ControllerAccess(Protocol):
+    """A broker's way to the controller, which it may be itself."""
+
+    @property
+    def controlling(self) -> ControllerEventLoop:
+        """This broker's own controller."""
+        ...
+
+    async def at_controller(self, name: str, message: Any, *, timeout_s: float | None = None) -> Any:
+        """Make a call to the controller, which is another broker."""
+        ...
+
+
+async def elect_leaders(member: ControllerAccess, request: pb.ElectLeadersRequest) -> Answers:
     """Elect leaders; of all partitions, only those for which it is needed are answered for."""
     if not member.controlling.is_active:
         return read_errors((await _forward(member, "ElectLeaders", request)).topics)
@@ -34,7 +45,7 @@ async def elect_leaders(member: Member, request: pb.ElectLeadersRequest) -> Answ
     return await member.controlling.ask("elect leaders", steps)
 
 
-async def reassign(member: Member, request: pb.AlterPartitionReassignmentsRequest) -> Answers:
+async def reassign(member: ControllerAccess, request: pb.AlterPartitionReassignmentsRequest) -> Answers:
     """Begin, change or cancel reassignments."""
     if not member.controlling.is_active:
         return read_errors((await _forward(member, "AlterPartitionReassignments", request)).topics)
@@ -47,7 +58,7 @@ async def reassign(member: Member, request: pb.AlterPartitionReassignmentsReques
 
 
 async def reassignments(
-    member: Member, request: pb.ListPartitionReassignmentsRequest
+    member: ControllerAccess, request: pb.ListPartitionReassignmentsRequest
 ) -> Mapping[TopicPartition, ReplicaAssignment]:
     """What is being moved."""
     if not member.controlling.is_active:
@@ -70,7 +81,7 @@ async def reassignments(
     return await member.controlling.ask("list reassignments", steps)
 
 
-async def shut_down(member: Member, broker_id: int, broker_epoch: int) -> list[TopicPartition]:
+async def shut_down(member: ControllerAccess, broker_id: int, broker_epoch: int) -> list[TopicPartition]:
     """Have others lead what a broker leads; returns what nobody else can."""
     if not member.controlling.is_active:
         request = pb.ControlledShutdownRequest(broker_id=broker_id, broker_epoch=broker_epoch)
@@ -79,7 +90,7 @@ async def shut_down(member: Member, broker_id: int, broker_epoch: int) -> list[T
     return await member.controlling.ask("shut down", lambda each: each.shut_down(broker_id, broker_epoch))
 
 
-async def _forward(member: Member, name: str, request: Any) -> Any:
+async def _forward(member: ControllerAccess, name: str, request: Any) -> Any:
     if request.is_forwarded:
         raise NotControllerError("the controller has changed: try again")
     forwarded = type(request)()

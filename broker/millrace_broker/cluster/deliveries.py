@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from millrace.config.broker import BrokerConfig
 from millrace.coordination.nodes import BrokerNode
 from millrace_broker.cluster.wire import (
     leader_and_isr_message,
@@ -21,32 +22,46 @@ from millrace_broker.decisions import (
     UpdateMetadataRequest,
 )
 from millrace_broker.metadata import LiveBroker, registration
+from millrace_broker.network import Peers
 
-if TYPE_CHECKING:
-    from millrace_broker.broker import Broker
-    from millrace_broker.cluster.member import Member
+
+class ThisBroker(Protocol):
+    """The broker that the controller runs on, which takes its requests without the network."""
+
+    async def leader_and_isr(self, request: LeaderAndIsrRequest, leaders: Sequence[LiveBroker]) -> Answers:
+        """Lead and follow partitions."""
+        ...
+
+    async def stop_replica(self, request: StopReplicaRequest) -> Answers:
+        """Stop replicas."""
+        ...
+
+    async def update_metadata(self, request: UpdateMetadataRequest, brokers: Sequence[LiveBroker]) -> None:
+        """Take over who is alive and who leads what."""
+        ...
 
 
 class Deliveries:
     """The controller's way to the brokers. For the event loop's thread."""
 
-    def __init__(self, broker: Broker, member: Member) -> None:
-        self._broker: Final = broker
-        self._member: Final = member
+    def __init__(self, config: BrokerConfig, peers: Peers, this_broker: ThisBroker) -> None:
+        self._broker_id: Final = config.broker_id
+        self._timeout_s: Final = config.controller_socket_timeout_ms / 1000
+        self._peers: Final = peers
+        self._this_broker: Final = this_broker
         self._addresses: dict[int, LiveBroker] = {}
 
     def take_brokers(self, nodes: Mapping[int, BrokerNode]) -> None:
         """The controller has read where brokers are."""
         self._addresses = {each: registration.live_broker(each, node) for each, node in nodes.items()}
         for broker in self._addresses.values():
-            self._broker.peers.know(broker.broker_id, broker.host, broker.port)
+            self._peers.know(broker.broker_id, broker.host, broker.port)
 
     async def deliver(self, broker_id: int, request: BrokerRequest) -> Answers:
         """Bring a request to a broker; returns its answers. Raises its error, ``BrokerUnavailableError``."""
-        if broker_id == self._broker.config.broker_id:
+        if broker_id == self._broker_id:
             return await self._deliver_here(request)
-        timeout_s = self._broker.config.controller_socket_timeout_ms / 1000
-        call = partial(self._broker.peers.call, broker_id, timeout_s=timeout_s)
+        call = partial(self._peers.call, broker_id, timeout_s=self._timeout_s)
         match request:
             case LeaderAndIsrRequest():
                 answer: Any = await call("LeaderAndIsr", leader_and_isr_message(request, self._addresses))
@@ -62,10 +77,10 @@ class Deliveries:
         match request:
             case LeaderAndIsrRequest():
                 leaders = [known[each] for each in request.live_leaders if each in known]
-                return await self._member.leader_and_isr(request, leaders)
+                return await self._this_broker.leader_and_isr(request, leaders)
             case StopReplicaRequest():
-                return await self._member.stop_replica(request)
+                return await self._this_broker.stop_replica(request)
             case UpdateMetadataRequest():
                 brokers = [known[each] for each in request.live_brokers if each in known]
-                await self._member.update_metadata(request, brokers)
+                await self._this_broker.update_metadata(request, brokers)
                 return {}

@@ -1,52 +1,53 @@
-"""A broker's place among others: by itself (``standalone``) or in a cluster (``cluster.member``). Both answer the same.
+"""What a broker is among others: by itself (``standalone``) or one of a cluster (``member``). Both answer the same.
 
-What blocks is called in the administration thread, what is ``async`` on the event loop.
+A broker opens its metadata first, then its logs, and then takes its place. Functions that block are called in the
+administration thread, ``async`` ones in the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from millrace.config.broker import Listener
 from millrace.coordination import Coordination, Operation
 from millrace_broker.decisions import Answers, ReplicaAssignment, TopicPartition
-from millrace_broker.log import LogManager
 from millrace_broker.metadata import LiveBroker, TopicCatalog, TopicInfo
 from millrace_broker.metadata.changes import Deployment
 
-Notices = Callable[[str], list[Operation]]
-"""What is to be written with a changed configuration of an entity, so that other brokers hear of it."""
 
+class OpenedMetadata(Protocol):
+    """Metadata that a broker has opened: where it is, whose it is, the topics in it."""
 
-class Opened(NamedTuple):
-    """Where the metadata is, whose it is, and the topics in it."""
+    @property
+    def coordination(self) -> Coordination:
+        """Where the metadata is."""
+        ...
 
-    coordination: Coordination
-    cluster_id: str
-    catalog: TopicCatalog
+    @property
+    def cluster_id(self) -> str:
+        """Whose it is."""
+        ...
+
+    @property
+    def catalog(self) -> TopicCatalog:
+        """The topics in it."""
+        ...
+
+    def notices(self, entity: str) -> list[Operation]:
+        """Say what is to be written with a changed configuration of an entity, so that other brokers hear of it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it. Again does nothing."""
+        ...
 
 
 class Membership(Protocol):
     """This broker among others."""
 
-    def open(self) -> Opened:
-        """Find the metadata. Raises ``EnvironmentProblemError``."""
-        ...
-
-    def deploy(self, logs: LogManager, on_gone: Callable[[TopicInfo], None]) -> Deployment:
-        """Say what follows from changes of topics; finishes what the last run left undone.
-
-        ``on_gone`` is called with topics that no longer answer, before their logs are deleted.
-        """
-        ...
-
-    def disconnect(self) -> None:
-        """Let go of the metadata."""
-        ...
-
-    def notices(self, entity: str) -> list[Operation]:
-        """See ``Notices``."""
+    def deploy(self) -> Deployment:
+        """Say what follows from changes of topics; finishes what the last run left undone. It blocks."""
         ...
 
     async def announce(self, address: Listener) -> None:
@@ -54,15 +55,15 @@ class Membership(Protocol):
         ...
 
     async def leave(self) -> None:
-        """The broker is about to stop: let others take over what it does."""
+        """Let other brokers take over what this one does, because it is about to stop."""
         ...
 
     async def disks_failed(self) -> None:
-        """A disk of this broker has failed: others may be able to lead what was on it."""
+        """Let other brokers lead what was on a disk that has failed."""
         ...
 
     async def close(self) -> None:
-        """Be known no more."""
+        """Be known no more, and let go of the metadata."""
         ...
 
     @property
@@ -71,7 +72,7 @@ class Membership(Protocol):
         ...
 
     def live_brokers(self) -> Sequence[LiveBroker]:
-        """The brokers that are up, by id. Raises ``BrokerUnavailableError`` as long as they are not known."""
+        """Return the brokers that are up, by id. Raises ``BrokerUnavailableError`` as long as they are not known."""
         ...
 
     async def find(self, topic: str) -> None:
@@ -95,5 +96,5 @@ class Membership(Protocol):
         ...
 
     async def reassignments(self, request: Any) -> Mapping[TopicPartition, ReplicaAssignment]:
-        """What is being moved (``ListPartitionReassignmentsRequest``)."""
+        """List what is being moved (``ListPartitionReassignmentsRequest``)."""
         ...

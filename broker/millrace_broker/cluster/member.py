@@ -19,15 +19,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from millrace.config.broker import Listener
+from millrace.config.broker import BrokerConfig, Listener
+from millrace.config.topic import TopicConfig
 from millrace.coordination import (
     Coordination,
     CoordinationError,
     OnLoop,
-    Operation,
-    SessionStore,
     WatchEvent,
     paths,
 )
@@ -41,19 +40,17 @@ from millrace.errors import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.cluster import administration
-from millrace_broker.cluster.catalog import ClusterCatalog
 from millrace_broker.cluster.changed_configs import ChangedConfigs
 from millrace_broker.cluster.deliveries import Deliveries
 from millrace_broker.cluster.deployment import Told
-from millrace_broker.cluster.interface import Opened
 from millrace_broker.cluster.isr_requests import IsrRequests
-from millrace_broker.cluster.missing_topics import MissingTopics
-from millrace_broker.cluster.notifications import Notifications, notice
 from millrace_broker.cluster.own_registration import OwnRegistration
 from millrace_broker.cluster.process_watch import ProcessWatch
-from millrace_broker.cluster.session import RenewedCoordination
+from millrace_broker.cluster.topic_lookups import TopicLookups
 from millrace_broker.cluster.wire import alter_partition_message, read_isr_answers
-from millrace_broker.controller.event_loop import Controlling
+from millrace_broker.cluster.zookeeper_metadata import ZooKeeperMetadata
+from millrace_broker.config import LiveConfig
+from millrace_broker.controller.event_loop import ControllerEventLoop
 from millrace_broker.decisions import (
     Answers,
     BrokerRequest,
@@ -65,34 +62,60 @@ from millrace_broker.decisions import (
     TopicPartition,
     UpdateMetadataRequest,
 )
-from millrace_broker.log import LogManager, read_meta_properties
-from millrace_broker.metadata import LiveBroker, TopicInfo, registration
+from millrace_broker.log import Files, LogManager
+from millrace_broker.metadata import GroupConfigs, LiveBroker, PayloadSchemas, TopicInfo, registration
 from millrace_broker.metadata.changes import Deployment
-from millrace_broker.metadata.rules import is_topic_name
-from millrace_broker.purgatory import Conditions
+from millrace_broker.metadata.gone_topics import GoneTopics
+from millrace_broker.network import Peers
+from millrace_broker.purgatory import Timer
 from millrace_broker.replication.core import check_controller_epoch
-
-if TYPE_CHECKING:
-    from millrace_broker.broker import Broker
+from millrace_broker.replication.runtime import ReplicaManager
+from millrace_broker.runtime import Clock, Executors
 
 _logger = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.5
 """Between attempts to open a session."""
 _FIRST_WORD_S: Final = 30.0
-_FINDING_MS: Final = 1_000
-"""How long the leaders of a topic are waited for that this broker has not heard of yet."""
 
 
 class Member:
     """One broker of a cluster."""
 
-    def __init__(self, broker: Broker, directories: Sequence[Path], store: SessionStore | None = None) -> None:
-        """Sessions are of ``store``; of the ZooKeeper that is configured if none is given."""
-        self._broker: Final = broker
-        self._given_store: Final = store
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        directories: Sequence[Path],
+        metadata: ZooKeeperMetadata,
+        live: LiveConfig,
+        groups: GroupConfigs,
+        schemas: PayloadSchemas,
+        clock: Clock,
+        timer: Timer,
+        executors: Executors,
+        files: Files,
+        peers: Peers,
+        logs: LogManager,
+        replicas: ReplicaManager,
+        gone: GoneTopics,
+        fail: Callable[[MillraceError], None],
+    ) -> None:
+        """``gone`` is told of topics that no longer answer, ``fail`` stops the broker."""
+        self._config: Final = config
         self._directories: Final = directories
-        self._id: Final = broker.config.broker_id
+        self._metadata: Final = metadata
+        self._coordination: Final = metadata.coordination
+        self._catalog: Final = metadata.catalog
+        self._clock: Final = clock
+        self._executors: Final = executors
+        self._files: Final = files
+        self._peers: Final = peers
+        self._logs: Final = logs
+        self._replicas: Final = replicas
+        self._gone: Final = gone
+        self._fail: Final = fail
+        self._id: Final = config.broker_id
         self._brokers: dict[int, LiveBroker] = {}
         self._controller_id = -1
         self._controller_epoch = 0
@@ -101,62 +124,37 @@ class Member:
         self._renewing: asyncio.Task[None] | None = None
         self._replaced: Coordination | None = None
         """The session that is over and for which another one is being opened."""
-        self._waits: Final[Conditions[str]] = Conditions("topic", broker.timer)
-        self._missing: Final = MissingTopics(broker.clock.monotonic)
+        self._loop: Final = asyncio.get_running_loop()
+        self._config_watch: Final = OnLoop(self._loop, self._notice_left)
+        self._topics: Final = TopicLookups(
+            metadata.catalog, metadata.coordination, executors=executors, timer=timer, clock=clock
+        )
+        self._changed_configs: Final = ChangedConfigs(
+            catalog=metadata.catalog, groups=groups, schemas=schemas, live=live, take_topic=self._take_topic
+        )
         self._isr_requests: Final = IsrRequests(self._send_isr_changes)
-        self._deliveries: Final = Deliveries(broker, self)
-        self._patience_s: Final = 2 * broker.config.zookeeper.zookeeper_session_timeout_ms / 1000
+        deliveries = Deliveries(config, peers, self)
+        self._patience_s: Final = 2 * config.zookeeper.zookeeper_session_timeout_ms / 1000
         """How long the end of an earlier registration of this broker is waited for."""
-        self._registration: Final = OwnRegistration(
-            self._id, self._patience_s, self._fence, self._catch_up, broker.fail
+        self._registration: Final = OwnRegistration(self._id, self._patience_s, self._fence, self._catch_up, fail)
+        self._process_watch: Final = ProcessWatch(peers, self._process_lost)
+        self.controlling: Final = ControllerEventLoop(
+            config, clock.now_ms, executors.administer, deliveries.deliver, deliveries.take_brokers
         )
-        self._process_watch: Final = ProcessWatch(broker.peers, self._process_lost)
-        self.controlling: Final = Controlling(
-            broker.config,
-            broker.clock.now_ms,
-            broker.executors.administer,
-            self._deliveries.deliver,
-            self._deliveries.take_brokers,
-        )
+        live.subscribe(lambda current: executors.on_loop(self.controlling.take_config, current))
 
-    # --- opening, in the administration thread -----------------------------------------------------------------
+    # --- configurations, in the administration thread ------------------------------------------------------------
 
-    def open(self) -> Opened:
-        """Open a session and read the topics. Raises ``EnvironmentProblemError``."""
-        self._store = self._given_store or _zookeeper(self._broker)
-        session = self._store.connect()
-        try:
-            registration.ensure_roots(session)
-            cluster_id = self._cluster_id(session)
-            patience_s = self._broker.config.zookeeper.connection_timeout_ms / 1000
-            self._coordination = RenewedCoordination(session, patience_s)
-            self._notifications = Notifications(self._config_changed)
-            self._notifications.skip(session)
-            self._catalog = ClusterCatalog(self._coordination, self._broker.config.topic_defaults)
-            self._catalog.load()
-        except BaseException:
-            self._store.close()
-            raise
-        return Opened(self._coordination, cluster_id, self._catalog)
-
-    def _cluster_id(self, session: Coordination) -> str:
-        """The id that ZooKeeper has; a new one only if no data says that it is of another cluster."""
-        if session.exists(paths.CLUSTER_ID) is None:
-            for directory in self._directories:
-                owner = read_meta_properties(self._broker.files, directory) if directory.exists() else {}
-                if owner and "cluster.id" in owner:
-                    raise EnvironmentProblemError(
-                        f"{directory} belongs to cluster {owner['cluster.id']}, and ZooKeeper at "
-                        f"{self._broker.config.zookeeper.zookeeper_connect} has no cluster: correct zookeeper.connect"
-                        " (and its chroot), or use another data directory"
-                    )
-        return registration.cluster_id(session)
-
-    def deploy(self, logs: LogManager, on_gone: Callable[[TopicInfo], None]) -> Deployment:
+    def deploy(self) -> Deployment:
         """The controller says what follows."""
-        self._on_gone = on_gone
-        self._changed_configs = ChangedConfigs(self._broker)
-        return Told(self._changed_configs.take_topic, on_gone)
+        return Told(self._take_topic, self._gone.tell)
+
+    def _take_topic(self, topic: str, config: TopicConfig) -> None:
+        """A topic is configured like this now."""
+        self._logs.set_config(topic, config)
+        self._executors.on_loop(self._replicas.topic_changed, topic)
+        if config.unclean_leader_election_enable:
+            self._executors.on_loop(self.controlling.unclean_allowed)
 
     def _take_changed_configs(self) -> None:
         try:
@@ -165,18 +163,6 @@ class Member:
             raise
         except MillraceError as error:
             _logger.error("changed configurations could not be taken over: %s", error.message)
-
-    def _config_changed(self, entity: str) -> None:
-        self._changed_configs.take(entity)
-
-    def disconnect(self) -> None:
-        """End the session."""
-        if hasattr(self, "_store"):
-            self._store.close()
-
-    def notices(self, entity: str) -> list[Operation]:
-        """All brokers read it anew."""
-        return [notice(entity)]
 
     # --- sessions ----------------------------------------------------------------------------------------------
 
@@ -188,12 +174,10 @@ class Member:
         self._node = BrokerNode(
             host=address.host,
             port=address.port,
-            rack=self._broker.config.broker_rack,
-            timestamp_ms=self._broker.clock.now_ms(),
+            rack=self._config.broker_rack,
+            timestamp_ms=self._clock.now_ms(),
         )
-        self._broker.replicas.alter_partition = self._isr_requests.alter
-        self._loop = asyncio.get_running_loop()
-        self._config_watch: OnLoop = OnLoop(self._loop, self._notice_left)
+        self._replicas.alter_partition = self._isr_requests.alter
         self.controlling.start()
         await self._begin(self._coordination.session)
         try:
@@ -214,22 +198,24 @@ class Member:
         """Do what each session begins with."""
         session.on_session_end(partial(self._tell_loop, session))
         first = self._directories[0]
-        is_locked = first not in self._broker.logs.failed_directories()
-        await self._registration.begin(session, self._node, self._broker.files, first if is_locked else None)
-        await self._broker.executors.administer(self._notifications.take, session, self._config_watch)
+        is_locked = first not in self._logs.failed_directories()
+        await self._registration.begin(session, self._node, self._files, first if is_locked else None)
+        await self._executors.administer(
+            self._metadata.notifications.take, session, self._config_watch, self._changed_configs.take
+        )
         self.controlling.begin(session)
 
     async def _fence(self) -> None:
         """Stop leading: the controller takes this broker for dead, and elects others."""
-        await self._broker.replicas.fence()
+        await self._replicas.fence()
         await self._isr_requests.fence()
 
     async def _catch_up(self) -> None:
         """Read anew what nobody tells of: topics may have been deleted, and configurations changed."""
         known = self._catalog.topics
-        await self._broker.executors.administer(self._catalog.load)
+        await self._executors.administer(self._catalog.load)
         self._tell_gone(known, known)
-        await self._broker.executors.administer(self._take_changed_configs)
+        await self._executors.administer(self._take_changed_configs)
 
     def _tell_loop(self, session: Coordination) -> None:
         if not self._loop.is_closed():
@@ -250,12 +236,12 @@ class Member:
             before = self._replaced = self._coordination.session
             try:
                 await asyncio.to_thread(before.close)
-                session = await asyncio.to_thread(self._store.connect)
+                session = await asyncio.to_thread(self._metadata.store.connect)
                 self._coordination.renew(session)
                 await self._begin(session)
                 await self._catch_up()
             except registration.BrokerIdTakenError as error:
-                self._broker.fail(error)
+                self._fail(error)
                 return
             except (EnvironmentProblemError, CoordinationError) as error:
                 _logger.warning("broker %d cannot register again yet: %s", self._id, error.message)
@@ -266,13 +252,15 @@ class Member:
     def _notice_left(self, event: WatchEvent) -> None:
         session = self._coordination.session
         task = asyncio.ensure_future(
-            self._broker.executors.administer(self._notifications.take, session, self._config_watch)
+            self._executors.administer(
+                self._metadata.notifications.take, session, self._config_watch, self._changed_configs.take
+            )
         )
         task.add_done_callback(_log_failure)
 
     async def leave(self) -> None:
         """Have others lead what this broker leads, as Kafka's controlled shutdown does."""
-        config = self._broker.config
+        config = self._config
         self._is_closing = True
         if config.controlled_shutdown_enable and self._heard.is_set() and len(self._brokers) > 1:
             for attempt in range(config.controlled_shutdown_max_retries):
@@ -297,13 +285,12 @@ class Member:
         """Tell the controller, by a node as Kafka's brokers do."""
         node = LogDirEventNode(self._id).encode()
         create = partial(self._coordination.create, paths.LOG_DIR_EVENT, node, sequential=True)
-        await self._broker.executors.administer(create)
+        await self._executors.administer(create)
 
     async def close(self) -> None:
         """Resign as the controller if it is that, and end the session: the others see at once that it is gone."""
         self._is_closing = True
-        if hasattr(self, "_coordination"):
-            self._coordination.release()
+        self._coordination.release()
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
@@ -311,8 +298,8 @@ class Member:
         await self._process_watch.close()
         await self._isr_requests.close()
         await self.controlling.close()
-        self._waits.close()
-        await asyncio.to_thread(self.disconnect)
+        self._topics.close()
+        await asyncio.to_thread(self._metadata.close)
 
     # --- what the controller says --------------------------------------------------------------------------------
 
@@ -324,14 +311,14 @@ class Member:
         """
         self._check(request)
         for leader in leaders:
-            self._broker.peers.know(leader.broker_id, leader.host, leader.port)
-        await self._broker.executors.administer(self._catalog.know, request.topic_ids)
-        return await self._broker.replicas.become(request)
+            self._peers.know(leader.broker_id, leader.host, leader.port)
+        await self._executors.administer(self._catalog.know, request.topic_ids)
+        return await self._replicas.become(request)
 
     async def stop_replica(self, request: StopReplicaRequest) -> Answers:
         """Stop replicas. Raises as ``leader_and_isr`` does."""
         self._check(request)
-        return await self._broker.replicas.stop(request)
+        return await self._replicas.stop(request)
 
     async def update_metadata(self, request: UpdateMetadataRequest, brokers: Sequence[LiveBroker]) -> None:
         """Take over who is alive and who leads what. Raises as the others do."""
@@ -339,12 +326,11 @@ class Member:
         self._controller_id = request.controller_id
         self._take_live({each.broker_id: each for each in brokers})
         before = self._catalog.topics
-        topics = await self._broker.executors.administer(self._catalog.tell, request)
-        self._missing.discard(topics)
-        await self._broker.replicas.told(request)
+        topics = await self._executors.administer(self._catalog.tell, request)
+        self._topics.told(topics)
+        await self._replicas.told(request)
         self._tell_gone(before, topics)
-        for name in topics:
-            self._waits.check(name)
+        self._topics.check(topics)
         self._heard.set()
 
     def _tell_gone(self, before: Mapping[str, TopicInfo], names: Iterable[str]) -> None:
@@ -353,7 +339,7 @@ class Member:
         for name in names:
             gone = before.get(name)
             if gone is not None and (name not in after or after[name].topic_id != gone.topic_id):
-                self._on_gone(gone)
+                self._gone.tell(gone)
 
     def _check(self, request: BrokerRequest) -> None:
         if self.broker_epoch < 0:  # it may be meant for an earlier life, by a controller that was replaced
@@ -371,16 +357,16 @@ class Member:
 
     def _take_live(self, brokers: dict[int, LiveBroker]) -> None:
         for broker_id in self._brokers.keys() - brokers.keys():
-            self._broker.peers.forget(broker_id)
+            self._peers.forget(broker_id)
         for broker in brokers.values():
-            self._broker.peers.know(broker.broker_id, broker.host, broker.port)
+            self._peers.know(broker.broker_id, broker.host, broker.port)
         self._brokers = dict(sorted(brokers.items()))
         if not self._is_closing:
             self._process_watch.keep(brokers.keys() - {self._id})
-        self._broker.replicas.brokers_alive(frozenset(brokers))
+        self._replicas.brokers_alive(frozenset(brokers))
 
     async def _process_lost(self, broker_id: int) -> None:
-        address = self._broker.peers.address(broker_id)
+        address = self._peers.address(broker_id)
         if address is not None:
             is_refused = self._process_watch.is_refused
             await self.controlling.process_lost(broker_id, self._controller_id, address, is_refused)
@@ -404,8 +390,8 @@ class Member:
         if self._controller_id in (-1, self._id):
             raise BrokerUnavailableError("no controller is known at the moment: try again")
         if timeout_s is None:
-            timeout_s = self._broker.config.controller_socket_timeout_ms / 1000
-        return await self._broker.peers.call(self._controller_id, name, message, timeout_s=timeout_s)
+            timeout_s = self._config.controller_socket_timeout_ms / 1000
+        return await self._peers.call(self._controller_id, name, message, timeout_s=timeout_s)
 
     # --- what others ask -----------------------------------------------------------------------------------------
 
@@ -422,52 +408,15 @@ class Member:
 
     async def find(self, topic: str) -> None:
         """Look for a topic that was created by way of another broker, and wait a moment until its leaders are told."""
-        if (
-            is_topic_name(topic)
-            and topic not in self._missing
-            and await self._broker.executors.administer(self._look_up, topic)
-        ):
-            await self.led([topic], _FINDING_MS)
-
-    def _look_up(self, topic: str) -> bool:
-        """Read a topic's nodes, in the administration thread; not again if that found nothing a short time ago."""
-        if topic in self._missing:
-            return False
-        is_there = self._catalog.refresh(topic) is not None
-        if not is_there:
-            self._missing.add(topic)
-        return is_there
+        await self._topics.find(topic)
 
     async def led(self, topics: Sequence[str], timeout_ms: int) -> Sequence[str]:
         """Wait until all partitions of topics have leaders; returns the topics for which the time was too short."""
-        waited = await asyncio.gather(
-            *(self._waits.until(name, partial(self._is_led, name), timeout_ms) for name in topics)
-        )
-        return [name for name, is_led in zip(topics, waited, strict=True) if not is_led]
-
-    def _is_led(self, name: str) -> bool:
-        topic = self._catalog.topics.get(name)
-        return topic is not None and all(each.leader >= 0 for each in topic.partitions.values())
+        return await self._topics.led(topics, timeout_ms)
 
     async def gone(self, topic: TopicInfo, timeout_ms: int) -> bool:
         """Wait until nothing is left of a deleted topic; False after the time."""
-        mark = paths.delete_topic_path(topic.name)
-        is_over = False
-
-        def look(*_: object) -> None:
-            looking = asyncio.ensure_future(self._broker.executors.administer(self._coordination.exists, mark, watch))
-            looking.add_done_callback(found)
-
-        def found(looking: asyncio.Future[Any]) -> None:
-            nonlocal is_over
-            if looking.cancelled() or looking.exception() is not None:
-                return
-            is_over = looking.result() is None
-            self._waits.check(topic.name)
-
-        watch = OnLoop(self._loop, look)
-        look()
-        return await self._waits.until(topic.name, lambda: is_over, timeout_ms)
+        return await self._topics.gone(topic, timeout_ms)
 
     async def elect_leaders(self, request: pb.ElectLeadersRequest) -> Answers:
         """Have the controller elect leaders."""
@@ -482,16 +431,6 @@ class Member:
     ) -> Mapping[TopicPartition, ReplicaAssignment]:
         """Ask the controller what is being moved."""
         return await administration.reassignments(self, request)
-
-
-def _zookeeper(broker: Broker) -> SessionStore:
-    try:
-        from millrace.coordination.zookeeper import ZooKeeperStore  # a broker by itself needs no kazoo
-    except ImportError as error:
-        raise EnvironmentProblemError("zookeeper.connect needs kazoo: pip install 'millrace[cluster]'") from error
-    config = broker.config.zookeeper_config
-    assert config is not None
-    return ZooKeeperStore(config)
 
 
 def _log_failure(task: asyncio.Future[None]) -> None:

@@ -33,21 +33,20 @@ def notice(entity: str) -> Operation:
 
 
 class Notifications:
-    """The notices that this broker has yet to hear of. In the administration thread.
+    """The notices that this broker has yet to hear of. In the administration thread."""
 
-    ``handle`` is given the entity whose configuration changed.
-    """
-
-    def __init__(self, handle: Callable[[str], None]) -> None:
-        self._handle: Final = handle
+    def __init__(self) -> None:
         self._last = -1
 
     def skip(self, coordination: Coordination) -> None:
         """Pass over what is there already: to be called before the configurations are read for the first time."""
         self._last = max(map(paths.sequence_of, coordination.children(paths.CONFIG_CHANGES)), default=-1)
 
-    def take(self, coordination: Coordination, watch: Watch) -> None:
-        """Handle what is new, and have ``watch`` told when something follows."""
+    def take(self, coordination: Coordination, watch: Watch, handle: Callable[[str], None]) -> None:
+        """Handle what is new, and have ``watch`` told when something follows.
+
+        ``handle`` is given the entity whose configuration changed.
+        """
         names = coordination.children(paths.CONFIG_CHANGES, watch)
         new = sorted((name for name in names if paths.sequence_of(name) > self._last), key=paths.sequence_of)
         found = coordination.get_many([f"{paths.CONFIG_CHANGES}/{name}" for name in new])
@@ -56,7 +55,7 @@ class Notifications:
             if node is None:
                 continue
             try:
-                self._handle(ConfigChangeNode.decode(node[0]).entity_path)
+                handle(ConfigChangeNode.decode(node[0]).entity_path)
             except MillraceError as error:
                 _logger.error("the changed configuration of %s could not be taken over: %s", name, error.message)
         if new:

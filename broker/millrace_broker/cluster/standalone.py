@@ -2,84 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
-from millrace.config.broker import Listener
+from millrace.config.broker import BrokerConfig, Listener
 from millrace.coordination import METADATA_FILE, Coordination, EmbeddedStore, Operation
 from millrace.coordination.nodes import BrokerNode
 from millrace.errors import EnvironmentProblemError, InvalidRequestError
-from millrace_broker.cluster.interface import Opened
 from millrace_broker.decisions import Answers, ReplicaAssignment, TopicPartition
 from millrace_broker.log import Files, LogManager, read_meta_properties
 from millrace_broker.metadata import LiveBroker, TopicCatalog, TopicInfo, registration
 from millrace_broker.metadata.alone import Alone
 from millrace_broker.metadata.changes import Deployment
+from millrace_broker.metadata.gone_topics import GoneTopics
+from millrace_broker.runtime import Clock, Executors
 
-if TYPE_CHECKING:
-    from millrace_broker.broker import Broker
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedMetadata:
+    """Metadata in a file beside the data, open."""
 
-class Standalone:
-    """The only broker. ``directory`` is where the metadata is."""
-
-    def __init__(self, broker: Broker, directory: Path, files: Files) -> None:
-        self._broker: Final = broker
-        self._directory: Final = directory
-        self._files: Final = files
-        self._brokers: tuple[LiveBroker, ...] = ()
-
-    def open(self) -> Opened:
-        """Open the store."""
-        self._check_metadata_file()
-        config, clock = self._broker.config, self._broker.clock
-        self._store = EmbeddedStore(self._directory / METADATA_FILE, now_ms=clock.now_ms)
-        try:
-            self._coordination: Coordination = self._store.connect()
-            registration.ensure_roots(self._coordination)
-            cluster_id = registration.cluster_id(self._coordination)
-            catalog = TopicCatalog(self._coordination, config.topic_defaults)
-            catalog.load()
-        except BaseException:
-            self._store.close()
-            raise
-        return Opened(self._coordination, cluster_id, catalog)
-
-    def _check_metadata_file(self) -> None:
-        """Refuse to begin a new cluster's metadata beside the data of an old one."""
-        owner = read_meta_properties(self._files, self._directory)
-        if owner and not (self._directory / METADATA_FILE).exists():
-            raise EnvironmentProblemError(
-                f"{self._directory} holds data of broker {owner.get('broker.id')} of cluster {owner.get('cluster.id')},"
-                f" but not its metadata ({METADATA_FILE}): set zookeeper.connect if it is in ZooKeeper, keep the order "
-                "of log.dirs, or use another data directory"
-            )
-
-    def deploy(self, logs: LogManager, on_gone: Callable[[TopicInfo], None]) -> Deployment:
-        """It does everything itself."""
-        config, coordination = self._broker.config, self._coordination
-        epoch = registration.become_controller(coordination, config.broker_id, now_ms=self._broker.clock.now_ms())
-        catalog = self._broker.catalog
-        alone = Alone(config.broker_id, coordination, catalog, logs, controller_epoch=epoch, on_gone=on_gone)
-        alone.resume()
-        return alone
-
-    def disconnect(self) -> None:
-        """Close the store."""
-        if hasattr(self, "_store"):
-            self._store.close()
+    store: EmbeddedStore
+    coordination: Coordination
+    cluster_id: str
+    catalog: TopicCatalog
 
     def notices(self, entity: str) -> list[Operation]:
         """There is nobody else to hear of it."""
         return []
 
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+
+def open_embedded_metadata(config: BrokerConfig, *, directory: Path, files: Files, clock: Clock) -> EmbeddedMetadata:
+    """Open the store in a directory and read the topics. It blocks. Raises ``EnvironmentProblemError``."""
+    _check_metadata_file(files, directory)
+    store = EmbeddedStore(directory / METADATA_FILE, now_ms=clock.now_ms)
+    try:
+        coordination = store.connect()
+        registration.ensure_roots(coordination)
+        cluster_id = registration.cluster_id(coordination)
+        catalog = TopicCatalog(coordination, config.topic_defaults)
+        catalog.load()
+    except BaseException:
+        store.close()
+        raise
+    return EmbeddedMetadata(store=store, coordination=coordination, cluster_id=cluster_id, catalog=catalog)
+
+
+def _check_metadata_file(files: Files, directory: Path) -> None:
+    """Refuse to begin a new cluster's metadata beside the data of an old one."""
+    owner = read_meta_properties(files, directory)
+    if owner and not (directory / METADATA_FILE).exists():
+        raise EnvironmentProblemError(
+            f"{directory} holds data of broker {owner.get('broker.id')} of cluster {owner.get('cluster.id')},"
+            f" but not its metadata ({METADATA_FILE}): set zookeeper.connect if it is in ZooKeeper, keep the order "
+            "of log.dirs, or use another data directory"
+        )
+
+
+class Standalone:
+    """The only broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        metadata: EmbeddedMetadata,
+        logs: LogManager,
+        executors: Executors,
+        clock: Clock,
+        gone: GoneTopics,
+    ) -> None:
+        """``gone`` is told of topics that no longer answer, before their logs are deleted."""
+        self._config: Final = config
+        self._metadata: Final = metadata
+        self._logs: Final = logs
+        self._executors: Final = executors
+        self._clock: Final = clock
+        self._gone: Final = gone
+        self._brokers: tuple[LiveBroker, ...] = ()
+
+    def deploy(self) -> Deployment:
+        """It does everything itself."""
+        config, coordination = self._config, self._metadata.coordination
+        epoch = registration.become_controller(coordination, config.broker_id, now_ms=self._clock.now_ms())
+        alone = Alone(
+            config.broker_id,
+            coordination,
+            self._metadata.catalog,
+            self._logs,
+            controller_epoch=epoch,
+            on_gone=self._gone.tell,
+        )
+        alone.resume()
+        return alone
+
     async def announce(self, address: Listener) -> None:
         """Register; who changes topics looks there for live brokers."""
-        config = self._broker.config
-        now_ms = self._broker.clock.now_ms()
+        config = self._config
+        now_ms = self._clock.now_ms()
         node = BrokerNode(host=address.host, port=address.port, rack=config.broker_rack, timestamp_ms=now_ms)
-        await self._broker.executors.administer(registration.register, self._coordination, config.broker_id, node)
+        await self._executors.administer(registration.register, self._metadata.coordination, config.broker_id, node)
         own = LiveBroker(broker_id=config.broker_id, host=address.host, port=address.port, rack=config.broker_rack)
         self._brokers = (own,)
 
@@ -91,12 +119,12 @@ class Standalone:
 
     async def close(self) -> None:
         """Close the store."""
-        await self._broker.executors.administer(self.disconnect)
+        await self._executors.administer(self._metadata.close)
 
     @property
     def controller_id(self) -> int:
         """It decides itself."""
-        return self._broker.config.broker_id
+        return self._config.broker_id
 
     def live_brokers(self) -> Sequence[LiveBroker]:
         """This one."""
@@ -127,6 +155,6 @@ class Standalone:
 
     def _refuse(self) -> NoReturn:
         raise InvalidRequestError(
-            f"broker {self._broker.config.broker_id} is by itself (zookeeper.connect is not set): "
+            f"broker {self._config.broker_id} is by itself (zookeeper.connect is not set): "
             "there is no other broker that could have or lead a partition"
         )

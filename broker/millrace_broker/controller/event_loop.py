@@ -73,7 +73,7 @@ class _Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllingStatistics:
+class ControllerLoopStatistics:
     """What this broker does as the controller. ``cluster`` is None where another one is it."""
 
     cluster: ControllerStatistics | None
@@ -82,7 +82,7 @@ class ControllingStatistics:
     requests_waiting: int
 
 
-class Controlling:
+class ControllerEventLoop:
     """Runs the controller of one broker. For the event loop's thread.
 
     ``on_brokers`` is told where brokers are reached, whenever the controller has read it.
@@ -122,9 +122,9 @@ class Controlling:
         """The controller epoch, if it is."""
         return self._controller.context.epoch
 
-    def statistics(self) -> ControllingStatistics:
+    def statistics(self) -> ControllerLoopStatistics:
         """The present numbers."""
-        return ControllingStatistics(
+        return ControllerLoopStatistics(
             cluster=statistics_of(self._controller.context) if self.is_active else None,
             events=self._times.statistics(),
             events_waiting=self._events.qsize(),

@@ -12,7 +12,7 @@ in the log is therefore what was decided, and reading it again gives the same st
 from millrace.coordinator_records import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from millrace_broker.coordinators.hashing import partition_of
 from millrace_broker.coordinators.internal_topics import InternalTopics
-from millrace_broker.coordinators.shards import Shard, Shards
+from millrace_broker.coordinators.shards import Shard, ShardFactory, Shards
 from millrace_broker.coordinators.state_log import LoadedBatch, StateLog, StateRecord, written
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "InternalTopics",
     "LoadedBatch",
     "Shard",
+    "ShardFactory",
     "Shards",
     "StateLog",
     "StateRecord",

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
+from millrace.config.broker import BrokerConfig
 from millrace.coordinator_records import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from millrace.errors import CoordinatorNotAvailableError, InvalidReplicationFactorError, TopicExistsError
-from millrace_broker.metadata import TopicInfo, TopicSpec
-
-if TYPE_CHECKING:
-    from millrace.config.broker import BrokerConfig
-    from millrace_broker.broker import Broker
+from millrace_broker.metadata import TopicCatalog, TopicChanges, TopicInfo, TopicSpec
+from millrace_broker.runtime import Executors
 
 _LEADERS_WAIT_MS: Final = 5_000
+
+
+AwaitLeaders = Callable[[Sequence[str], int], Awaitable[object]]
+"""Waits until all partitions of topics have leaders, for so many milliseconds at most."""
 
 
 class InternalTopics:
     """Finds internal topics, and creates them with the broker's options for each."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        catalog: TopicCatalog,
+        changes: TopicChanges,
+        executors: Executors,
+        await_leaders: AwaitLeaders,
+    ) -> None:
+        self._config: Final = config
+        self._catalog: Final = catalog
+        self._changes: Final = changes
+        self._executors: Final = executors
+        self._await_leaders: Final = await_leaders
 
     def find(self, name: str) -> TopicInfo | None:
         """The topic, if it has been created."""
-        return self._broker.catalog.topics.get(name)
+        return self._catalog.topics.get(name)
 
     async def ensure(self, name: str) -> TopicInfo:
         """The topic, created now if it was not there. Raises what the creation of any topic does.
@@ -34,18 +49,18 @@ class InternalTopics:
         if topic is not None:
             return topic
         try:
-            await self._broker.executors.administer(self._create, name)
+            await self._executors.administer(self._create, name)
         except InvalidReplicationFactorError as error:
             raise CoordinatorNotAvailableError(f"{name} cannot be created yet: {error.message}") from error
-        await self._broker.membership.led([name], _LEADERS_WAIT_MS)
-        return self._broker.catalog.topic(name)
+        await self._await_leaders([name], _LEADERS_WAIT_MS)
+        return self._catalog.topic(name)
 
     def _create(self, name: str) -> None:
         if self.find(name) is None:
             try:
-                self._broker.changes.create(_spec(name, self._broker.config))
+                self._changes.create(_spec(name, self._config))
             except TopicExistsError:
-                self._broker.catalog.refresh(name)  # another broker was faster
+                self._catalog.refresh(name)  # another broker was faster
 
 
 def _spec(name: str, config: BrokerConfig) -> TopicSpec:

@@ -15,7 +15,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from millrace.errors import (
     CoordinatorLoadInProgressError,
@@ -29,10 +29,9 @@ from millrace_broker.coordinators.hashing import partition_of
 from millrace_broker.coordinators.internal_topics import InternalTopics
 from millrace_broker.coordinators.state_log import LoadedBatch, StateLog
 from millrace_broker.quotas import parked
-from millrace_broker.runtime import BackgroundTasks
-
-if TYPE_CHECKING:
-    from millrace_broker.broker import Broker
+from millrace_broker.replication.runtime import Appends, PartitionDirectory, ReplicaManager
+from millrace_broker.replication.runtime.manager import RoleListener
+from millrace_broker.runtime import BackgroundTasks, Clock, Executors
 
 _logger = logging.getLogger(__name__)
 
@@ -62,11 +61,24 @@ Most partitions take milliseconds, a caller that tries again waits ``retry.backo
 class Shards(Generic[S]):
     """The shards of one internal topic. For the event loop's thread."""
 
-    def __init__(self, broker: Broker, topic: str, make: Callable[[StateLog], S]) -> None:
-        """``make`` gives the empty shard of a partition."""
+    def __init__(
+        self,
+        topic: str,
+        make: Callable[[StateLog], S],
+        *,
+        topics: InternalTopics,
+        partitions: PartitionDirectory,
+        executors: Executors,
+        open_log: Callable[[str, int], StateLog],
+        listen: Callable[[str, RoleListener], None],
+    ) -> None:
+        """``make`` gives the empty shard of a partition; ``listen`` has a topic's changes of roles told."""
         self.topic: Final = topic
-        self._broker: Final = broker
-        self._topics: Final = InternalTopics(broker)
+        self._topics: Final = topics
+        self._partitions: Final = partitions
+        self._executors: Final = executors
+        self._open_log: Final = open_log
+        self._listen: Final = listen
         self._make: Final = make
         self._shards: dict[int, S] = {}
         self._logs: dict[int, StateLog] = {}
@@ -83,14 +95,14 @@ class Shards(Generic[S]):
 
     def start(self) -> None:
         """Begin to read the partitions that are led here, if the topic is there, and those that will be."""
-        self._broker.replicas.role_listeners[self.topic] = self._role_changed
+        self._listen(self.topic, self._role_changed)
         for number in range(self.partition_count or 0):
             if self._leads(number):
                 self._load(number)
 
     def _leads(self, number: int) -> bool:
         try:
-            self._broker.partition(self._broker.topic(self.topic), number)
+            self._partitions.led(self._partitions.topic(self.topic), number)
         except MillraceError:
             return False
         return True
@@ -135,7 +147,7 @@ class Shards(Generic[S]):
             raise CoordinatorNotAvailableError("the broker is stopping: find the coordinator anew")
         try:
             with contextlib.suppress(UnknownTopicOrPartitionError):  # its files are being made
-                self._broker.partition(self._broker.topic(self.topic), number)
+                self._partitions.led(self._partitions.topic(self.topic), number)
         except NotLeaderError as error:
             raise NotCoordinatorError(f"{error.message}: find the coordinator anew") from error
         self._load(number)
@@ -173,12 +185,10 @@ class Shards(Generic[S]):
         self._loading[number] = task
 
     async def _load_partition(self, number: int) -> None:
-        log, term = StateLog(self._broker, self.topic, number), self._terms[number]
+        log, term = self._open_log(self.topic, number), self._terms[number]
         shard = self._make(log)
         try:
-            await self._broker.executors.administer(
-                _nothing
-            )  # the topic may be being created: its files are there then
+            await self._executors.administer(_nothing)  # the topic may be being created: its files are there then
             await log.load(shard.replay)
         except NotLeaderError:
             _logger.info("%s is led by another broker before it could be read", log.name)
@@ -210,3 +220,48 @@ class Shards(Generic[S]):
 
 def _nothing() -> None:
     """What is done when its turn has come: everything that was being administered before has ended."""
+
+
+class ShardFactory:
+    """The parts that the shards of all internal topics are made of."""
+
+    def __init__(
+        self,
+        *,
+        topics: InternalTopics,
+        partitions: PartitionDirectory,
+        appends: Appends,
+        replicas: ReplicaManager,
+        executors: Executors,
+        clock: Clock,
+    ) -> None:
+        self.topics: Final = topics
+        self._partitions: Final = partitions
+        self._appends: Final = appends
+        self._replicas: Final = replicas
+        self._executors: Final = executors
+        self._clock: Final = clock
+
+    def shards(self, topic: str, make: Callable[[StateLog], S]) -> Shards[S]:
+        """Make the shards of an internal topic; ``make`` gives the empty shard of a partition."""
+        return Shards(
+            topic,
+            make,
+            topics=self.topics,
+            partitions=self._partitions,
+            executors=self._executors,
+            open_log=self.open_log,
+            listen=self._replicas.tell_roles,
+        )
+
+    def open_log(self, topic: str, number: int) -> StateLog:
+        """Make the state log of a partition. It is read by ``load``."""
+        return StateLog(
+            topic,
+            number,
+            partitions=self._partitions,
+            appends=self._appends,
+            waiting=self._replicas.waiting,
+            executors=self._executors,
+            clock=self._clock,
+        )

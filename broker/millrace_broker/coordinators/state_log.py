@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from millrace.errors import (
     CoordinatorNotAvailableError,
@@ -40,9 +40,9 @@ from millrace.records.control import ControlType
 from millrace_broker.log import PartitionLog
 from millrace_broker.log.producers import Origin
 from millrace_broker.quotas import parked
-
-if TYPE_CHECKING:
-    from millrace_broker.broker import Broker, ServedPartition
+from millrace_broker.replication.runtime import Appends, PartitionDirectory, ServedPartition
+from millrace_broker.replication.runtime.delayed_produce import DelayedProduce
+from millrace_broker.runtime import Clock, Executors
 
 _READ_BYTES: Final = 4 * 2**20
 _OVERHEAD_BYTES: Final = 32
@@ -89,10 +89,24 @@ async def written(appending: asyncio.Future[int]) -> int:
 class StateLog:
     """One partition of an internal topic, led by this broker. For the event loop's thread."""
 
-    def __init__(self, broker: Broker, topic: str, number: int) -> None:
+    def __init__(
+        self,
+        topic: str,
+        number: int,
+        *,
+        partitions: PartitionDirectory,
+        appends: Appends,
+        waiting: DelayedProduce,
+        executors: Executors,
+        clock: Clock,
+    ) -> None:
         self.topic: Final = topic
         self.number: Final = number
-        self._broker: Final = broker
+        self._partitions: Final = partitions
+        self._appends: Final = appends
+        self._waiting: Final = waiting
+        self._executors: Final = executors
+        self._clock: Final = clock
         self._pending: deque[_Append] = deque()
         self._writer: asyncio.Task[None] | None = None
 
@@ -107,7 +121,7 @@ class StateLog:
         return self._partition().leader_epoch
 
     def _partition(self) -> ServedPartition:
-        return self._broker.partition(self._broker.topic(self.topic), self.number)
+        return self._partitions.led(self._partitions.topic(self.topic), self.number)
 
     @property
     def end_offset(self) -> int:
@@ -125,10 +139,10 @@ class StateLog:
         log, end_offset = partition.log, partition.log.log_end_offset
         if log.durable_end < end_offset:
             # What was appended before a crash and never acknowledged is decided by being here.
-            await self._broker.executors.run_io(log.flush)
+            await self._executors.run_io(log.flush)
         if partition.replica is not None:
-            await self._broker.replicas.waiting.committed(partition.replica, end_offset)
-        await self._broker.executors.run_io(_load, log, visit)
+            await self._waiting.committed(partition.replica, end_offset)
+        await self._executors.run_io(_load, log, visit)
 
     # --- appending -----------------------------------------------------------------------------------------
 
@@ -193,13 +207,13 @@ class StateLog:
 
     def _batch_bytes_max(self) -> int:
         try:
-            topic = self._broker.topic(self.topic)
+            topic = self._partitions.topic(self.topic)
         except MillraceError:
             return 0  # it is gone, which the append will say
         return topic.config.max_message_bytes - _BATCH_OVERHEAD_BYTES
 
     async def _append(self, appends: Sequence[_Append]) -> int:
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._clock.now_ms()
         records = [
             Record(key=record.key, value=record.value, timestamp_ms=now_ms)
             for append in appends
@@ -215,7 +229,7 @@ class StateLog:
             is_transactional=producer is not None,
         )
         try:
-            result = await self._broker.append(
+            result = await self._appends.append(
                 self._partition(), data, in_transaction=producer is not None, origin=Origin.COORDINATOR
             )
         except NotLeaderError as error:

@@ -10,8 +10,9 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from millrace.config.broker import BrokerConfig
 from millrace.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -19,16 +20,12 @@ from millrace.errors import (
     MillraceError,
     NotCoordinatorError,
 )
-from millrace_broker.coordinators import OFFSETS_TOPIC, Shards, StateLog
+from millrace_broker.coordinators import OFFSETS_TOPIC, ShardFactory, StateLog
 from millrace_broker.groups.model import GroupSettings
 from millrace_broker.groups.shard import Entry, GroupShard
 from millrace_broker.groups.timers import GroupTimers
-from millrace_broker.purgatory import PurgatoryStatistics
-from millrace_broker.runtime import BackgroundTasks
-
-if TYPE_CHECKING:
-    from millrace.config.broker import BrokerConfig
-    from millrace_broker.broker import Broker
+from millrace_broker.purgatory import PurgatoryStatistics, Timer
+from millrace_broker.runtime import BackgroundTasks, Clock, Executors
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -46,16 +43,20 @@ class GroupStatistics:
 class GroupCoordinator:
     """The groups that this broker coordinates. For the event loop's thread."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker: Final = broker
-        self._settings: Final = _settings(broker.config)
-        self._timers: Final = GroupTimers(broker.timer)
-        self._shards: Final = Shards(broker, OFFSETS_TOPIC, self._make_shard)
+    def __init__(
+        self, config: BrokerConfig, *, clock: Clock, timer: Timer, executors: Executors, shards: ShardFactory
+    ) -> None:
+        self._config: Final = config
+        self._clock: Final = clock
+        self._executors: Final = executors
+        self._settings: Final = _settings(config)
+        self._timers: Final = GroupTimers(timer)
+        self._shards: Final = shards.shards(OFFSETS_TOPIC, self._make_shard)
         self._expiring: asyncio.Task[None] | None = None
         self._deletions: Final = BackgroundTasks()
 
     def _make_shard(self, log: StateLog) -> GroupShard:
-        return GroupShard(self._broker, log, self._settings, self._timers)
+        return GroupShard(log, self._settings, self._timers, clock=self._clock, executors=self._executors)
 
     def start(self) -> None:
         """Begin to read what groups there are, and to look for offsets that expire."""
@@ -148,14 +149,13 @@ class GroupCoordinator:
                 _logger.warning("offsets in topic %s, which is gone, are kept: %s", name, error.message)
 
     async def _expire(self) -> None:
-        config = self._broker.config
         while True:
-            await asyncio.sleep(config.offsets_retention_check_interval_ms / 1000)
+            await asyncio.sleep(self._config.offsets_retention_check_interval_ms / 1000)
             await self.expire_offsets()
 
     async def expire_offsets(self) -> None:
         """Forget what has outlived ``offsets.retention.minutes``."""
-        retention_ms = self._broker.config.offsets_retention_minutes * 60_000
+        retention_ms = self._config.offsets_retention_minutes * 60_000
         for shard in self._shards.all():
             try:
                 count = await shard.expire(retention_ms)

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from millrace.errors import (
     GroupIdNotFoundError,
@@ -56,10 +56,7 @@ from millrace_broker.groups.offsets import Committed, GroupOffsets, Partition
 from millrace_broker.groups.records import group_record, group_tombstone, offset_record, offset_tombstone
 from millrace_broker.groups.timers import GroupTimers
 from millrace_broker.quotas import parked
-from millrace_broker.runtime import BackgroundTasks
-
-if TYPE_CHECKING:
-    from millrace_broker.broker import Broker
+from millrace_broker.runtime import BackgroundTasks, Clock, Executors
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -79,8 +76,11 @@ class Entry:
 class GroupShard:
     """The groups of one partition; see the module."""
 
-    def __init__(self, broker: Broker, log: StateLog, settings: GroupSettings, timers: GroupTimers) -> None:
-        self._broker: Final = broker
+    def __init__(
+        self, log: StateLog, settings: GroupSettings, timers: GroupTimers, *, clock: Clock, executors: Executors
+    ) -> None:
+        self._clock: Final = clock
+        self._executors: Final = executors
         self._log: Final = log
         self._settings: Final = settings
         self._timers: Final = timers
@@ -202,7 +202,7 @@ class GroupShard:
     def _carry_out(self, entry: Entry) -> None:
         group = entry.group
         if group.state is not entry.state:
-            entry.state, entry.state_since_ms = group.state, self._broker.clock.now_ms()
+            entry.state, entry.state_since_ms = group.state, self._clock.now_ms()
         for effect in group.take_effects():
             if isinstance(effect, Answer):
                 self._waiting.setdefault(effect.call, asyncio.get_running_loop().create_future())
@@ -252,7 +252,7 @@ class GroupShard:
             entry.group.stored(token, error, self._now_ms())
 
     def _now_ms(self) -> int:
-        return int(self._broker.clock.monotonic() * 1000)
+        return int(self._clock.monotonic() * 1000)
 
     # --- offsets -------------------------------------------------------------------------------------------
 
@@ -352,7 +352,7 @@ class GroupShard:
     async def _forget(self, entry: Entry, partitions: Sequence[Partition]) -> None:
         there = entry.offsets.deletable(partitions)
         if there:
-            await self._broker.executors.to_the_end(self._append_tombstones(entry, there))
+            await self._executors.to_the_end(self._append_tombstones(entry, there))
 
     async def _append_tombstones(self, entry: Entry, partitions: Sequence[Partition]) -> None:
         records = [offset_tombstone(entry.group.group_id, partition) for partition in partitions]
@@ -376,7 +376,7 @@ class GroupShard:
             raise NonEmptyGroupError(f"group {group_id} has {len(entry.group.roster)} members: stop them first")
         with self._event(entry):
             entry.group.delete()
-        await self._broker.executors.to_the_end(self._delete(entry))
+        await self._executors.to_the_end(self._delete(entry))
 
     async def _delete(self, entry: Entry) -> None:
         """Write the tombstones of a dead group; until they are there, nobody is let in."""
@@ -397,7 +397,7 @@ class GroupShard:
         for entry in list(self._entries.values()):
             group = entry.group
             expired = entry.offsets.expired(
-                self._broker.clock.now_ms(),
+                self._clock.now_ms(),
                 retention_ms,
                 state=group.state,
                 protocol_type=group.protocol_type,

@@ -11,7 +11,7 @@ import errno
 import socket
 from typing import Final
 
-from millrace.config.broker import Listener
+from millrace.config.broker import BrokerConfig, Listener
 from millrace.errors import EnvironmentProblemError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.api_versions import software_version
@@ -31,9 +31,10 @@ _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 class FrameListener:
     """Listens for frames. ``bind`` first, then ``start`` and ``stop`` in the event loop."""
 
-    def __init__(self, broker: Broker) -> None:
-        config = broker.config
-        self.broker: Final = broker
+    broker: Broker
+    """The broker that answers, once started."""
+
+    def __init__(self, config: BrokerConfig) -> None:
         self.message_bytes_max: Final = config.socket_request_max_bytes + FRAMING_BYTES
         self.idle_s_max: Final = config.connections_max_idle_ms / 1000
         self.buffer: Final = memoryview(bytearray(_BUFFER_BYTES))
@@ -79,8 +80,9 @@ class FrameListener:
             sock.close()
         self._sockets = []
 
-    async def start(self) -> None:
-        """Answer calls. Raises ``EnvironmentProblemError`` when somebody else listens there meanwhile."""
+    async def start(self, broker: Broker) -> None:
+        """Have a broker answer calls. Raises ``EnvironmentProblemError`` when somebody else listens there meanwhile."""
+        self.broker = broker
         self.loop = asyncio.get_running_loop()
         try:
             for sock in self._sockets:

@@ -47,9 +47,13 @@ _DETAILS_MAX: Final = 2000
 _Context = Any  # grpc.aio.ServicerContext is generic in what this adapter does not care about
 
 
-def make_server(broker: Broker) -> grpc.aio.Server:
-    """A server that answers the ``Broker`` service with the broker's handlers."""
-    server = grpc.aio.server(options=_options(broker.config))
+def make_server(config: BrokerConfig) -> grpc.aio.Server:
+    """Make a server with the configured limits, to be bound. It answers nothing before ``add_handlers``."""
+    return grpc.aio.server(options=_options(config))
+
+
+def add_handlers(server: grpc.aio.Server, broker: Broker) -> None:
+    """Have a server answer the ``Broker`` service with the broker's handlers. To be called before it is started."""
     handlers = {
         method.name: grpc.stream_unary_rpc_method_handler(
             _unary(broker, method.name, method.handler),
@@ -65,7 +69,6 @@ def make_server(broker: Broker) -> grpc.aio.Server:
             response_serializer=_serialized,
         )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers),))
-    return server
 
 
 def bind(server: grpc.aio.Server, listener: Listener) -> int:

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from millrace.errors import EnvironmentProblemError
 from millrace_broker.broker import BrokerStatistics
-from millrace_broker.controller.event_loop import ControllingStatistics
+from millrace_broker.controller.event_loop import ControllerLoopStatistics
 from millrace_broker.controller.statistics import ControllerStatistics
 from millrace_broker.log.cleaning.threads import CleanerStatistics
 from millrace_broker.log.tiered.manager import TieringStatistics
@@ -153,7 +153,7 @@ def _replication(found: ReplicationStatistics) -> Iterator[Metric]:
     yield CounterMetricFamily("millrace_isr_expands", "Replicas added to an ISR.", found.isr_expands)
 
 
-def _controlling(found: ControllingStatistics) -> Iterator[Metric]:
+def _controlling(found: ControllerLoopStatistics) -> Iterator[Metric]:
     cluster, events = found.cluster, found.events
     yield GaugeMetricFamily("millrace_active_controllers", "1 where the controller is.", int(cluster is not None))
     yield GaugeMetricFamily("millrace_controller_queue", "Events that it has to handle.", found.events_waiting)

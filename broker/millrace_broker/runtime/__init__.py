@@ -4,6 +4,7 @@
 * ``executors``         the broker's threads, and the work that its event loop does itself
 * ``small_work``        which work that is, and coroutines that run without a task up to their first wait
 * ``background_tasks``  tasks that nobody waits for
+* ``failure``           the failure that a broker cannot go on from
 * ``spinning_loop``     the event loop of a broker's process
 * ``malloc``            limits on the memory that the C library keeps
 """
@@ -11,5 +12,6 @@
 from millrace_broker.runtime.background_tasks import BackgroundTasks
 from millrace_broker.runtime.clock import Clock, SystemClock
 from millrace_broker.runtime.executors import Executors
+from millrace_broker.runtime.failure import Failure
 
-__all__ = ["BackgroundTasks", "Clock", "Executors", "SystemClock"]
+__all__ = ["BackgroundTasks", "Clock", "Executors", "Failure", "SystemClock"]

@@ -25,17 +25,13 @@ class Executors:
     """The threads of one broker. Its methods are for the event loop's thread, but for ``on_loop``."""
 
     def __init__(self, io_threads: int, monotonic: Callable[[], float]) -> None:
-        """Start no thread before there is work for it. ``io_threads`` is ``num.io.threads``."""
+        """Belong to the running event loop. ``io_threads`` is ``num.io.threads``."""
         self.small_work: Final = SmallWork(monotonic)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: Final = asyncio.get_running_loop()
         self._io_threads = io_threads
         self._io = ThreadPoolExecutor(io_threads, thread_name_prefix="millrace-io")
         self._administration: Final = ThreadPoolExecutor(1, thread_name_prefix="millrace-administration")
         self._tasks: Final = BackgroundTasks()
-
-    def start(self) -> None:
-        """Take the running event loop for ``on_loop``."""
-        self._loop = asyncio.get_running_loop()
 
     async def run_io(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run a function that touches logs on disk, outside the event loop."""
@@ -60,7 +56,6 @@ class Executors:
 
     def on_loop(self, function: Callable[..., object], *args: Any) -> None:
         """Have a function called on the event loop, from any thread."""
-        assert self._loop is not None, "the broker has started"
         self._loop.call_soon_threadsafe(function, *args)
 
     async def to_the_end(self, work: Coroutine[Any, Any, _T]) -> _T:

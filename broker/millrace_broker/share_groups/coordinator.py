@@ -9,8 +9,9 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from millrace.config.broker import BrokerConfig
 from millrace.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -19,18 +20,16 @@ from millrace.errors import (
     NotCoordinatorError,
     UnknownMemberError,
 )
-from millrace_broker.coordinators import SHARE_STATE_TOPIC, Shards, StateLog
-from millrace_broker.metadata import TopicInfo
-from millrace_broker.purgatory import Purgatory, PurgatoryStatistics
-from millrace_broker.runtime import BackgroundTasks
+from millrace_broker.coordinators import SHARE_STATE_TOPIC, ShardFactory, StateLog
+from millrace_broker.metadata import GroupConfigs, TopicInfo
+from millrace_broker.purgatory import Arrivals, Purgatory, PurgatoryStatistics, Timer
+from millrace_broker.quotas import Lease
+from millrace_broker.replication.runtime import PartitionDirectory
+from millrace_broker.runtime import BackgroundTasks, Clock
 from millrace_broker.share_groups.delivery import DeliverySettings, Run
 from millrace_broker.share_groups.partition import Batch
 from millrace_broker.share_groups.shard import MemberKey, ShareGroup, ShareShard
 from millrace_broker.share_groups.sources import Sources
-
-if TYPE_CHECKING:
-    from millrace_broker.broker import Broker
-    from millrace_broker.quotas import Lease
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -77,22 +76,48 @@ class FetchLimits:
 class ShareCoordinator:
     """The share groups that this broker coordinates. For the event loop's thread."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker: Final = broker
-        config = broker.config
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        timer: Timer,
+        partitions: PartitionDirectory,
+        sources: Sources,
+        arrivals: Arrivals,
+        group_configs: GroupConfigs,
+        shards: ShardFactory,
+    ) -> None:
+        """``arrivals`` are those of records that may be read."""
+        self._config: Final = config
+        self._clock: Final = clock
+        self._timer: Final = timer
+        self._partitions: Final = partitions
+        self._sources: Final = sources
+        self._arrivals: Final = arrivals
+        self._group_configs: Final = group_configs
         self._settings: Final = DeliverySettings(
             delivery_count_limit=config.group_share_delivery_count_limit,
             lock_duration_ms=config.group_share_record_lock_duration_ms,
             locks_max=config.group_share_partition_max_record_locks,
         )
-        self._heartbeats: Final[Purgatory[MemberKey]] = Purgatory("share heartbeat", broker.timer)
-        self._shards: Final = Shards(broker, SHARE_STATE_TOPIC, self._make_shard)
-        self._sources: Final = Sources(broker)
+        self._heartbeats: Final[Purgatory[MemberKey]] = Purgatory("share heartbeat", timer)
+        self._shards: Final = shards.shards(SHARE_STATE_TOPIC, self._make_shard)
         self._deletions: Final = BackgroundTasks()
         self._is_stopping = False
 
     def _make_shard(self, log: StateLog) -> ShareShard:
-        return ShareShard(self._broker, log, self._settings, self._heartbeats)
+        return ShareShard(
+            log,
+            self._settings,
+            self._heartbeats,
+            size_max=self._config.group_share_max_size,
+            session_timeout_ms=self._config.group_share_session_timeout_ms,
+            partition_count=self._sources.partition_count,
+            clock=self._clock,
+            timer=self._timer,
+            arrivals=self._arrivals,
+        )
 
     def start(self) -> None:
         """Begin to read what has been delivered."""
@@ -163,12 +188,12 @@ class ShareCoordinator:
             raise UnknownMemberError(
                 f"share group {group_id} does not know member {member_id or '(none)'}: join with epoch 0"
             )
-        deadline = self._broker.clock.monotonic() + limits.wait_ms / 1000
+        deadline = self._clock.monotonic() + limits.wait_ms / 1000
         keys = [key for each in wanted for key in _waiting_keys(group_id, each)]
         while True:
-            watch = self._broker.arrivals.watch(keys)
+            watch = self._arrivals.watch(keys)
             fetched = await self._fetch_now(shard, group_id, member_id, wanted, limits, lease)
-            left_s = deadline - self._broker.clock.monotonic()
+            left_s = deadline - self._clock.monotonic()
             is_done = any(each.acquired or each.error is not None for each in fetched)
             if is_done or left_s <= 0 or self._is_stopping:
                 return fetched
@@ -211,7 +236,7 @@ class ShareCoordinator:
     def _has_something(self, shard: ShareShard, group_id: str, wanted: Wanted) -> bool:
         """Whether there is something to acquire now, or an error to tell."""
         try:
-            topic = self._broker.topic(wanted.topic, wanted.topic_id)
+            topic = self._partitions.topic(wanted.topic, wanted.topic_id)
             source = self._sources.of(topic, wanted.partition)
             return shard.partition(group_id, topic, wanted.partition).has_something(source)
         except MillraceError:
@@ -220,21 +245,21 @@ class ShareCoordinator:
     async def _acquire(
         self, shard: ShareShard, group_id: str, member_id: str, wanted: Wanted, records_max: int, bytes_max: int
     ) -> tuple[Sequence[Run], bytes]:
-        topic = self._broker.topic(wanted.topic, wanted.topic_id)
+        topic = self._partitions.topic(wanted.topic, wanted.topic_id)
         source = self._sources.of(topic, wanted.partition)
         return await shard.partition(group_id, topic, wanted.partition).acquire(
             source,
             member_id,
             records_max=records_max,
             bytes_max=bytes_max,
-            begins_at_end=self._broker.group_configs.get(group_id).share_auto_offset_reset == "latest",
+            begins_at_end=self._group_configs.get(group_id).share_auto_offset_reset == "latest",
         )
 
     def _watch_sources(self, wanted: Sequence[Wanted]) -> None:
         """Have those who wait woken by records that other brokers get."""
         for each in wanted:
             try:
-                self._sources.of(self._broker.topic(each.topic, each.topic_id), each.partition).watch()
+                self._sources.of(self._partitions.topic(each.topic, each.topic_id), each.partition).watch()
             except MillraceError as error:
                 _logger.debug("%s-%d is not watched: %s", each.topic, each.partition, error.message)
 
@@ -251,7 +276,7 @@ class ShareCoordinator:
 
     def topic_with(self, name: str, partition: int) -> TopicInfo:
         """The topic that has this partition, wherever that is. Raises ``UnknownTopicOrPartitionError``."""
-        topic = self._broker.topic(name)
+        topic = self._partitions.topic(name)
         topic.partition(partition)
         return topic
 

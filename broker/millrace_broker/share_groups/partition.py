@@ -15,12 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from millrace.records import scan_headers
 from millrace_broker.coordinators import StateLog, written
-from millrace_broker.purgatory import TimerEntry
+from millrace_broker.purgatory import Arrivals, Timer, TimerEntry
 from millrace_broker.quotas import Turn
+from millrace_broker.runtime import Clock
 from millrace_broker.share_groups.delivery import (
     Acknowledgement,
     Delivery,
@@ -29,10 +30,7 @@ from millrace_broker.share_groups.delivery import (
     Run,
 )
 from millrace_broker.share_groups.records import SharedState, ShareKey, snapshot_record
-
-if TYPE_CHECKING:
-    from millrace_broker.broker import Broker
-    from millrace_broker.share_groups.sources import Source
+from millrace_broker.share_groups.sources import Source
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -45,14 +43,20 @@ class SharedPartition:
 
     def __init__(
         self,
-        broker: Broker,
         log: StateLog,
         key: ShareKey,
         topic: str,
         settings: DeliverySettings,
         state: SharedState | None,
+        *,
+        clock: Clock,
+        timer: Timer,
+        arrivals: Arrivals,
     ) -> None:
-        self._broker: Final = broker
+        """``arrivals`` wake those who wait for records, also for records that are given back."""
+        self._clock: Final = clock
+        self._timers: Final = timer
+        self._arrivals: Final = arrivals
         self._log: Final = log
         self.key: Final = key
         self.topic: Final = topic
@@ -66,7 +70,7 @@ class SharedPartition:
 
     @property
     def waiting_key(self) -> tuple[str, int]:
-        """What to watch, in ``Broker.arrivals``, for records that are given back. No topic has such a name."""
+        """What to watch, in ``arrivals``, for records that are given back. No topic has such a name."""
         return f"{self.key.group_id}:{self.topic}", self.key.partition
 
     @property
@@ -150,14 +154,14 @@ class SharedPartition:
         """Write down what is true now, and wake those who may have what was given back."""
         self._set_timer()
         written = self._write()
-        self._broker.arrivals.wake(self.waiting_key)
+        self._arrivals.wake(self.waiting_key)
         return written
 
     def _write(self) -> asyncio.Future[int]:
         assert self._delivery is not None, "there is something to write down"
         self._snapshot_epoch += 1
         state = SharedState(self._snapshot_epoch, 0, self._delivery.snapshot())
-        appending = self._log.submit([snapshot_record(self.key, state, self._broker.clock.now_ms())])
+        appending = self._log.submit([snapshot_record(self.key, state, self._clock.now_ms())])
         appending.add_done_callback(lambda done: self._has_written(done, state))
         return appending
 
@@ -169,7 +173,7 @@ class SharedPartition:
             _logger.warning("%s: %s; deliveries are taken back", self, error)
             written = self._written
             self._delivery = None if written is None else Delivery.restore(self._settings, written.snapshot)
-            self._broker.arrivals.wake(self.waiting_key)
+            self._arrivals.wake(self.waiting_key)
 
     # --- locks ---------------------------------------------------------------------------------------------
 
@@ -178,7 +182,7 @@ class SharedPartition:
         deadline_ms = None if self._delivery is None else self._delivery.next_deadline_ms
         if self._timer is not None or deadline_ms is None or self._is_closed:
             return
-        self._timer = self._broker.timer.schedule(max(1, deadline_ms - self._now_ms()), self._lock_ends)
+        self._timer = self._timers.schedule(max(1, deadline_ms - self._now_ms()), self._lock_ends)
 
     def _lock_ends(self) -> None:
         self._timer = None
@@ -194,7 +198,7 @@ class SharedPartition:
             self._timer = None
 
     def _now_ms(self) -> int:
-        return int(self._broker.clock.monotonic() * 1000)
+        return int(self._clock.monotonic() * 1000)
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.key.partition} in share group {self.key.group_id}"

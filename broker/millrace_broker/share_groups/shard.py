@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from millrace.errors import GroupIdNotFoundError, InvalidRecordError, NonEmptyGroupError
 from millrace_broker.coordinators import LoadedBatch, StateLog, written
 from millrace_broker.metadata import TopicInfo
-from millrace_broker.purgatory import DelayedOperation, Purgatory
+from millrace_broker.purgatory import Arrivals, DelayedOperation, Purgatory, Timer
+from millrace_broker.runtime import Clock
 from millrace_broker.share_groups.delivery import Delivery, DeliverySettings
-from millrace_broker.share_groups.members import Assignment, Beat, ShareMembers
+from millrace_broker.share_groups.members import Assignment, Beat, CountOf, ShareMembers
 from millrace_broker.share_groups.partition import SharedPartition
 from millrace_broker.share_groups.records import (
     SNAPSHOT_KEY,
@@ -28,9 +29,6 @@ from millrace_broker.share_groups.records import (
     read_shared_state,
     tombstone,
 )
-
-if TYPE_CHECKING:
-    from millrace_broker.broker import Broker
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -63,9 +61,25 @@ class ShareShard:
     """The share groups of one partition; see the module."""
 
     def __init__(
-        self, broker: Broker, log: StateLog, settings: DeliverySettings, heartbeats: Purgatory[MemberKey]
+        self,
+        log: StateLog,
+        settings: DeliverySettings,
+        heartbeats: Purgatory[MemberKey],
+        *,
+        size_max: int,
+        session_timeout_ms: int,
+        partition_count: CountOf,
+        clock: Clock,
+        timer: Timer,
+        arrivals: Arrivals,
     ) -> None:
-        self._broker: Final = broker
+        """``size_max`` and ``session_timeout_ms`` are those of each group."""
+        self._size_max: Final = size_max
+        self._session_timeout_ms: Final = session_timeout_ms
+        self._partition_count: Final = partition_count
+        self._clock: Final = clock
+        self._timer: Final = timer
+        self._arrivals: Final = arrivals
         self._log: Final = log
         self._settings: Final = settings
         self._heartbeats: Final = heartbeats
@@ -113,12 +127,7 @@ class ShareShard:
     def _group(self, group_id: str) -> ShareGroup:
         group = self._groups.get(group_id)
         if group is None:
-            config = self._broker.config
-            members = ShareMembers(
-                group_id,
-                size_max=config.group_share_max_size,
-                session_timeout_ms=config.group_share_session_timeout_ms,
-            )
+            members = ShareMembers(group_id, size_max=self._size_max, session_timeout_ms=self._session_timeout_ms)
             group = self._groups[group_id] = ShareGroup(group_id, members)
         return group
 
@@ -136,7 +145,7 @@ class ShareShard:
         is_new = group_id not in self._groups
         group = self._group(group_id)
         try:
-            answer = group.members.beat(beat, self._count_of, self._now_ms())
+            answer = group.members.beat(beat, self._partition_count, self._now_ms())
         except BaseException:
             if is_new:
                 del self._groups[group_id]
@@ -148,10 +157,6 @@ class ShareShard:
         elif not self._heartbeats.waiting(key):
             self._watch(group, beat.member_id)
         return answer
-
-    def _count_of(self, topic: str) -> int:
-        info = self._broker.catalog.topics.get(topic)
-        return 0 if info is None else len(info.partitions)
 
     def _watch(self, group: ShareGroup, member_id: str) -> None:
         """Look whether the member has been heard of in time. Heartbeats only move its deadline."""
@@ -174,7 +179,7 @@ class ShareShard:
             partition.release_member(member_id)
 
     def _now_ms(self) -> int:
-        return int(self._broker.clock.monotonic() * 1000)
+        return int(self._clock.monotonic() * 1000)
 
     # --- partitions ----------------------------------------------------------------------------------------
 
@@ -185,7 +190,16 @@ class ShareShard:
         partition = group.partitions.get(key)
         if partition is None:
             state = self._states.pop(key, None)
-            partition = SharedPartition(self._broker, self._log, key, topic.name, self._settings, state)
+            partition = SharedPartition(
+                self._log,
+                key,
+                topic.name,
+                self._settings,
+                state,
+                clock=self._clock,
+                timer=self._timer,
+                arrivals=self._arrivals,
+            )
             group.partitions[key] = partition
         return partition
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from millrace.errors import (
     MillraceError,
@@ -22,12 +22,13 @@ from millrace.errors import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import read_fetch_response
-
-if TYPE_CHECKING:
-    from millrace_broker.broker import Broker
-    from millrace_broker.log import PartitionLog
-    from millrace_broker.metadata import TopicInfo
-    from millrace_broker.network.peer_connection import Received
+from millrace_broker.log import PartitionLog
+from millrace_broker.log.reads import LogReads
+from millrace_broker.metadata import TopicCatalog, TopicInfo
+from millrace_broker.network import Peers
+from millrace_broker.network.peer_connection import Received
+from millrace_broker.purgatory import Arrivals
+from millrace_broker.replication.runtime import PartitionDirectory
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -58,33 +59,54 @@ class Source(Protocol):
         ...
 
     def watch(self) -> None:
-        """Have ``Broker.arrivals`` told when there is more."""
+        """Have those who wait for the partition woken when there is more."""
         ...
 
 
 class Sources:
     """The sources of all partitions that share groups read. For the event loop's thread."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker: Final = broker
+    def __init__(
+        self,
+        broker_id: int,
+        *,
+        catalog: TopicCatalog,
+        partitions: PartitionDirectory,
+        reads: LogReads,
+        peers: Peers,
+        arrivals: Arrivals,
+    ) -> None:
+        self._broker_id: Final = broker_id
+        self._catalog: Final = catalog
+        self._partitions: Final = partitions
+        self._reads: Final = reads
+        self._peers: Final = peers
+        self._arrivals: Final = arrivals
         self._elsewhere: Final[dict[tuple[bytes, int], _LedElsewhere]] = {}
 
     def of(self, topic: TopicInfo, number: int) -> Source:
         """The records of a partition. Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``, ``StorageError``."""
         info = topic.partitions.get(number)
         key = (topic.topic_id.bytes, number)
-        if info is not None and info.leader != self._broker.config.broker_id:
-            if self._broker.config.broker_id in info.isr:
+        if info is not None and info.leader != self._broker_id:
+            if self._broker_id in info.isr:
                 try:
-                    return _Here(self._broker, self._broker.partition(topic, number, may_follow=True).log)
+                    return _Here(self._reads, self._partitions.led(topic, number, may_follow=True).log)
                 except NotLeaderError:
                     pass  # it is to follow, but does not yet
             source = self._elsewhere.get(key)
             if source is None:
-                source = self._elsewhere[key] = _LedElsewhere(self._broker, topic, number)
+                source = self._elsewhere[key] = _LedElsewhere(
+                    topic, number, catalog=self._catalog, peers=self._peers, arrivals=self._arrivals
+                )
             return source
         self._elsewhere.pop(key, None)
-        return _Here(self._broker, self._broker.partition(topic, number).log)
+        return _Here(self._reads, self._partitions.led(topic, number).log)
+
+    def partition_count(self, topic: str) -> int:
+        """Count the partitions of a topic; 0 if there is none of that name."""
+        info = self._catalog.topics.get(topic)
+        return 0 if info is None else len(info.partitions)
 
     def forget(self, topic: TopicInfo) -> None:
         """A topic is gone."""
@@ -95,8 +117,8 @@ class Sources:
 class _Here:
     """A log of this broker."""
 
-    def __init__(self, broker: Broker, log: PartitionLog) -> None:
-        self._broker: Final = broker
+    def __init__(self, reads: LogReads, log: PartitionLog) -> None:
+        self._reads: Final = reads
         self._log: Final = log
 
     @property
@@ -111,7 +133,7 @@ class _Here:
         return self.start_offset, self.high_watermark
 
     async def read(self, offset: int, bytes_max: int) -> bytes:
-        return await self._broker.run_read(self._log, offset, self._log.read, offset, bytes_max, min_one_batch=True)
+        return await self._reads.run_read(self._log, offset, self._log.read, offset, bytes_max, min_one_batch=True)
 
     def watch(self) -> None:
         pass  # whoever appends tells
@@ -127,8 +149,12 @@ class _Answer(NamedTuple):
 class _LedElsewhere:
     """A partition of which nothing is here. What the leader said last is known of it."""
 
-    def __init__(self, broker: Broker, topic: TopicInfo, number: int) -> None:
-        self._broker: Final = broker
+    def __init__(
+        self, topic: TopicInfo, number: int, *, catalog: TopicCatalog, peers: Peers, arrivals: Arrivals
+    ) -> None:
+        self._catalog: Final = catalog
+        self._peers: Final = peers
+        self._arrivals: Final = arrivals
         self._topic: Final = topic
         self._number: Final = number
         self._start_offset = 0
@@ -165,10 +191,10 @@ class _LedElsewhere:
             self._high_watermark = _NOT_ASKED_YET  # who looks again asks, and is told why not
         finally:
             self._watching = None
-            self._broker.arrivals.wake((self._topic.name, self._number))
+            self._arrivals.wake((self._topic.name, self._number))
 
     async def _ask(self, offset: int, *, bytes_max: int, wait_ms: int) -> bytes:
-        present = self._broker.catalog.topic(self._topic.name).partitions.get(self._number)
+        present = self._catalog.topic(self._topic.name).partitions.get(self._number)
         if present is None or present.leader < 0:
             raise NotLeaderError(f"{self._topic.name}-{self._number} has no leader now: try again")
         request = pb.FetchRequest(replica_id=-1, max_wait_ms=wait_ms, min_bytes=1, max_bytes=bytes_max)
@@ -177,7 +203,7 @@ class _LedElsewhere:
             partition=self._number, fetch_offset=offset, partition_max_bytes=bytes_max, current_leader_epoch=-1
         )
         timeout_s = _CALL_S + wait_ms / 1000
-        answer = await self._broker.peers.call(present.leader, "Fetch", request, timeout_s=timeout_s, decode=_read)
+        answer = await self._peers.call(present.leader, "Fetch", request, timeout_s=timeout_s, decode=_read)
         if answer.error is not None and not isinstance(answer.error, OffsetOutOfRangeError):
             raise answer.error
         self._start_offset, self._high_watermark = answer.start_offset, answer.high_watermark

@@ -18,8 +18,7 @@ What is round it writes, waits and tells:
 
 from millrace_broker.transactions.attempts import Attempt
 from millrace_broker.transactions.coordinator import TransactionCoordinator, TransactionStatistics
-from millrace_broker.transactions.markers import Marker
-from millrace_broker.transactions.metadata import Producer, Transaction
+from millrace_broker.transactions.metadata import Marker, Producer, Transaction
 from millrace_broker.transactions.together import Decision, Member
 
 __all__ = [

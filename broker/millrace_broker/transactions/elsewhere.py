@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from millrace.errors import LeaderNotAvailableError, error_of
+from millrace.errors import error_of
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.transactions.metadata import PartitionKey, Producer
-
-if TYPE_CHECKING:
-    from millrace_broker.broker import Broker
-    from millrace_broker.transactions.markers import Marker
+from millrace_broker.network import Peers
+from millrace_broker.transactions.metadata import Marker, PartitionKey, Producer
 
 _TIMEOUT_S: Final = 30.0
 
 
-def leader_elsewhere(broker: Broker, partition: PartitionKey) -> int | None:
-    """The other broker that leads a partition; None if this one does.
-
-    Raises ``UnknownTopicOrPartitionError``, ``LeaderNotAvailableError``.
-    """
-    topic, number = partition
-    if not broker.is_clustered or broker.replicas.leads(topic, number):
-        return None
-    leader = broker.catalog.topic(topic).partitions[number].leader
-    if leader < 0 or leader == broker.config.broker_id:  # nobody, or this one before it has been told
-        raise LeaderNotAvailableError(f"{topic}-{number} has no leader now")
-    return leader
-
-
-async def write_marker(broker: Broker, leader: int, partition: PartitionKey, marker: Marker) -> None:
+async def write_marker(peers: Peers, leader: int, partition: PartitionKey, marker: Marker) -> None:
     """Have another broker write the end of a transaction. Raises its error."""
     topic, number = partition
     request = pb.WriteTxnMarkersRequest()
@@ -42,14 +25,12 @@ async def write_marker(broker: Broker, leader: int, partition: PartitionKey, mar
         transaction_version=marker.version,
     )
     wanted.topics.add(name=topic, partitions=[number])
-    response: pb.WriteTxnMarkersResponse = await broker.peers.call(
-        leader, "WriteTxnMarkers", request, timeout_s=_TIMEOUT_S
-    )
+    response: pb.WriteTxnMarkersResponse = await peers.call(leader, "WriteTxnMarkers", request, timeout_s=_TIMEOUT_S)
     _check(each for result in response.results for each in result.topics)
 
 
 async def verify(
-    broker: Broker,
+    peers: Peers,
     leader: int,
     transactional_id: str,
     producer: Producer,
@@ -67,7 +48,7 @@ async def verify(
         verify_only=True,
     )
     request.topics.add(name=topic, partitions=[number])
-    response: pb.AddPartitionsToTxnResponse = await broker.peers.call(
+    response: pb.AddPartitionsToTxnResponse = await peers.call(
         leader, "AddPartitionsToTxn", request, timeout_s=_TIMEOUT_S
     )
     _check(response.topics)

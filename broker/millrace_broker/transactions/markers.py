@@ -9,33 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from millrace.coordinator_records import OFFSETS_TOPIC
 from millrace.errors import InvalidProducerEpochError, MillraceError, TransactionCoordinatorFencedError
 from millrace.records import ControlType, EndTransactionMarker
-from millrace_broker.transactions.elsewhere import leader_elsewhere, write_marker
-from millrace_broker.transactions.metadata import RAISES_EPOCHS, PartitionKey, Transaction
-
-if TYPE_CHECKING:
-    from millrace_broker.broker import Broker
+from millrace_broker.metadata import TopicCatalog
+from millrace_broker.network import Peers
+from millrace_broker.replication.runtime import Appends, PartitionDirectory
+from millrace_broker.runtime import Executors
+from millrace_broker.transactions.elsewhere import write_marker
+from millrace_broker.transactions.metadata import RAISES_EPOCHS, Marker, PartitionKey, Transaction
 
 _logger: Final = logging.getLogger(__name__)
 
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marker:
-    """The end of a transaction. ``version`` 2 says that the epoch is above that of the transaction's records."""
-
-    producer_id: int
-    epoch: int
-    committed: bool
-    coordinator_epoch: int
-    version: int = RAISES_EPOCHS
 
 
 class MarkerTransport(Protocol):
@@ -50,19 +39,46 @@ class MarkerTransport(Protocol):
         ...
 
 
+class OffsetCommits(Protocol):
+    """The offsets that groups commit within transactions, as the coordinator of groups has them."""
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of ``__consumer_offsets``. Raises ``CoordinatorNotAvailableError`` while it is not there."""
+        ...
+
+    async def complete_transaction(self, partition_of_offsets_topic: int, producer_id: int, *, committed: bool) -> None:
+        """Have a producer's offsets count, or not: its marker was appended to a partition of the topic."""
+        ...
+
+
 class Markers:
     """Writes markers to partitions that this broker leads (``write_here``), and has other brokers write the others."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker: Final = broker
+    def __init__(
+        self,
+        *,
+        catalog: TopicCatalog,
+        partitions: PartitionDirectory,
+        appends: Appends,
+        executors: Executors,
+        peers: Peers,
+        offsets: OffsetCommits,
+    ) -> None:
+        self._catalog: Final = catalog
+        self._partitions: Final = partitions
+        self._appends: Final = appends
+        self._executors: Final = executors
+        self._peers: Final = peers
+        self._offsets: Final = offsets
 
     async def write(self, partition: PartitionKey, marker: Marker) -> None:
         """Have a marker written by whoever leads the partition. Raises what ``write_here`` does, and as any call."""
-        leader = leader_elsewhere(self._broker, partition)
+        leader = self._partitions.leader_elsewhere(partition)
         if leader is None:
             await self.write_here(partition, marker)
         else:
-            await write_marker(self._broker, leader, partition, marker)
+            await write_marker(self._peers, leader, partition, marker)
 
     async def write_here(self, partition: PartitionKey, marker: Marker) -> None:
         """Append a marker, and have it count; what has begun is finished, also when the caller is cancelled.
@@ -70,12 +86,12 @@ class Markers:
         Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``, ``InvalidProducerEpochError``,
         ``TransactionCoordinatorFencedError``, ``StorageError``.
         """
-        await self._broker.executors.to_the_end(self._write(partition, marker))
+        await self._executors.to_the_end(self._write(partition, marker))
 
     async def _write(self, partition: PartitionKey, marker: Marker) -> None:
         topic, number = partition
-        served = self._broker.partition(self._broker.topic(topic), number)
-        await self._broker.append_end_marker(
+        served = self._partitions.led(self._partitions.topic(topic), number)
+        await self._appends.append_end_marker(
             served,
             marker.producer_id,
             marker.epoch,
@@ -86,11 +102,11 @@ class Markers:
             is_epoch_raised=marker.version >= RAISES_EPOCHS,
         )
         if topic == OFFSETS_TOPIC:
-            await self._broker.groups.complete_transaction(number, marker.producer_id, committed=marker.committed)
+            await self._offsets.complete_transaction(number, marker.producer_id, committed=marker.committed)
 
     def is_gone(self, partition: PartitionKey) -> bool:
         """Whether the topic has been deleted."""
-        return partition[0] not in self._broker.catalog.topics
+        return partition[0] not in self._catalog.topics
 
 
 async def write_markers(transport: MarkerTransport, transaction: Transaction, coordinator_epoch: int) -> bool:

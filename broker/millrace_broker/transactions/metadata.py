@@ -215,3 +215,14 @@ def _by_topic(partitions: Iterable[PartitionKey]) -> tuple[TransactionPartitions
     for topic, number in sorted(partitions):
         numbers[topic].append(number)
     return tuple(TransactionPartitions(topic=topic, partition_ids=tuple(ids)) for topic, ids in numbers.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """The end of a transaction. ``version`` 2 says that the epoch is above that of the transaction's records."""
+
+    producer_id: int
+    epoch: int
+    committed: bool
+    coordinator_epoch: int
+    version: int = RAISES_EPOCHS

@@ -16,24 +16,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final
 
+from millrace.config.broker import BrokerConfig
 from millrace.coordinator_records import TransactionState
 from millrace.errors import ConcurrentTransactionsError, MillraceError, NotCoordinatorError
 from millrace.records import NO_PRODUCER_ID
 from millrace_broker.coordinators import LoadedBatch, StateLog
-from millrace_broker.purgatory import Conditions, TimerEntry
-from millrace_broker.runtime import BackgroundTasks
+from millrace_broker.purgatory import Conditions, Timer, TimerEntry
+from millrace_broker.runtime import BackgroundTasks, Clock
 from millrace_broker.transactions import attempts, rules, together
 from millrace_broker.transactions.attempts import Attempt
 from millrace_broker.transactions.markers import MarkerTransport, write_markers
 from millrace_broker.transactions.metadata import ENDING, PartitionKey, Producer, Transaction, place_of
 from millrace_broker.transactions.table import Change, TransactionTable
 from millrace_broker.transactions.together import Decision, Member
-
-if TYPE_CHECKING:
-    from millrace_broker.broker import Broker
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -51,10 +49,22 @@ class TransactionShard:
     """The transactional ids of one partition; see the module."""
 
     def __init__(
-        self, broker: Broker, log: StateLog, markers: MarkerTransport, settlings: Settlings, ended: Counter[str]
+        self,
+        log: StateLog,
+        markers: MarkerTransport,
+        settlings: Settlings,
+        ended: Counter[str],
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        timer: Timer,
+        new_producer_id: Callable[[], Awaitable[int]],
     ) -> None:
         """``ended`` counts how many transactions were committed, aborted and timed out."""
-        self._broker: Final = broker
+        self._config: Final = config
+        self._clock: Final = clock
+        self._timer: Final = timer
+        self._new_producer_id: Final = new_producer_id
         self._log: Final = log
         self._markers: Final = markers
         self._settlings: Final = settlings
@@ -275,11 +285,8 @@ class TransactionShard:
             _PATIENCE_MS,
         )
 
-    async def _new_producer_id(self) -> int:
-        return await self._broker.executors.administer(self._broker.producer_ids.next_id)
-
     def _now_ms(self) -> int:
-        return self._broker.clock.now_ms()
+        return self._clock.now_ms()
 
     # --- writing ---------------------------------------------------------------------------------------------
 
@@ -342,7 +349,7 @@ class TransactionShard:
         # The clock may have jumped: no transaction is open for longer than it may be.
         delay_ms = min(max(left_ms, timer_ms_min, 0), max(transaction.timeout_ms, timer_ms_min))
         transactional_id, producer = transaction.transactional_id, transaction.producer
-        self._timers[transactional_id] = self._broker.timer.schedule(
+        self._timers[transactional_id] = self._timer.schedule(
             delay_ms, lambda: self._start(self._time_out(transactional_id, producer))
         )
 
@@ -360,11 +367,11 @@ class TransactionShard:
 
     def _schedule_expiry(self) -> None:
         if self._is_active:
-            interval_ms = self._broker.config.transaction_remove_expired_transaction_cleanup_interval_ms
-            self._expiry = self._broker.timer.schedule(interval_ms, lambda: self._start(self._expire()))
+            interval_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
+            self._expiry = self._timer.schedule(interval_ms, lambda: self._start(self._expire()))
 
     async def _expire(self) -> None:
-        expiration_ms = self._broker.config.transactional_id_expiration_ms
+        expiration_ms = self._config.transactional_id_expiration_ms
         try:
             while change := self._table.expire(self._now_ms(), expiration_ms, _EXPIRED_AT_ONCE):
                 await self._write(change)

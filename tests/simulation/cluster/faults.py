@@ -107,7 +107,7 @@ class Faults:
         self._later(_DOWN_S, lambda: self._start(machine))
 
     def _start(self, machine: Machine) -> None:
-        if machine.broker is None:
+        if machine.process is None:
             self._world.note(f"{machine.host} starts")
             machine.start()
 
@@ -120,7 +120,7 @@ class Faults:
         def count() -> None:
             nonlocal left
             left -= 1
-            if left == 0 and machine.disk is disk and machine.broker is not None:
+            if left == 0 and machine.disk is disk and machine.process is not None:
                 disk.on_step = _nothing
                 self._end(machine, " in a write")
 
@@ -131,7 +131,7 @@ class Faults:
         world = self._world
         in_sync = min((world.invariants.in_sync(each) for each in (*world.places, *world.outputs)), key=len)
         for machine in world.machines:
-            if machine.broker_id in in_sync and machine.broker is not None:
+            if machine.broker_id in in_sync and machine.process is not None:
                 self._end(machine, " with all in sync")
 
     def _pause(self) -> None:

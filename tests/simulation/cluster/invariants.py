@@ -245,7 +245,7 @@ class Invariants:
 
     def _must_have_logs(self, machine: Machine, topic: str) -> bool:
         """Whether a log of a topic that a machine's broker has not got is not there, or is gone."""
-        return hasattr(machine.broker, "logs") and not machine.is_stopping and topic not in self._deleted
+        return machine.broker is not None and not machine.is_stopping and topic not in self._deleted
 
     def _state(self, topic: str, number: int) -> PartitionStateNode | None:
         path = paths.partition_state_path(topic, number)
@@ -312,8 +312,7 @@ class Invariants:
 
     def _log(self, machine: Machine, key: Key) -> PartitionLog | None:
         """A machine's log of a partition, if its broker is up and has it."""
-        logs = getattr(machine.broker, "logs", None)
-        log: PartitionLog | None = None if logs is None else logs.get(*key[:2])
+        log = None if machine.broker is None else machine.broker.logs.get(*key[:2])
         return log if log is not None and log.topic_id.bytes == key[2] else None
 
     def leader_log(self, place: Place) -> PartitionLog:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from millrace.config.broker import BrokerConfig, Listener
 from millrace.errors import MillraceError
-from millrace_broker.broker import Broker
+from millrace_broker.broker import Broker, open_broker
 
 from ..coordinators import make_durable
 from ..disk import SimulatedDisk
@@ -65,7 +65,7 @@ class MachineClock:
 
 
 class Machine:
-    """One of the cluster's hosts. ``broker`` is the one that runs; None while none does."""
+    """One of the cluster's hosts. ``process`` is that of its broker; ``broker`` is there once that has been opened."""
 
     def __init__(
         self,
@@ -107,29 +107,33 @@ class Machine:
 
     def start(self) -> None:
         """Start a broker on what is on the disk."""
-        assert self.broker is None, "one runs already"
+        assert self.process is None, "one runs already"
         self._lives += 1
         process = self.process = Process(f"{self.host}.{self._lives}")
         store = SimulatedStore(self._ensemble, self.host, process)
         process.context.run(self._make, process, store)
 
     def _make(self, process: Process, store: SimulatedStore) -> None:
-        peers = SimulatedPeers(self._network, self.host)
-        self.broker = broker = Broker(self._config, clock=self.clock, files=self.disk, peers=peers, store=store)
-        self._kept.append((process, broker, store))
-        task = self._loop.create_task(self._run(process, broker), name=process.name)
+        self._kept.append((process, store))
+        task = self._loop.create_task(self._run(process, store), name=process.name)
         process.kept.append(task)
 
-    async def _run(self, process: Process, broker: Broker) -> None:
+    async def _run(self, process: Process, store: SimulatedStore) -> None:
         """What ``server.BrokerServer`` does, but for the listeners."""
         try:
-            await broker.open()
-            address = Listener(self.host, _PORT)
-            broker.reached_at(address, 0)
+            self.broker = broker = await open_broker(
+                self._config,
+                address=Listener(self.host, _PORT),
+                clock=self.clock,
+                files=self.disk,
+                peers=SimulatedPeers(self._network, self.host),
+                store=store,
+            )
+            self._kept.append(broker)
             self._network.listen(self.host, process, broker)
-            await broker.announce(address)
+            await broker.announce()
             self.is_up = True
-            await broker.failed.wait()
+            await broker.failure.wait()
         except MillraceError:
             await asyncio.sleep(_AGAIN_S)
         self._loop.call_soon(self._start_again, process, context=_SUPERVISOR.context)
@@ -173,7 +177,7 @@ class Machine:
             self._loop.call_later(_AGAIN_S, self._start_unless_running, context=_SUPERVISOR.context)
 
     def _start_unless_running(self) -> None:
-        if self.broker is None:
+        if self.process is None:
             self.start()
 
 

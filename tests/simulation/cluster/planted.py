@@ -23,7 +23,7 @@ from millrace_broker.log.producers import ProducerStates
 from millrace_broker.replication.core import Follower, Leader, Replica
 from millrace_broker.replication.runtime import HostedReplica, ReplicaManager
 from millrace_broker.transactions import markers
-from millrace_broker.transactions.metadata import Transaction
+from millrace_broker.transactions.metadata import Marker, Transaction
 
 
 class Fault(NamedTuple):
@@ -94,7 +94,7 @@ async def _write_otherwise(
 ) -> bool:
     """Write markers that say what ``commits`` does of each partition, by its place among those of the transaction."""
     for number, partition in enumerate(sorted(transaction.partitions)):
-        marker = markers.Marker(
+        marker = Marker(
             producer_id=transaction.producer_id,
             epoch=transaction.epoch,
             committed=commits(transaction, number),

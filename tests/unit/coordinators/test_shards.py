@@ -1,4 +1,4 @@
-"""The partitions that a coordinator's state is read from, on a real broker's logs."""
+"""The partitions that a coordinator's state is read from, on real logs, without a broker."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from millrace.config.broker import BrokerConfig, Listener
 from millrace.coordinator_records import TRANSACTIONS_TOPIC
 from millrace.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
-from millrace_broker.broker import Broker
-from millrace_broker.coordinators import OFFSETS_TOPIC, InternalTopics, LoadedBatch, Shards, StateLog, StateRecord
+from millrace_broker.coordinators import OFFSETS_TOPIC, LoadedBatch, Shards, StateLog, StateRecord
 from millrace_broker.coordinators import shards as shards_module
 
 from ...integration.waiting import STALL_S
+from .parts import Parts, opened_parts
 
 
 class Keys:
@@ -43,20 +42,17 @@ class Keys:
 
 
 @asynccontextmanager
-async def opened(directory: Path) -> AsyncIterator[tuple[Broker, Shards[Keys]]]:
-    """A broker with a topic of one record in partition 1, and shards of it that have not been read."""
-    broker = Broker(BrokerConfig.load({"log.dirs": str(directory), "offsets.topic.num.partitions": "3"}))
-    await broker.open()
-    await broker.announce(Listener("127.0.0.1", 1))
-    shards = Shards(broker, OFFSETS_TOPIC, Keys)
-    try:
-        await InternalTopics(broker).ensure(OFFSETS_TOPIC)
-        await StateLog(broker, OFFSETS_TOPIC, 1).append([StateRecord(b"k", b"v")])
-        yield broker, shards
-    finally:
-        Keys.gate.set()
-        await shards.close()
-        await broker.close()
+async def opened(directory: Path) -> AsyncIterator[tuple[Parts, Shards[Keys]]]:
+    """Logs with a topic of one record in partition 1, and shards of it that have not been read."""
+    async with opened_parts(directory) as parts:
+        shards = parts.shards.shards(OFFSETS_TOPIC, Keys)
+        try:
+            await parts.topics.ensure(OFFSETS_TOPIC)
+            await parts.shards.open_log(OFFSETS_TOPIC, 1).append([StateRecord(b"k", b"v")])
+            yield parts, shards
+        finally:
+            Keys.gate.set()
+            await shards.close()
 
 
 def test_a_caller_that_can_wait_is_given_what_is_read_meanwhile(tmp_path: Path) -> None:
@@ -109,16 +105,16 @@ def test_a_topic_that_is_being_created_is_read_once_it_is_there(
     monkeypatch.setattr(shards_module, "_LOADING_WAIT_S", STALL_S)
 
     async def scenario() -> None:
-        async with opened(tmp_path) as (broker, _):
-            shards = Shards(broker, TRANSACTIONS_TOPIC, Keys)
-            make_logs, is_named = broker.changes.deployment.created, threading.Event()
+        async with opened(tmp_path) as (parts, _):
+            shards = parts.shards.shards(TRANSACTIONS_TOPIC, Keys)
+            make_logs, is_named = parts.changes.deployment.created, threading.Event()
 
             def make_logs_late(*args: Any) -> None:
                 is_named.set()
                 assert Keys.gate.wait(STALL_S)
                 make_logs(*args)
 
-            monkeypatch.setattr(broker.changes.deployment, "created", make_logs_late)
+            monkeypatch.setattr(parts.changes.deployment, "created", make_logs_late)
             Keys.gate.clear()
             creation = asyncio.create_task(shards.ensure_topic())
             await asyncio.to_thread(is_named.wait, 30)

@@ -1,4 +1,4 @@
-"""State logs and shards on a real broker's logs, without its network."""
+"""State logs and shards on real logs, without a broker."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from millrace.config.broker import BrokerConfig, Listener
 from millrace.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, MessageTooLargeError
-from millrace_broker.broker import Broker
 from millrace_broker.coordinators import OFFSETS_TOPIC, LoadedBatch, Shards, StateLog, StateRecord
+
+from .parts import Parts, opened_parts
 
 
 class Memory:
@@ -37,18 +37,14 @@ class Memory:
 
 
 @asynccontextmanager
-async def opened(directory: Path, **options: str) -> AsyncIterator[tuple[Broker, Shards[Memory]]]:
-    values = {"log.dirs": str(directory), "offsets.topic.num.partitions": "3", **options}
-    broker = Broker(BrokerConfig.load(values))
-    await broker.open()
-    await broker.announce(Listener("127.0.0.1", 1))
-    shards = Shards(broker, OFFSETS_TOPIC, Memory)
-    shards.start()
-    try:
-        yield broker, shards
-    finally:
-        await shards.close()
-        await broker.close()
+async def opened(directory: Path, **options: str) -> AsyncIterator[tuple[Parts, Shards[Memory]]]:
+    async with opened_parts(directory, **options) as parts:
+        shards = parts.shards.shards(OFFSETS_TOPIC, Memory)
+        shards.start()
+        try:
+            yield parts, shards
+        finally:
+            await shards.close()
 
 
 def run(scenario: Callable[[Path], object], directory: Path) -> None:

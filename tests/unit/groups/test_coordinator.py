@@ -22,8 +22,8 @@ from millrace.errors import (
 )
 from millrace.records import EndTransactionMarker
 from millrace.records.control import ControlType
-from millrace_broker.broker import Broker
-from millrace_broker.coordinators import OFFSETS_TOPIC, InternalTopics, StateRecord, partition_of
+from millrace_broker.broker import Broker, open_broker
+from millrace_broker.coordinators import OFFSETS_TOPIC, StateRecord, partition_of
 from millrace_broker.groups import Committed, GroupShard, Identity, JoinAnswer, JoinRequest, MemberIdGiven, SyncRequest
 from millrace_broker.groups.records import group_key
 from millrace_broker.metadata import TopicSpec
@@ -63,10 +63,9 @@ async def opened(directory: Path, **options: str) -> AsyncIterator[Broker]:
         "group.initial.rebalance.delay.ms": "0",
         **options,
     }
-    broker = Broker(BrokerConfig.load(values))
-    await broker.open()
-    await broker.announce(Listener("127.0.0.1", 1))
-    await InternalTopics(broker).ensure(OFFSETS_TOPIC)
+    broker = await open_broker(BrokerConfig.load(values), address=Listener("127.0.0.1", 1))
+    await broker.announce()
+    await broker.internal_topics.ensure(OFFSETS_TOPIC)
     try:
         yield broker
     finally:
@@ -86,7 +85,7 @@ async def shard_of(broker: Broker, group_id: str) -> GroupShard:
 async def end_transaction(broker: Broker, group_id: str, producer_id: int, *, committed: bool) -> None:
     """What the transaction coordinator does."""
     number = partition_of(group_id, broker.groups.partition_count)
-    log = broker.partition(broker.topic(OFFSETS_TOPIC), number).log
+    log = broker.partitions.led(broker.partitions.topic(OFFSETS_TOPIC), number).log
     marker = EndTransactionMarker(type=ControlType.COMMIT if committed else ControlType.ABORT, coordinator_epoch=0)
     log.append_end_marker(producer_id, 0, marker)
     await broker.groups.complete_transaction(number, producer_id, committed=committed)

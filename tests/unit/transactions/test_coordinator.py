@@ -20,7 +20,7 @@ from millrace.errors import (
     StorageError,
 )
 from millrace.records import Record, build_rows_batch
-from millrace_broker.broker import Broker
+from millrace_broker.broker import Broker, open_broker
 from millrace_broker.coordinators import StateLog, StateRecord
 from millrace_broker.metadata import TopicSpec
 from millrace_broker.transactions import Marker, Member, Producer, Transaction
@@ -54,9 +54,8 @@ async def opened(
         "transaction.state.log.num.partitions": "2",
         "offsets.topic.num.partitions": str(offsets_partitions),
     }
-    broker = Broker(BrokerConfig.load(values), clock=clock)
-    await broker.open()
-    await broker.announce(Listener("127.0.0.1", 1))
+    broker = await open_broker(BrokerConfig.load(values), address=Listener("127.0.0.1", 1), clock=clock)
+    await broker.announce()
     try:
         if "orders" not in broker.catalog.topics:
             await broker.executors.administer(broker.changes.create, TopicSpec(name="orders", partitions=3, configs={}))
@@ -101,11 +100,11 @@ async def write(broker: Broker, producer: Producer, number: int) -> None:
         base_sequence=0,
         is_transactional=True,
     )
-    await broker.append(partition_of(broker, number), batch, in_transaction=True)
+    await broker.appends.append(partition_of(broker, number), batch, in_transaction=True)
 
 
 def partition_of(broker: Broker, number: int) -> Any:
-    return broker.partition(broker.topic("orders"), number)
+    return broker.partitions.led(broker.partitions.topic("orders"), number)
 
 
 def is_stable(broker: Broker, *numbers: int) -> bool:

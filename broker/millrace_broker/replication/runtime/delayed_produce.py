@@ -23,7 +23,7 @@ from millrace_broker.replication.runtime.hosted import HostedReplica
 _LOOKS_AGAIN_S: Final = 10.0
 
 
-class Acknowledgements:
+class DelayedProduce:
     """Who waits for replicas of what this broker leads. For the event loop's thread."""
 
     def __init__(self, timer: Timer) -> None:

@@ -1,6 +1,6 @@
 """A partition that the controller has given to this broker: the machine that decides, and the log that it is about.
 
-Invariant: the machine, the log and this object change only while the partition's lock (``Appending.locks``) is held,
+Invariant: the machine, the log and this object change only while the partition's lock (``Waiters.locks``) is held,
 but for what a leader is told in the event loop: of appends, of followers' fetches, of the controller's answers.
 """
 

@@ -6,15 +6,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from millrace.errors import MillraceError, OperationNotAttemptedError
 from millrace_broker.decisions import IsrChange, Leadership, TopicPartition
 from millrace_broker.replication.core import AlterIsr, Leader, LeaderOutcome
+from millrace_broker.replication.runtime.delayed_produce import DelayedProduce
 from millrace_broker.replication.runtime.hosted import HostedReplica
-
-if TYPE_CHECKING:
-    from millrace_broker.replication.runtime.manager import ReplicaManager
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -24,10 +22,32 @@ AlterPartition = Callable[[TopicPartition, IsrChange], Awaitable[Leadership]]
 _ASKED_AGAIN_S: Final = 0.5
 
 
+class LedReplicas(Protocol):
+    """The replicas whose leaders ask for other ISRs, as the replica manager has them."""
+
+    @property
+    def alter_partition(self) -> AlterPartition | None:
+        """Ask the controller; None while nobody knows it."""
+        ...
+
+    @property
+    def waiting(self) -> DelayedProduce:
+        """The calls that wait for replicas."""
+        ...
+
+    def now_ms(self) -> int:
+        """Return the time that machines are told."""
+        ...
+
+    def follow(self, replica: HostedReplica, outcome: LeaderOutcome) -> None:
+        """Carry out what a leader's event leads to."""
+        ...
+
+
 class IsrChanges:
     """Asks, and tells leaders' machines what came of it. ``shrinks`` and ``expands`` are since the start."""
 
-    def __init__(self, replicas: ReplicaManager) -> None:
+    def __init__(self, replicas: LedReplicas) -> None:
         self._replicas: Final = replicas
         self.shrinks = 0
         self.expands = 0

@@ -16,11 +16,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from millrace.config.broker import BrokerConfig
 from millrace.errors import (
     InconsistentTopicIdError,
     MillraceError,
@@ -32,8 +33,11 @@ from millrace_broker.decisions import (
     TopicPartition,
     UpdateMetadataRequest,
 )
-from millrace_broker.log import PartitionLog
-from millrace_broker.purgatory import PartitionKey
+from millrace_broker.log import LogManager, PartitionLog
+from millrace_broker.log.reads import LogReads
+from millrace_broker.metadata import LiveBroker, TopicCatalog
+from millrace_broker.network import Peers
+from millrace_broker.purgatory import PartitionKey, Timer
 from millrace_broker.quotas import Lease
 from millrace_broker.replication.core import (
     Leader,
@@ -45,19 +49,19 @@ from millrace_broker.replication.core import (
     preferred_read_replica,
 )
 from millrace_broker.replication.runtime.applying import carry_out_all
-from millrace_broker.replication.runtime.delayed_produce import Acknowledgements
+from millrace_broker.replication.runtime.delayed_produce import DelayedProduce
 from millrace_broker.replication.runtime.hosted import HostedReplica
 from millrace_broker.replication.runtime.isr_changes import AlterPartition, IsrChanges
 from millrace_broker.replication.runtime.replica_fetchers import Fetchers
 from millrace_broker.replication.runtime.serving import FollowerService
 from millrace_broker.replication.runtime.throttles import Throttles
 from millrace_broker.replication.runtime.views import LedPartition, ReplicationStatistics
-from millrace_broker.runtime import BackgroundTasks
+from millrace_broker.replication.runtime.waiters import Waiters
+from millrace_broker.runtime import BackgroundTasks, Clock, Executors
 
 if TYPE_CHECKING:
     from millrace.protocol import millrace_pb2 as pb
     from millrace.protocol.fetch_response import FetchAnswer
-    from millrace_broker.broker import Broker
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -74,28 +78,50 @@ class ReplicaManager:
     ``alter_partition`` is set by who knows the controller; without it the ISR is not changed.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker: Final = broker
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        timer: Timer,
+        executors: Executors,
+        catalog: TopicCatalog,
+        logs: LogManager,
+        reads: LogReads,
+        peers: Peers,
+        waiters: Waiters,
+        has_controller: bool,
+    ) -> None:
+        """``has_controller`` says that a controller names the partitions of this broker."""
+        self._config: Final = config
+        self._clock: Final = clock
+        self._executors: Final = executors
+        self._catalog: Final = catalog
+        self._logs: Final = logs
+        self._waiters: Final = waiters
+        self._has_controller: Final = has_controller
         self._hosted: Final[dict[PartitionKey, HostedReplica]] = {}
         self._controller_epoch = 0
         self._is_first_request = True
         self._isr: Final = IsrChanges(self)
         self._deciding: Final = asyncio.Lock()
-        self.waiting: Final = Acknowledgements(broker.timer)
+        self.waiting: Final = DelayedProduce(timer)
         """Who waits for replicas."""
-        self._service: Final = FollowerService(broker, self)
-        self._fetchers: Final = Fetchers(broker, self)
+        self._service: Final = FollowerService(
+            config.replica_lag_time_max_ms, executors=executors, reads=reads, logs=logs, replicas=self
+        )
+        self._fetchers: Final = Fetchers(config, executors=executors, logs=logs, peers=peers, replicas=self)
         self._alive: frozenset[int] | None = None
         self._tasks: Final = BackgroundTasks()
         self.alter_partition: AlterPartition | None = None
-        self.role_listeners: Final[dict[str, RoleListener]] = {}
-        self.throttles: Final = Throttles(broker.config.broker_id, broker.clock.monotonic)
+        self._role_listeners: Final[dict[str, RoleListener]] = {}
+        self.throttles: Final = Throttles(config.broker_id, clock.monotonic)
 
     # --- life ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin the periodic work."""
-        config = self._broker.config
+        config = self._config
         self._begin(self._check_lag(config.replica_lag_time_max_ms / 2000))
         self._begin(self._checkpoint(config.replica_high_watermark_checkpoint_interval_ms / 1000))
 
@@ -130,20 +156,20 @@ class ReplicaManager:
             await asyncio.sleep(interval_s)
             if any(not replica.is_alone for replica in self._hosted.values()):
                 try:
-                    await self._broker.executors.run_io(self._broker.logs.checkpoint_watermarks)
+                    await self._executors.run_io(self._logs.checkpoint_watermarks)
                 except Exception:
                     _logger.exception("high watermarks could not be written down, and are the next time")
 
     def now_ms(self) -> int:
         """The time that machines are told."""
-        return _EPOCH_OF_TIME_MS + round(self._broker.clock.monotonic() * 1000)
+        return _EPOCH_OF_TIME_MS + round(self._clock.monotonic() * 1000)
 
     @contextlib.asynccontextmanager
     async def alone(self, keys: Iterable[PartitionKey]) -> AsyncIterator[None]:
         """Hold the locks of partitions."""
         async with contextlib.AsyncExitStack() as stack:
             for key in sorted(set(keys)):  # all who take several take them in this order
-                await stack.enter_async_context(self._broker.appending.locks[key])
+                await stack.enter_async_context(self._waiters.locks[key])
             yield
 
     # --- what there is ---------------------------------------------------------------------------------------
@@ -204,7 +230,7 @@ class ReplicaManager:
         async with self._deciding:
             self._check_controller(request.controller_epoch)
             self._name_strays(request)
-            found = await self._broker.executors.run_io(self._find_logs, request)
+            found = await self._executors.run_io(self._find_logs, request)
             answers: dict[TopicPartition, MillraceError | None] = {
                 each: log for each, log in found.items() if isinstance(log, MillraceError)
             }
@@ -232,10 +258,10 @@ class ReplicaManager:
 
     def _name_strays(self, request: LeaderAndIsrRequest) -> None:
         """Say which partitions are on the disk that the controller's first request does not name."""
-        if not self._is_first_request or not self._broker.is_clustered:
+        if not self._is_first_request or not self._has_controller:
             return
         self._is_first_request = False
-        for log in self._broker.logs.logs():
+        for log in self._logs.logs():
             if TopicPartition(log.topic, log.partition) not in request.partitions:
                 _logger.warning("%s is not this broker's any more, as far as the controller says", log.directory)
 
@@ -251,8 +277,8 @@ class ReplicaManager:
         return found
 
     def _find_log(self, partition: TopicPartition, topic_id: UUID | None, state: LeaderAndIsrState) -> PartitionLog:
-        topic = self._broker.catalog.topic(partition.topic)
-        logs, topic_id = self._broker.logs, topic_id or topic.topic_id
+        topic = self._catalog.topic(partition.topic)
+        logs, topic_id = self._logs, topic_id or topic.topic_id
         log = logs.get(*partition)
         if log is None:
             log = logs.create_log(partition.topic, topic_id, partition.partition, topic.config, is_new=state.is_new)
@@ -276,8 +302,8 @@ class ReplicaManager:
         key = (partition.topic, partition.partition)
         replica = self._hosted.get(key)
         if replica is None or replica.log is not log:
-            watermark = self._broker.logs.checkpointed_watermark(*key)
-            machine = Replica(str(partition), self._broker.config.broker_id, self._settings(log), watermark)
+            watermark = self._logs.checkpointed_watermark(*key)
+            machine = Replica(str(partition), self._config.broker_id, self._settings(log), watermark)
             replica = HostedReplica(key, topic_id, log, machine)
         before = replica.machine.role
         if replica.is_alone and isinstance(before, Leader):
@@ -312,19 +338,17 @@ class ReplicaManager:
         wanted = [(replica, change.effects) for replica, change in changed if change.effects]
         if not wanted:
             return {}
-        return await self._broker.executors.to_the_end(
-            self._broker.executors.run_io(carry_out_all, self._broker.logs, wanted)
-        )
+        return await self._executors.to_the_end(self._executors.run_io(carry_out_all, self._logs, wanted))
 
     def _go_on(self, changed: Iterable[tuple[HostedReplica, RoleChange]]) -> None:
         """Tell all whom changes of roles concern."""
         replicas = [replica for replica, _ in changed]
         for replica, change in changed:
             if change.is_new_role or not replica.leads:
-                self._broker.appending.changed(replica.key)
+                self._waiters.changed(replica.key)
             self.follow(replica, change.outcome)
             self.waiting.check(replica.key)
-            listener = self.role_listeners.get(replica.key[0])
+            listener = self._role_listeners.get(replica.key[0])
             if listener is not None and change.is_new_role:
                 listener(replica.key[1])
         self._fetchers.follow(replicas)
@@ -373,7 +397,7 @@ class ReplicaManager:
 
     def _is_elsewhere(self, replica: HostedReplica, state: LeaderAndIsrState) -> bool:
         """Whether a later epoch than this broker knows of has another leader, or this broker has no part in it."""
-        own, leadership = self._broker.config.broker_id, state.leadership
+        own, leadership = self._config.broker_id, state.leadership
         if leadership.leader_epoch <= replica.machine.leader_epoch:
             return False
         return own not in state.assignment.replicas or (replica.leads and leadership.leader != own)
@@ -385,12 +409,12 @@ class ReplicaManager:
             self._give_up_role(replica)
         if is_deleted:
             self._hosted.pop(key, None)
-            log = self._broker.logs.get(*key)
+            log = self._logs.get(*key)
             if log is not None:
-                topic = self._broker.catalog.topics.get(key.topic)  # of topics that are deleted, it was told before
+                topic = self._catalog.topics.get(key.topic)  # of topics that are deleted, it was told before
                 is_moved = topic is not None and topic.topic_id == log.topic_id
-                delete = partial(self._broker.logs.delete_log, *key, has_other_replicas=is_moved)
-                await self._broker.executors.to_the_end(self._broker.executors.run_io(delete))
+                delete = partial(self._logs.delete_log, *key, has_other_replicas=is_moved)
+                await self._executors.to_the_end(self._executors.run_io(delete))
 
     def _give_up_role(self, replica: HostedReplica) -> None:
         """Tell all whom it concerns that the replica neither leads nor follows. The partition's lock is held."""
@@ -400,10 +424,14 @@ class ReplicaManager:
         self._service.roles_changed()
         replica.unread.clear()
         self.waiting.check(replica.key)
-        self._broker.appending.changed(replica.key)
-        listener = self.role_listeners.get(replica.key[0])
+        self._waiters.changed(replica.key)
+        listener = self._role_listeners.get(replica.key[0])
         if listener is not None:
             listener(replica.key[1])
+
+    def tell_roles(self, topic: str, listener: RoleListener) -> None:
+        """Have a listener told of each change of this broker's role in a topic's partitions."""
+        self._role_listeners[topic] = listener
 
     def brokers_alive(self, brokers: frozenset[int]) -> None:
         """These brokers are there, the others cannot come into an ISR."""
@@ -416,7 +444,7 @@ class ReplicaManager:
     # --- leading ---------------------------------------------------------------------------------------------
 
     def _settings(self, log: PartitionLog) -> ReplicationSettings:
-        config = self._broker.config
+        config = self._config
         return ReplicationSettings(
             replica_lag_time_max_ms=config.replica_lag_time_max_ms,
             min_insync_replicas=log.config.min_insync_replicas,
@@ -450,9 +478,9 @@ class ReplicaManager:
         if outcome.has_watermark_risen:
             replica.log.raise_watermark(replica.machine.high_watermark)
             self._service.changed(replica)
-            self._broker.appending.readable(replica.key, replica.log, replica.take_readable_bytes())
+            self._waiters.readable(replica.key, replica.log, replica.take_readable_bytes())
             self.waiting.check(replica.key)
-            if self._broker.config.replica_selector_class:  # consumers wait for it at the followers
+            if self._config.replica_selector_class:  # consumers wait for it at the followers
                 self.announce(replica)
         if outcome.alter_isr is not None:
             self._begin(self._isr.ask(replica, replica.leader, outcome.alter_isr))
@@ -461,11 +489,20 @@ class ReplicaManager:
         """Answer a follower; see ``serving``."""
         return await self._service.fetch(request, lease)
 
-    def preferred_read_replica(self, replica: HostedReplica, client_rack: str, fetch_offset: int) -> int | None:
-        """The broker that a consumer of a rack is to read from instead of this one (KIP-392); None: it is to stay."""
-        if not client_rack or not self._broker.config.replica_selector_class.endswith("RackAwareReplicaSelector"):
+    def preferred_read_replica(
+        self,
+        replica: HostedReplica,
+        client_rack: str,
+        fetch_offset: int,
+        live_brokers: Callable[[], Sequence[LiveBroker]],
+    ) -> int | None:
+        """The broker that a consumer of a rack is to read from instead of this one (KIP-392); None: it is to stay.
+
+        ``live_brokers`` is called only if a rack-aware ``replica.selector.class`` is configured.
+        """
+        if not client_rack or not self._config.replica_selector_class.endswith("RackAwareReplicaSelector"):
             return None
-        racks = {each.broker_id: each.rack for each in self._broker.live_brokers()}
+        racks = {each.broker_id: each.rack for each in live_brokers()}
         leader, followers = replica.leader.views(racks, self.now_ms())
         return preferred_read_replica(
             client_rack, fetch_offset, leader, [each for each in followers if each.broker_id in racks]
@@ -479,7 +516,7 @@ class ReplicaManager:
             replica.unread.append((replica.log.log_end_offset, size_bytes))
         readable_bytes = replica.take_readable_bytes()
         if readable_bytes:
-            self._broker.appending.readable(replica.key, replica.log, readable_bytes)
+            self._waiters.readable(replica.key, replica.log, readable_bytes)
 
     def resize_fetchers(self, count: int) -> None:
         """Set ``num.replica.fetchers``."""

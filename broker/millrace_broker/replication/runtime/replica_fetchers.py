@@ -18,8 +18,10 @@ import contextlib
 import logging
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Protocol
 
+from millrace.config.broker import BrokerConfig
 from millrace.errors import (
     BrokerUnavailableError,
     FetchSessionIdNotFoundError,
@@ -27,16 +29,16 @@ from millrace.errors import (
     MillraceError,
     RequestTimedOutError,
 )
+from millrace_broker.log import LogManager
+from millrace_broker.network import Peers
 from millrace_broker.purgatory import PartitionKey
 from millrace_broker.replication.core import EpochEnd, FetchFrom, FetchSession
 from millrace_broker.replication.core.follower import AskEpochEnd, AskLogBounds, Effect, Follower, Question
 from millrace_broker.replication.runtime import wire
 from millrace_broker.replication.runtime.applying import Fetched, apply_fetched, carry_out_all
 from millrace_broker.replication.runtime.hosted import HostedReplica
-
-if TYPE_CHECKING:
-    from millrace_broker.broker import Broker
-    from millrace_broker.replication.runtime.manager import ReplicaManager
+from millrace_broker.replication.runtime.throttles import Throttles
+from millrace_broker.runtime import Executors
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -51,15 +53,51 @@ _ALL_ASKED_MS: Final = 500
 Asked = dict[PartitionKey, tuple[HostedReplica, Follower, Question]]
 
 
+class FollowedReplicas(Protocol):
+    """The replicas that are fetched for, as the replica manager has them."""
+
+    @property
+    def throttles(self) -> Throttles:
+        """The limits of this broker."""
+        ...
+
+    def now_ms(self) -> int:
+        """Return the time that machines are told."""
+        ...
+
+    def find(self, topic: str, partition: int) -> HostedReplica | None:
+        """Find the replica here; None while no controller has told of it."""
+        ...
+
+    def alone(self, keys: Iterable[PartitionKey]) -> AbstractAsyncContextManager[None]:
+        """Hold the locks of partitions."""
+        ...
+
+    def fetched(self, replica: HostedReplica, size_bytes: int) -> None:
+        """Take note that a follower's log has grown, or that its watermark may have risen."""
+        ...
+
+
 class Fetchers:
     """All fetchers of this broker. For the event loop's thread."""
 
-    def __init__(self, broker: Broker, replicas: ReplicaManager) -> None:
-        self._broker: Final = broker
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        executors: Executors,
+        logs: LogManager,
+        peers: Peers,
+        replicas: FollowedReplicas,
+    ) -> None:
+        self._config: Final = config
+        self._executors: Final = executors
+        self._logs: Final = logs
+        self._peers: Final = peers
         self._replicas: Final = replicas
         self._fetchers: Final[dict[tuple[int, int], SourceFetcher]] = {}
         self._followed: Final[dict[PartitionKey, SourceFetcher]] = {}
-        self.count = broker.config.num_replica_fetchers
+        self.count = config.num_replica_fetchers
         """How many each source has at most."""
 
     def follow(self, replicas: Iterable[HostedReplica]) -> None:
@@ -85,7 +123,15 @@ class Fetchers:
         number = zlib.crc32(f"{key[0]}-{key[1]}".encode()) % self.count
         fetcher = self._fetchers.get((source, number))
         if fetcher is None:
-            fetcher = self._fetchers[source, number] = SourceFetcher(self._broker, self._replicas, source, number)
+            fetcher = self._fetchers[source, number] = SourceFetcher(
+                source,
+                number,
+                config=self._config,
+                executors=self._executors,
+                logs=self._logs,
+                peers=self._peers,
+                replicas=self._replicas,
+            )
         return fetcher
 
     async def resize(self, count: int) -> None:
@@ -114,7 +160,17 @@ class Fetchers:
 class SourceFetcher:
     """Fetches from one broker."""
 
-    def __init__(self, broker: Broker, replicas: ReplicaManager, source: int, number: int) -> None:
+    def __init__(
+        self,
+        source: int,
+        number: int,
+        *,
+        config: BrokerConfig,
+        executors: Executors,
+        logs: LogManager,
+        peers: Peers,
+        replicas: FollowedReplicas,
+    ) -> None:
         self._followed: Final[dict[PartitionKey, HostedReplica]] = {}
         self._standing: Final[Asked] = {}
         """Who fetches what, of all that can be fetched; ``_fetches`` is the last of it."""
@@ -122,7 +178,10 @@ class SourceFetcher:
         self._changed: set[PartitionKey] = set()
         """Whose questions may be others than at the last request."""
         self._all_asked_ms = 0
-        self._broker: Final = broker
+        self._config: Final = config
+        self._executors: Final = executors
+        self._logs: Final = logs
+        self._peers: Final = peers
         self._replicas: Final = replicas
         self.source: Final = source
         """The broker fetched from."""
@@ -164,7 +223,7 @@ class SourceFetcher:
                 _logger.exception("fetching from broker %d failed, and is tried again", self.source)
                 has_asked = False
             if not has_asked:
-                wait_s = min(_IDLE_S, max(self._broker.config.replica_fetch_backoff_ms / 1000, 0.01))
+                wait_s = min(_IDLE_S, max(self._config.replica_fetch_backoff_ms / 1000, 0.01))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):  # wait_for may lose a cancellation, up to Python 3.11
                         await self._woken.wait()
@@ -172,7 +231,7 @@ class SourceFetcher:
     async def _ask(self) -> bool:
         """Ask what there is to ask, and take the answers; false if there is nothing now."""
         asked = self._look()
-        broker_id = self._broker.config.broker_id
+        broker_id = self._config.broker_id
         ends = {key: each[2] for key, each in asked.items() if isinstance(each[2], AskEpochEnd)}
         bounds = {key: each[2] for key, each in asked.items() if isinstance(each[2], AskLogBounds)}
         if ends:
@@ -225,7 +284,7 @@ class SourceFetcher:
         self, fetches: Mapping[PartitionKey, FetchFrom], looked_at: Collection[PartitionKey] | None = None
     ) -> None:
         """Fetch these; ``looked_at``: all in which they may differ from the request before."""
-        config, asked = self._broker.config, self._standing
+        config, asked = self._config, self._standing
         request = self._session.request(fetches, looked_at)
         topic_ids = {key[0]: asked[key][0].topic_id.bytes for key in request.fetches}
         try:
@@ -248,12 +307,10 @@ class SourceFetcher:
 
     async def _answer(self, name: str, request: Any, *, decode: Any = None) -> Any:
         """The source's answer; None if there is more to ask since. Raises its error."""
-        timeout_s = self._broker.config.replica_socket_timeout_ms / 1000
+        timeout_s = self._config.replica_socket_timeout_ms / 1000
         if self._woken.is_set():
             return None
-        call = asyncio.create_task(
-            self._broker.peers.call(self.source, name, request, timeout_s=timeout_s, decode=decode)
-        )
+        call = asyncio.create_task(self._peers.call(self.source, name, request, timeout_s=timeout_s, decode=decode))
         self._call = call
         try:
             await asyncio.wait([call])
@@ -316,16 +373,15 @@ class SourceFetcher:
                 if self._is_asked_for(replica, follower) and self._replicas.find(*answer.key) is replica:
                     fetched.append(Fetched(replica=replica, follower=follower, question=question, answer=answer))
             # To its end also when the broker stops: the log is closed after it.
-            await self._broker.executors.to_the_end(self._carry_out(fetched))
+            await self._executors.to_the_end(self._carry_out(fetched))
             self._applied(fetched)
 
     async def _carry_out(self, fetched: list[Fetched]) -> None:
-        broker = self._broker
         if all(each.takes_at_once for each in fetched):
             size_bytes = sum(len(each.answer.records) for each in fetched)
-            await broker.executors.run_sized(size_bytes, apply_fetched, broker.logs, fetched)
+            await self._executors.run_sized(size_bytes, apply_fetched, self._logs, fetched)
         else:
-            await broker.executors.run_io(apply_fetched, broker.logs, fetched)
+            await self._executors.run_io(apply_fetched, self._logs, fetched)
 
     def _applied(self, fetched: list[Fetched]) -> None:
         now_ms = self._replicas.now_ms()
@@ -355,9 +411,7 @@ class SourceFetcher:
                     wanted.append((replica, follower.compared(question, answer)))
                 elif isinstance(question, AskLogBounds):
                     wanted.append((replica, follower.bounded(question, *answer)))
-            failed = await self._broker.executors.to_the_end(
-                self._broker.executors.run_io(carry_out_all, self._broker.logs, wanted)
-            )
+            failed = await self._executors.to_the_end(self._executors.run_io(carry_out_all, self._logs, wanted))
             for key, error in failed.items():
                 replica, follower, question = asked[key]
                 self._failed(replica, follower, question, error, now_ms)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from millrace.errors import (
     InconsistentTopicIdError,
@@ -24,17 +24,18 @@ from millrace.errors import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer, PartitionAnswer, TopicAnswer
+from millrace_broker.log import LogManager
+from millrace_broker.log.reads import LogReads
 from millrace_broker.purgatory import PartitionKey
 from millrace_broker.quotas import Lease, parked
-from millrace_broker.replication.core import EpochEnd
+from millrace_broker.replication.core import EpochEnd, LeaderOutcome
 from millrace_broker.replication.core.truncation import find_divergence
+from millrace_broker.replication.runtime.delayed_produce import DelayedProduce
 from millrace_broker.replication.runtime.hosted import HostedReplica
 from millrace_broker.replication.runtime.sessions import TOLD_NOTHING, FetchSessions, FollowerFetch, FollowerSession
+from millrace_broker.replication.runtime.throttles import Throttles
 from millrace_broker.replication.runtime.wire import changed_fetches, forgotten_fetches
-
-if TYPE_CHECKING:
-    from millrace_broker.broker import Broker
-    from millrace_broker.replication.runtime.manager import ReplicaManager
+from millrace_broker.runtime import Executors
 
 Problem = MillraceError | EpochEnd
 
@@ -52,11 +53,43 @@ class _Read(NamedTuple):
     is_throttled: bool
 
 
+class LedReplicas(Protocol):
+    """The replicas that followers fetch from, as the replica manager has them."""
+
+    @property
+    def throttles(self) -> Throttles:
+        """The limits of this broker."""
+        ...
+
+    @property
+    def waiting(self) -> DelayedProduce:
+        """The calls that wait for replicas."""
+        ...
+
+    def now_ms(self) -> int:
+        """Return the time that machines are told."""
+        ...
+
+    def find(self, topic: str, partition: int) -> HostedReplica | None:
+        """Find the replica here; None while no controller has told of it."""
+        ...
+
+    def follow(self, replica: HostedReplica, outcome: LeaderOutcome) -> None:
+        """Carry out what a leader's event leads to."""
+        ...
+
+
 class FollowerService:
     """Answers the followers of what this broker leads. For the event loop's thread."""
 
-    def __init__(self, broker: Broker, replicas: ReplicaManager) -> None:
-        self._broker: Final = broker
+    def __init__(
+        self, lag_time_max_ms: int, *, executors: Executors, reads: LogReads, logs: LogManager, replicas: LedReplicas
+    ) -> None:
+        """``lag_time_max_ms`` is ``replica.lag.time.max.ms``."""
+        self._noted_anew_ms: Final = min(_NOTED_ANEW_MS, lag_time_max_ms // 4)
+        self._executors: Final = executors
+        self._reads: Final = reads
+        self._logs: Final = logs
         self._replicas: Final = replicas
         self._sessions: Final = FetchSessions()
         self._waiting: Final[defaultdict[int, dict[asyncio.Future[bool], None]]] = defaultdict(dict)
@@ -141,8 +174,7 @@ class FollowerService:
         """
         problems: dict[PartitionKey, Problem] = {}
         now_ms = self._replicas.now_ms()
-        interval_ms = min(_NOTED_ANEW_MS, self._broker.config.replica_lag_time_max_ms // 4)
-        is_all = session.looked_at[0] != self._roles or now_ms - session.looked_at[1] >= interval_ms
+        is_all = session.looked_at[0] != self._roles or now_ms - session.looked_at[1] >= self._noted_anew_ms
         if is_all:
             session.looked_at = (self._roles, now_ms)
             session.stir_all()
@@ -173,7 +205,7 @@ class FollowerService:
         if fetch.topic_id and fetch.topic_id != replica.topic_id.bytes:
             raise InconsistentTopicIdError(f"{replica.name} is of another topic than the follower's")
         replica.machine.leading(fetch.leader_epoch)
-        self._broker.logs.get(*key)  # says that it is offline
+        self._logs.get(*key)  # says that it is offline
         return replica
 
     # --- what it gets ----------------------------------------------------------------------------------------
@@ -188,10 +220,10 @@ class FollowerService:
         local = [read for read in reads if read not in remote]
         if local:
             is_recent = all(read.replica.log.is_recent(read.offset) for read in local)
-            if is_recent and self._broker.executors.small_work.includes(0):
-                records = self._broker.executors.small_work.do(_read_all, local, request.max_bytes, problems)
+            if is_recent and self._executors.small_work.includes(0):
+                records = self._executors.small_work.do(_read_all, local, request.max_bytes, problems)
             else:
-                records = await self._broker.executors.run_io(_read_all, local, request.max_bytes, problems)
+                records = await self._executors.run_io(_read_all, local, request.max_bytes, problems)
         for read in remote[:1]:  # one, for the others wait for it
             records |= await self._read_remote(read, request.max_bytes - sum(map(len, records.values())), problems)
         lease.settle(sum(map(len, records.values())))
@@ -205,7 +237,7 @@ class FollowerService:
     ) -> dict[PartitionKey, bytes]:
         """Read what only the remote store has, for a replica that begins where the log does."""
         try:
-            return await self._broker.run_search(
+            return await self._reads.run_search(
                 read.replica.log, read.offset, _read_all, [read], max(0, max_bytes), problems
             )
         except ThrottledError as error:

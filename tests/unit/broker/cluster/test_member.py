@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +10,18 @@ import pytest
 from millrace.config.broker import BrokerConfig
 from millrace.errors import BrokerUnavailableError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.broker import Broker
+from millrace_broker.cluster.catalog import ClusterCatalog
 from millrace_broker.cluster.member import Member
+from millrace_broker.cluster.notifications import Notifications
+from millrace_broker.cluster.session import RenewedCoordination
+from millrace_broker.cluster.zookeeper_metadata import ZooKeeperMetadata
+from millrace_broker.config import LiveConfig
 from millrace_broker.decisions import LeaderAndIsrRequest, StopReplicaRequest
+from millrace_broker.log import OsFiles
+from millrace_broker.metadata.gone_topics import GoneTopics
 from millrace_broker.network.peers import Peers
+from millrace_broker.purgatory import Timer
+from millrace_broker.runtime import Executors, SystemClock
 
 
 class SilentPeers(Peers):
@@ -27,15 +34,50 @@ class SilentPeers(Peers):
         raise RequestTimedOutError(f"broker {broker_id} says nothing")
 
 
-def test_a_silent_controller_is_waited_for_as_long_as_the_configuration_says(tmp_path: Path) -> None:
+def member_of(config: BrokerConfig, peers: Peers) -> Member:
+    """A broker of a cluster that has no session yet, and nothing to lead."""
+    nothing: Any = None
+
+    class Configs:
+        current = config
+
+    configs: Any = Configs()
+    clock = SystemClock()
+    executors = Executors(1, clock.monotonic)
+    coordination = RenewedCoordination(nothing, 0)
+    metadata = ZooKeeperMetadata(
+        store=nothing,
+        coordination=coordination,
+        cluster_id="c",
+        catalog=ClusterCatalog(coordination, config.topic_defaults),
+        notifications=Notifications(),
+    )
+    return Member(
+        config,
+        directories=(),
+        metadata=metadata,
+        live=LiveConfig(configs),
+        groups=nothing,
+        schemas=nothing,
+        clock=clock,
+        timer=Timer(clock),
+        executors=executors,
+        files=OsFiles(),
+        peers=peers,
+        logs=nothing,
+        replicas=nothing,
+        gone=GoneTopics(executors),
+        fail=nothing,
+    )
+
+
+def test_a_silent_controller_is_waited_for_as_long_as_the_configuration_says() -> None:
     """Otherwise an ISR cannot change for as long, though there is another controller by then."""
-    options = {"log.dirs": str(tmp_path), "zookeeper.connect": "nowhere:2181", "controller.socket.timeout.ms": "1500"}
+    options = {"zookeeper.connect": "nowhere:2181", "controller.socket.timeout.ms": "1500"}
     peers = SilentPeers()
 
     async def ask() -> None:
-        broker = Broker(BrokerConfig.load(options), peers=peers)
-        member = broker.membership
-        assert isinstance(member, Member)
+        member = member_of(BrokerConfig.load(options), peers)
         member._controller_id = 2
         with pytest.raises(RequestTimedOutError):
             await member.at_controller("AlterPartition", pb.AlterPartitionRequest())
@@ -44,16 +86,16 @@ def test_a_silent_controller_is_waited_for_as_long_as_the_configuration_says(tmp
     assert peers.waited_s == 1.5
 
 
-def test_before_it_is_registered_a_broker_cannot_know_whether_it_is_meant_and_takes_nothing(tmp_path: Path) -> None:
+def test_before_it_is_registered_a_broker_cannot_know_whether_it_is_meant_and_takes_nothing() -> None:
     """What was meant for an earlier life may make it follow a leader that was replaced, and count for that one."""
-    options = {"log.dirs": str(tmp_path), "zookeeper.connect": "nowhere:2181"}
+    options = {"zookeeper.connect": "nowhere:2181"}
     led = LeaderAndIsrRequest(
         controller_id=2, controller_epoch=3, broker_epoch=17, topic_ids={}, partitions={}, live_leaders=()
     )
     stopped = StopReplicaRequest(controller_id=2, controller_epoch=3, broker_epoch=17, partitions={})
 
     async def tell() -> None:
-        member = Broker(BrokerConfig.load(options), peers=SilentPeers()).member
+        member = member_of(BrokerConfig.load(options), SilentPeers())
         with pytest.raises(BrokerUnavailableError, match="is not registered yet"):
             await member.leader_and_isr(led, ())
         with pytest.raises(BrokerUnavailableError, match="is not registered yet"):
@@ -62,15 +104,15 @@ def test_before_it_is_registered_a_broker_cannot_know_whether_it_is_meant_and_ta
     asyncio.run(tell())
 
 
-def test_between_the_removal_of_its_registration_and_the_next_one_a_broker_takes_no_decision(tmp_path: Path) -> None:
+def test_between_the_removal_of_its_registration_and_the_next_one_a_broker_takes_no_decision() -> None:
     """It may be of the time before the broker was taken for dead."""
-    options = {"log.dirs": str(tmp_path), "zookeeper.connect": "nowhere:2181"}
+    options = {"zookeeper.connect": "nowhere:2181"}
     led = LeaderAndIsrRequest(
         controller_id=2, controller_epoch=3, broker_epoch=17, topic_ids={}, partitions={}, live_leaders=()
     )
 
     async def tell() -> None:
-        member = Broker(BrokerConfig.load(options), peers=SilentPeers()).member
+        member = member_of(BrokerConfig.load(options), SilentPeers())
         member._registration.epoch = 17
         member._registration.is_removed = True
         with pytest.raises(BrokerUnavailableError, match="was removed"):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from millrace.config.broker import BrokerConfig
+from millrace.config.topic import TopicConfig
 from millrace.coordination import NoNodeError
 from millrace.errors import UnknownTopicOrPartitionError
-from millrace_broker.broker import Broker
 from millrace_broker.cluster.catalog import ClusterCatalog
 from millrace_broker.cluster.missing_topics import MissingTopics
+from millrace_broker.cluster.topic_lookups import TopicLookups
+from millrace_broker.purgatory import Timer
+from millrace_broker.replication.runtime import PartitionDirectory
+from millrace_broker.runtime import Executors, SystemClock
 
 
 class Time:
@@ -64,22 +67,31 @@ class EmptyCoordination:
         raise NoNodeError(path)
 
 
-def test_a_misspelt_topic_is_looked_up_in_zookeeper_once(tmp_path: Path) -> None:
-    options = {"log.dirs": str(tmp_path), "zookeeper.connect": "nowhere:2181"}
-    coordination = EmptyCoordination()
+def directory_of(catalog: ClusterCatalog, look_up: Callable[[str], Awaitable[None]]) -> PartitionDirectory:
+    """A directory of a broker that has no logs, of a cluster."""
+    no_logs: Any = None
+    return PartitionDirectory(1, catalog, no_logs, find_replica=lambda *_: None, look_up=look_up, has_controller=True)
+
+
+def test_a_misspelt_topic_is_looked_up_in_zookeeper_once() -> None:
+    coordination: Any = EmptyCoordination()
 
     async def look_up() -> list[int]:
-        broker = Broker(BrokerConfig.load(options))
-        broker.catalog = broker.member._catalog = ClusterCatalog(coordination, broker.config.topic_defaults)  # type: ignore[arg-type]
+        clock = SystemClock()
+        executors = Executors(1, clock.monotonic)
+        catalog = ClusterCatalog(coordination, TopicConfig())
+        lookups = TopicLookups(catalog, coordination, executors=executors, timer=Timer(clock), clock=clock)
+        directory = directory_of(catalog, lookups.find)
         asked = []
         for names in (["ordres"] * 50, ["ordres"], ["other"], ["no topic's name"]):
-            for error in await asyncio.gather(*map(broker.find_topic, names), return_exceptions=True):
+            for error in await asyncio.gather(*map(directory.find_topic, names), return_exceptions=True):
                 assert isinstance(error, UnknownTopicOrPartitionError)
             asked.append(len(coordination.asked))
-        broker.member._missing.discard(["ordres"])
+        lookups.told(["ordres"])
         with pytest.raises(UnknownTopicOrPartitionError):
-            await broker.find_topic("ordres")
+            await directory.find_topic("ordres")
         asked.append(len(coordination.asked))
+        executors.close()
         return asked
 
     once, still, two, same, three = asyncio.run(look_up())

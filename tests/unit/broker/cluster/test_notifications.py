@@ -15,7 +15,7 @@ class Broker:
         ensure_path(self.session, paths.CONFIG_CHANGES)
         self.heard: list[str] = []
         self.events: list[WatchEvent] = []
-        self.notifications = Notifications(self.hear)
+        self.notifications = Notifications()
         self.notifications.skip(self.session)
 
     def hear(self, entity: str) -> None:
@@ -24,7 +24,7 @@ class Broker:
             raise StorageError("unreadable")
 
     def take(self) -> None:
-        self.notifications.take(self.session, self.events.append)
+        self.notifications.take(self.session, self.events.append, self.hear)
 
 
 def test_every_broker_hears_what_comes_after_its_start_once_and_in_order() -> None:

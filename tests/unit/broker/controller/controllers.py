@@ -10,7 +10,7 @@ from typing import Any
 from millrace.config.broker import BrokerConfig
 from millrace.coordination import ConnectionLossError, Coordination, Create, EmbeddedStore, paths
 from millrace.coordination.nodes import BrokerNode, ConfigNode, PartitionStateNode, TopicNode
-from millrace_broker.controller.event_loop import Controlling
+from millrace_broker.controller.event_loop import ControllerEventLoop
 from millrace_broker.decisions import (
     Answers,
     BrokerRequest,
@@ -116,7 +116,7 @@ class Node:
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         self.cluster, self.broker_id = cluster, broker_id
         config = BrokerConfig.load({"broker.id": str(broker_id)} | cluster.options)
-        self.controlling = Controlling(
+        self.controlling = ControllerEventLoop(
             config, lambda: 0, self.administer, cluster.deliver, lambda nodes: None, pause_s=0.001
         )
         self.session: Coordination

@@ -1,0 +1,95 @@
+"""Topics that a broker of a cluster has not heard of yet, and those that wait until topics are led or gone.
+
+Invariant: a name that is not there is looked up in ZooKeeper once in a while, however often it is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from millrace.coordination import Coordination, OnLoop, paths
+from millrace_broker.cluster.catalog import ClusterCatalog
+from millrace_broker.cluster.missing_topics import MissingTopics
+from millrace_broker.metadata import TopicInfo
+from millrace_broker.metadata.rules import is_topic_name
+from millrace_broker.purgatory import Conditions, Timer
+from millrace_broker.runtime import Clock, Executors
+
+_FINDING_MS: Final = 1_000
+"""How long the leaders of a topic are waited for that this broker has not heard of yet."""
+
+
+class TopicLookups:
+    """Look-ups of topics, and waits for them. For the event loop's thread."""
+
+    def __init__(
+        self, catalog: ClusterCatalog, coordination: Coordination, *, executors: Executors, timer: Timer, clock: Clock
+    ) -> None:
+        self._catalog: Final = catalog
+        self._coordination: Final = coordination
+        self._executors: Final = executors
+        self._waits: Final[Conditions[str]] = Conditions("topic", timer)
+        self._missing: Final = MissingTopics(clock.monotonic)
+
+    async def find(self, topic: str) -> None:
+        """Look for a topic that was created by way of another broker, and wait a moment until its leaders are told."""
+        if not is_topic_name(topic) or topic in self._missing:
+            return
+        if await self._executors.administer(self._look_up, topic):
+            await self.led([topic], _FINDING_MS)
+
+    def _look_up(self, topic: str) -> bool:
+        """Read a topic's nodes, in the administration thread; not again if that found nothing a short time ago."""
+        if topic in self._missing:
+            return False
+        is_there = self._catalog.refresh(topic) is not None
+        if not is_there:
+            self._missing.add(topic)
+        return is_there
+
+    def told(self, topics: Iterable[str]) -> None:
+        """Take note that the controller says of topics that they are there."""
+        self._missing.discard(topics)
+
+    def check(self, topics: Iterable[str]) -> None:
+        """Let those go on that wait for topics, if these are led, or gone."""
+        for name in topics:
+            self._waits.check(name)
+
+    async def led(self, topics: Sequence[str], timeout_ms: int) -> Sequence[str]:
+        """Wait until all partitions of topics have leaders; returns the topics for which the time was too short."""
+        waited = await asyncio.gather(
+            *(self._waits.until(name, partial(self._is_led, name), timeout_ms) for name in topics)
+        )
+        return [name for name, is_led in zip(topics, waited, strict=True) if not is_led]
+
+    def _is_led(self, name: str) -> bool:
+        topic = self._catalog.topics.get(name)
+        return topic is not None and all(each.leader >= 0 for each in topic.partitions.values())
+
+    async def gone(self, topic: TopicInfo, timeout_ms: int) -> bool:
+        """Wait until nothing is left of a deleted topic; False after the time."""
+        mark = paths.delete_topic_path(topic.name)
+        is_over = False
+
+        def look(*_: object) -> None:
+            looking = asyncio.ensure_future(self._executors.administer(self._coordination.exists, mark, watch))
+            looking.add_done_callback(found)
+
+        def found(looking: asyncio.Future[Any]) -> None:
+            nonlocal is_over
+            if looking.cancelled() or looking.exception() is not None:
+                return
+            is_over = looking.result() is None
+            self._waits.check(topic.name)
+
+        watch = OnLoop(asyncio.get_running_loop(), look)
+        look()
+        return await self._waits.until(topic.name, lambda: is_over, timeout_ms)
+
+    def close(self) -> None:
+        """Let nobody wait any more, because the broker stops."""
+        self._waits.close()

@@ -1,0 +1,88 @@
+"""The metadata of a cluster, in ZooKeeper: a session, the cluster's id, and the topics that were read under it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from millrace.config.broker import BrokerConfig
+from millrace.coordination import Coordination, Operation, SessionStore, paths
+from millrace.errors import EnvironmentProblemError
+from millrace_broker.cluster.catalog import ClusterCatalog
+from millrace_broker.cluster.notifications import Notifications, notice
+from millrace_broker.cluster.session import RenewedCoordination
+from millrace_broker.log import Files, read_meta_properties
+from millrace_broker.metadata import registration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZooKeeperMetadata:
+    """Metadata of a cluster, open. Sessions are of ``store``; ``coordination`` uses the one that is open now."""
+
+    store: SessionStore
+    coordination: RenewedCoordination
+    cluster_id: str
+    catalog: ClusterCatalog
+    notifications: Notifications
+
+    def notices(self, entity: str) -> list[Operation]:
+        """Have all brokers read the entity anew."""
+        return [notice(entity)]
+
+    def close(self) -> None:
+        """End the session."""
+        self.store.close()
+
+
+def open_zookeeper_metadata(
+    config: BrokerConfig, *, directories: Sequence[Path], files: Files, store: SessionStore | None = None
+) -> ZooKeeperMetadata:
+    """Open a session and read the topics. It blocks. Raises ``EnvironmentProblemError``.
+
+    ``store`` is in place of the ZooKeeper that is configured. ``directories`` say of which cluster their data is.
+    """
+    store = store or _zookeeper(config)
+    session = store.connect()
+    try:
+        registration.ensure_roots(session)
+        cluster_id = _cluster_id(session, config, directories, files)
+        coordination = RenewedCoordination(session, config.zookeeper.connection_timeout_ms / 1000)
+        notifications = Notifications()
+        notifications.skip(session)
+        catalog = ClusterCatalog(coordination, config.topic_defaults)
+        catalog.load()
+    except BaseException:
+        store.close()
+        raise
+    return ZooKeeperMetadata(
+        store=store,
+        coordination=coordination,
+        cluster_id=cluster_id,
+        catalog=catalog,
+        notifications=notifications,
+    )
+
+
+def _cluster_id(session: Coordination, config: BrokerConfig, directories: Sequence[Path], files: Files) -> str:
+    """The id that ZooKeeper has; a new one only if no data says that it is of another cluster."""
+    if session.exists(paths.CLUSTER_ID) is None:
+        for directory in directories:
+            owner = read_meta_properties(files, directory) if directory.exists() else {}
+            if owner and "cluster.id" in owner:
+                raise EnvironmentProblemError(
+                    f"{directory} belongs to cluster {owner['cluster.id']}, and ZooKeeper at "
+                    f"{config.zookeeper.zookeeper_connect} has no cluster: correct zookeeper.connect"
+                    " (and its chroot), or use another data directory"
+                )
+    return registration.cluster_id(session)
+
+
+def _zookeeper(config: BrokerConfig) -> SessionStore:
+    try:
+        from millrace.coordination.zookeeper import ZooKeeperStore  # a broker by itself needs no kazoo
+    except ImportError as error:
+        raise EnvironmentProblemError("zookeeper.connect needs kazoo: pip install 'millrace[cluster]'") from error
+    zookeeper = config.zookeeper_config
+    assert zookeeper is not None
+    return ZooKeeperStore(zookeeper)

@@ -1,0 +1,23 @@
+"""What a changed configuration does to logs and topics. In the administration thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millrace.config.broker import BrokerConfig
+from millrace.config.topic import TopicConfig
+from millrace_broker.log import LogManager
+from millrace_broker.log.cleaning.settings import cleaner_settings
+from millrace_broker.metadata import TopicCatalog
+
+
+def apply_to_logs(
+    config: BrokerConfig, logs: LogManager, catalog: TopicCatalog, configured: Callable[[str, TopicConfig], None]
+) -> None:
+    """Have logs go by a configuration; ``configured`` is called with the topics whose options its defaults change."""
+    logs.producer_expiration_ms = config.producer_id_expiration_ms
+    if logs.cleaner is not None:
+        logs.cleaner.reconfigure(cleaner_settings(config))
+    logs.defaults = config.topic_defaults
+    for topic in catalog.set_defaults(config.topic_defaults):
+        configured(topic.name, topic.config)

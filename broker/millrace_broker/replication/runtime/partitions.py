@@ -1,0 +1,131 @@
+"""The partitions of this broker by name: their topics, their logs, and whether this broker leads them.
+
+Kafka's ``ReplicaManager.getPartitionOrException`` and ``MetadataCache``. A broker with a controller leads a partition
+once the controller has said so; a broker by itself leads the partitions of which its catalog says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from millrace.errors import (
+    InconsistentTopicIdError,
+    LeaderNotAvailableError,
+    NotLeaderError,
+    UnknownTopicOrPartitionError,
+)
+from millrace_broker.log import LogManager, PartitionLog
+from millrace_broker.metadata import PartitionInfo, TopicCatalog, TopicInfo
+from millrace_broker.purgatory import PartitionKey
+from millrace_broker.replication.runtime.hosted import HostedReplica
+
+
+class ServedPartition(NamedTuple):
+    """A partition that this broker leads: its metadata, and its log."""
+
+    topic: TopicInfo
+    info: PartitionInfo
+    log: PartitionLog
+    replica: HostedReplica | None = None
+    """None where no controller has told of the partition: then ``info`` says who leads it."""
+
+    @property
+    def key(self) -> PartitionKey:
+        """Its name in ``Waiters``."""
+        return self.topic.name, self.info.partition
+
+    @property
+    def known_epoch(self) -> int:
+        """The leader epoch that is known here, whoever leads the partition."""
+        return self.info.leader_epoch if self.replica is None else self.replica.machine.leader_epoch
+
+    @property
+    def leader_epoch(self) -> int:
+        """The leader epoch in which this broker leads it. Raises ``NotLeaderError`` when it does not any more."""
+        return self.info.leader_epoch if self.replica is None else self.replica.leader.epoch
+
+
+FindReplica = Callable[[str, int], HostedReplica | None]
+"""Gives the replica of a topic and partition number on this broker; None while no controller has told of it."""
+
+
+class PartitionDirectory:
+    """Finds topics and partitions. For the event loop's thread."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        catalog: TopicCatalog,
+        logs: LogManager,
+        *,
+        find_replica: FindReplica,
+        look_up: Callable[[str], Awaitable[None]],
+        has_controller: bool,
+    ) -> None:
+        """``look_up`` reads a topic that the catalog may not have yet, and waits a moment for its leaders.
+
+        ``has_controller`` says that nothing is led until a controller has told of it.
+        """
+        self._broker_id: Final = broker_id
+        self._catalog: Final = catalog
+        self._logs: Final = logs
+        self._find_replica: Final = find_replica
+        self._look_up: Final = look_up
+        self.has_controller: Final = has_controller
+
+    def topic(self, name: str, topic_id: bytes = b"") -> TopicInfo:
+        """Find the topic of that name, whose id is the given one unless that is empty.
+
+        Raises ``UnknownTopicOrPartitionError``, ``InconsistentTopicIdError``.
+        """
+        topic = self._catalog.topic(name)
+        if topic_id and topic_id != topic.topic_id.bytes:
+            raise InconsistentTopicIdError(
+                f"topic {name} was deleted and created again: its id is not the one asked for. Fetch the metadata anew"
+            )
+        return topic
+
+    async def find_topic(self, name: str) -> TopicInfo:
+        """Find the topic of that name, also if this broker has not heard of it, or of its leaders, yet.
+
+        Raises as ``topic`` does.
+        """
+        known = self._catalog.topics.get(name)
+        if known is None or any(each.leader_epoch < 0 for each in known.partitions.values()):
+            await self._look_up(name)
+        return self.topic(name)
+
+    def led(self, topic: TopicInfo, number: int, *, may_follow: bool = False) -> ServedPartition:
+        """Find a partition that this broker leads, or follows if ``may_follow``.
+
+        Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``.
+        """
+        info = topic.partition(number)
+        replica = self._find_replica(topic.name, number)
+        if replica is not None:
+            if not may_follow or replica.follower is None:
+                replica.check_leads()
+        elif info.leader != self._broker_id or self.has_controller:
+            raise NotLeaderError(f"{topic.name}-{number} is led by broker {info.leader}: fetch the metadata anew")
+        log = self._logs.get(topic.name, number)
+        if log is None or log.topic_id != topic.topic_id:
+            # Its files are being made or deleted in this moment.
+            raise UnknownTopicOrPartitionError(f"{topic.name}-{number} is not there (yet, or any more)")
+        return ServedPartition(topic, info, log, replica)
+
+    def leader_elsewhere(self, partition: PartitionKey) -> int | None:
+        """Find the other broker that leads a partition; None if this one does.
+
+        Raises ``UnknownTopicOrPartitionError``, ``LeaderNotAvailableError``.
+        """
+        topic, number = partition
+        if not self.has_controller:
+            return None
+        replica = self._find_replica(topic, number)
+        if replica is not None and replica.leads:
+            return None
+        leader = self._catalog.topic(topic).partitions[number].leader
+        if leader < 0 or leader == self._broker_id:  # nobody, or this one before it has been told
+            raise LeaderNotAvailableError(f"{topic}-{number} has no leader now")
+        return leader

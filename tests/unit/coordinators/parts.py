@@ -1,0 +1,95 @@
+"""The parts that coordinators keep their state with, on real logs, without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from millrace.config.broker import BrokerConfig
+from millrace_broker.cluster.standalone import Standalone, open_embedded_metadata
+from millrace_broker.coordinators import InternalTopics, ShardFactory
+from millrace_broker.log import LogManager, OsFiles
+from millrace_broker.log.fsync_batching import FsyncBatching
+from millrace_broker.log.reads import LogReads
+from millrace_broker.log.tiered.remote_reads import RemoteReaders
+from millrace_broker.metadata import TopicChanges
+from millrace_broker.metadata.gone_topics import GoneTopics
+from millrace_broker.network import Peers
+from millrace_broker.purgatory import Timer
+from millrace_broker.replication.runtime import Appends, PartitionDirectory, ReplicaManager, Waiters
+from millrace_broker.runtime import Executors, SystemClock
+
+
+@dataclass(frozen=True)
+class Parts:
+    changes: TopicChanges
+    topics: InternalTopics
+    shards: ShardFactory
+
+
+@asynccontextmanager
+async def opened_parts(directory: Path, **options: str) -> AsyncIterator[Parts]:
+    values = {"log.dirs": str(directory), "offsets.topic.num.partitions": "3", **options}
+    config, clock, files = BrokerConfig.load(values), SystemClock(), OsFiles()
+    executors, fsyncs = Executors(2, clock.monotonic), FsyncBatching(2)
+    reads = LogReads(executors, RemoteReaders(1, 1))
+    timer = Timer(clock)
+    timer.start(asyncio.get_running_loop())
+    directory.mkdir(exist_ok=True)
+    metadata = open_embedded_metadata(config, directory=directory, files=files, clock=clock)
+    catalog, broker_id = metadata.catalog, config.broker_id
+    logs = LogManager.open(
+        [directory],
+        broker_id=broker_id,
+        cluster_id=metadata.cluster_id,
+        defaults=config.topic_defaults,
+        files=files,
+        clock=clock,
+        configs={name: topic.config for name, topic in catalog.topics.items()},
+    )
+    gone = GoneTopics(executors)
+    alone = Standalone(config, metadata=metadata, logs=logs, executors=executors, clock=clock, gone=gone)
+    changes = TopicChanges(config, metadata.coordination, catalog, alone.deploy())
+    await alone.announce(config.listener)
+    waiters = Waiters(timer)
+    replicas = ReplicaManager(
+        config,
+        clock=clock,
+        timer=timer,
+        executors=executors,
+        catalog=catalog,
+        logs=logs,
+        reads=reads,
+        peers=Peers(),
+        waiters=waiters,
+        has_controller=False,
+    )
+    partitions = PartitionDirectory(
+        broker_id, catalog, logs, find_replica=replicas.find, look_up=alone.find, has_controller=False
+    )
+    topics = InternalTopics(config, catalog=catalog, changes=changes, executors=executors, await_leaders=_are_led)
+    shards = ShardFactory(
+        topics=topics,
+        partitions=partitions,
+        appends=Appends(executors, logs, fsyncs, waiters, replicas),
+        replicas=replicas,
+        executors=executors,
+        clock=clock,
+    )
+    try:
+        yield Parts(changes, topics, shards)
+    finally:
+        await replicas.close()
+        await executors.run_io(logs.close)
+        await alone.close()
+        timer.close()
+        fsyncs.close()
+        reads.close()
+        executors.close()
+
+
+async def _are_led(topics: Sequence[str], timeout_ms: int) -> Sequence[str]:
+    return ()
