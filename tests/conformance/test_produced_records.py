@@ -23,7 +23,7 @@ import pytest
 from millrace.config.topic import TopicConfig
 from millrace.errors import CorruptBatchError, InvalidRecordError, MessageTooLargeError, MillraceError
 from millrace.records import LogEntry, read_entries, read_file_entries, scan_headers, sound_prefix_bytes
-from millrace_broker.api.record_checks import prepare_records
+from millrace_broker.api.common.record_checks import prepare_records
 from millrace_broker.log.validation import check_produced
 from millrace_broker.metadata import TopicInfo
 

@@ -67,7 +67,7 @@ from millrace_broker.api import (
     update_metadata,
     write_txn_markers,
 )
-from millrace_broker.api.call import Call, in_progress, known_error
+from millrace_broker.api.common.call import Call, in_progress, known_error
 from millrace_broker.broker import Broker
 
 UnaryHandler = Callable[[Broker, Any, Call], Awaitable[Any]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millrace.errors import MillraceError, OperationNotAttemptedError, UnknownTopicOrPartitionError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.common.call import Call, error_message
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import rules
 from millrace_broker.transactions import Producer

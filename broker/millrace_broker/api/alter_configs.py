@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call, error_message
-from millrace_broker.api.configs import is_group
+from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.configs import is_group
 from millrace_broker.broker import Broker
 
 

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Final
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call
+from millrace_broker.api.common.call import Call
 from millrace_broker.broker import Broker
 
 PROTOCOL_VERSION: Final = 1

@@ -6,7 +6,7 @@ from collections import Counter
 
 from millrace.errors import InvalidRequestError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.common.call import Call, error_message
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import TopicSpec
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call, error_message
-from millrace_broker.api.groups import find_group
+from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.groups import find_group
 from millrace_broker.broker import Broker
 from millrace_broker.share_groups import ShareGroup
 

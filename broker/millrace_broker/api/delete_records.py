@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.common.call import Call, error_message
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import rules
 

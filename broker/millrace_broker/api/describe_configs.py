@@ -13,8 +13,8 @@ from millrace.config.dynamic import RATES
 from millrace.config.group import GroupConfig
 from millrace.config.topic import TopicConfig
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call, error_message
-from millrace_broker.api.configs import is_broker, is_group, text_of
+from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.configs import is_broker, is_group, text_of
 from millrace_broker.broker import Broker
 
 _DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"

@@ -9,9 +9,9 @@ from millrace.coordinator_records import (
     write_versioned,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call, error_message
-from millrace_broker.api.groups import find_group
-from millrace_broker.api.list_groups import CLASSIC, SHARE
+from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.group_kinds import CLASSIC, SHARE
+from millrace_broker.api.common.groups import find_group
 from millrace_broker.broker import Broker
 from millrace_broker.groups import Entry
 from millrace_broker.share_groups import ShareGroup

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.common.call import Call, error_message
 from millrace_broker.broker import Broker
 
 _NONE = -1

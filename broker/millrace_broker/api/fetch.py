@@ -15,9 +15,9 @@ from typing import NamedTuple
 from millrace.errors import StorageError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer
-from millrace_broker.api.call import Call, error_message
-from millrace_broker.api.leader_epochs import check_epoch, divergence
-from millrace_broker.api.ranges import aborted_within, end_of
+from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.leader_epochs import check_epoch, divergence
+from millrace_broker.api.common.ranges import aborted_within, end_of
 from millrace_broker.broker import Broker
 from millrace_broker.log import PartitionLog
 from millrace_broker.quotas import Lease

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call
-from millrace_broker.api.register_payload_schemas import message_of
+from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.payload_schemas import message_of
 from millrace_broker.broker import Broker
 from millrace_broker.metadata.payload_schemas import unknown
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from millrace_broker.api.call import Call
+from millrace_broker.api.common.call import Call
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import Producer
 

@@ -9,9 +9,9 @@ import uuid
 
 from millrace.errors import MemberIdRequiredError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call, error_message
-from millrace_broker.api.group_kinds import check_is_not
-from millrace_broker.api.list_groups import SHARE
+from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.group_kinds import SHARE, check_is_not
+from millrace_broker.api.common.identities import client_host
 from millrace_broker.broker import Broker
 from millrace_broker.groups import JoinAnswer, JoinRequest, MemberIdGiven
 
@@ -34,13 +34,6 @@ async def handle(broker: Broker, request: pb.JoinGroupRequest, call: Call) -> pb
     )
     answer = await shard.join(group_id, join)
     return _required(group_id, answer) if isinstance(answer, MemberIdGiven) else _joined(answer)
-
-
-def client_host(peer: str) -> str:
-    """The host of a gRPC peer (``ipv4:127.0.0.1:5000``), as Kafka writes it: ``/127.0.0.1``."""
-    _, _, address = peer.partition(":")
-    host, _, _ = address.rpartition(":")
-    return "/" + host.replace("%5B", "").replace("%5D", "").strip("[]")
 
 
 def _required(group_id: str, given: MemberIdGiven) -> pb.JoinGroupResponse:

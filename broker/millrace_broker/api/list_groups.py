@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call
+from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.group_kinds import CLASSIC, SHARE
 from millrace_broker.broker import Broker
-
-CLASSIC = "classic"
-SHARE = "share"
 
 
 async def handle(broker: Broker, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsResponse:

@@ -6,9 +6,9 @@ from typing import Final
 
 from millrace.errors import InvalidRequestError, OffsetNotAvailableError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call, error_message
-from millrace_broker.api.leader_epochs import check_epoch
-from millrace_broker.api.ranges import end_of
+from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.leader_epochs import check_epoch
+from millrace_broker.api.common.ranges import end_of
 from millrace_broker.broker import Broker
 from millrace_broker.log import PartitionLog
 from millrace_broker.replication.runtime import ServedPartition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millrace.coordinator_records import TransactionState
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call
+from millrace_broker.api.common.call import Call
 from millrace_broker.broker import Broker
 
 _STATES = {state.kafka_name for state in TransactionState}

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call
-from millrace_broker.api.ranges import aborted_transactions, check_range, end_of, find_partition
+from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.ranges import aborted_transactions, check_range, end_of, find_partition
 from millrace_broker.broker import Broker
 
 _TO_THE_END = -1

@@ -8,7 +8,7 @@ from typing import Final
 from millrace.coordinator_records import INTERNAL_TOPICS
 from millrace.errors import MillraceError, TopicExistsError, UnknownTopicOrPartitionError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.common.call import Call, error_message
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import PartitionInfo, TopicInfo, TopicSpec
 from millrace_broker.metadata.topics import LEADER_NONE

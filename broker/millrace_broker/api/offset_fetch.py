@@ -7,7 +7,7 @@ from typing import Final
 
 from millrace.errors import UnstableOffsetCommitError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.common.call import Call, error_message
 from millrace_broker.broker import Broker
 from millrace_broker.groups import Entry, Partition
 

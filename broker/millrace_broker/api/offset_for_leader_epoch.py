@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call, error_message
-from millrace_broker.api.leader_epochs import check_epoch, end_of_epoch
+from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.leader_epochs import check_epoch, end_of_epoch
 from millrace_broker.broker import Broker
 
 

@@ -22,8 +22,8 @@ from millrace.errors import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import read_header
-from millrace_broker.api.call import Call, error_message
-from millrace_broker.api.record_checks import prepare_records, work_bytes_of
+from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.record_checks import prepare_records, work_bytes_of
 from millrace_broker.broker import Broker
 from millrace_broker.log import AppendResult
 from millrace_broker.metadata import TopicInfo, rules

@@ -10,8 +10,8 @@ from typing import Final
 
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import scan_headers
-from millrace_broker.api.call import Call
-from millrace_broker.api.ranges import aborted_transactions, check_range, end_of, find_partition
+from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.ranges import aborted_transactions, check_range, end_of, find_partition
 from millrace_broker.broker import Broker
 from millrace_broker.replication.runtime import ServedPartition
 

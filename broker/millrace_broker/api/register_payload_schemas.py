@@ -6,7 +6,8 @@ from functools import partial
 
 from millrace.coordination.nodes import PayloadSchemaNode
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call
+from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.payload_schemas import message_of
 from millrace_broker.broker import Broker
 
 
@@ -29,19 +30,3 @@ async def handle(
     register = partial(broker.payload_schemas.register, validate_only=request.validate_only)
     registered = await broker.executors.administer(register, wanted)
     return pb.RegisterPayloadSchemasResponse(schemas=[message_of(*each) for each in registered])
-
-
-def message_of(schema_id: int, node: PayloadSchemaNode) -> pb.PayloadSchema:
-    """A schema as it travels."""
-    return pb.PayloadSchema(
-        id=schema_id,
-        kind=node.kind,
-        text=node.text,
-        references=[
-            pb.PayloadSchema.Reference(name=name, subject=subject, version=version)
-            for name, subject, version in node.references
-        ],
-        subjects=[
-            pb.PayloadSchema.SubjectVersion(subject=subject, version=version) for subject, version in node.subjects
-        ],
-    )

@@ -6,8 +6,8 @@ Acknowledgements in the request are taken first. A request without any room for 
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call, error_message
-from millrace_broker.api.share_acknowledge import acknowledge_all
+from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.share_acknowledgements import acknowledge_all
 from millrace_broker.broker import Broker
 from millrace_broker.share_groups import Fetched, FetchLimits, Wanted
 

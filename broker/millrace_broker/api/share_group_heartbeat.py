@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call
-from millrace_broker.api.group_kinds import check_is_not
-from millrace_broker.api.join_group import client_host
-from millrace_broker.api.list_groups import CLASSIC
+from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.group_kinds import CLASSIC, check_is_not
+from millrace_broker.api.common.identities import client_host
 from millrace_broker.broker import Broker
 from millrace_broker.share_groups import Beat
 

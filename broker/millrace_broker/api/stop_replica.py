@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call
+from millrace_broker.api.common.call import Call
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.wire import error_messages, read_stop_replica
 

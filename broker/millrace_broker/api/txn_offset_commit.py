@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call
-from millrace_broker.api.commits import checked_commits
-from millrace_broker.api.identities import identity_of
+from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.commits import checked_commits
+from millrace_broker.api.common.identities import identity_of
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import Producer
 

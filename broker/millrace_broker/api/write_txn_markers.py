@@ -7,7 +7,7 @@ knows of any more.
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.call import Call, error_message
+from millrace_broker.api.common.call import Call, error_message
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import Marker
 

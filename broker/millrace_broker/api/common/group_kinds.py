@@ -7,11 +7,13 @@ from typing import Final
 
 from millrace.errors import InconsistentGroupProtocolError, MillraceError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.list_groups import CLASSIC, SHARE
 from millrace_broker.broker import Broker
 from millrace_broker.coordinators import OFFSETS_TOPIC, SHARE_STATE_TOPIC, partition_of
 
 _logger = logging.getLogger(__name__)
+
+CLASSIC: Final = "classic"
+SHARE: Final = "share"
 
 _TOPICS: Final = {CLASSIC: OFFSETS_TOPIC, SHARE: SHARE_STATE_TOPIC}
 _NAMES: Final = {CLASSIC: "consumer", SHARE: "share"}
@@ -21,7 +23,7 @@ _ASKED_S: Final = 2.0
 async def check_is_not(broker: Broker, group_id: str, kind: str, *, is_new_member: bool) -> None:
     """Raise ``InconsistentGroupProtocolError`` where a group of ``kind`` has this id, and members.
 
-    For a new member its coordinator is asked, wherever that is; whom it does not answer is let in.
+    For a new member the coordinator of the id is asked, wherever that is. If it does not answer, the join is allowed.
     """
     is_taken = (broker.groups if kind == CLASSIC else broker.share_groups).has_members(group_id)
     if is_taken or (is_new_member and await _is_taken_elsewhere(broker, group_id, kind)):
