@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -28,14 +28,12 @@ from millrace.errors import (
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import known_error
+from millrace_broker.broker import Broker
 from millrace_broker.listeners.frame_writer import FrameWriter
 from millrace_broker.listeners.handling import Handling
 from millrace_broker.listeners.shared import RECEPTION_TIMEOUT_S, UNARY_METHODS, peer_name
 from millrace_broker.network.sockets import keep_alive
 from millrace_broker.quotas import BROKER_SOFTWARE_NAME, AdmittedCall, CallClass, class_of
-
-if TYPE_CHECKING:
-    from millrace_broker.listeners.frames import FrameListener
 
 _logger = logging.getLogger(__name__)
 
@@ -72,10 +70,55 @@ class _Request(NamedTuple):
     message_bytes: int
 
 
+class ConnectionOwner(Protocol):
+    """The listener that a connection belongs to."""
+
+    @property
+    def broker(self) -> Broker:
+        """The broker that answers."""
+        ...
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of all connections."""
+        ...
+
+    @property
+    def buffer(self) -> memoryview:
+        """Where all connections receive what has no buffer of its own."""
+        ...
+
+    @property
+    def message_bytes_max(self) -> int:
+        """The size of the largest request."""
+        ...
+
+    @property
+    def idle_s_max(self) -> float:
+        """How long a connection may be idle."""
+        ...
+
+    def hello(self) -> pb.HelloResponse:
+        """Say what a client is told first."""
+        ...
+
+    def opened(self, connection: FrameConnection) -> None:
+        """Take note that a client has connected."""
+        ...
+
+    def closed(self, connection: FrameConnection) -> None:
+        """Take note that a connection has come to its end."""
+        ...
+
+    def count(self, connection: FrameConnection, *, is_broker: bool) -> None:
+        """Count a connection. Raises ``ThrottledError``."""
+        ...
+
+
 class FrameConnection(asyncio.BufferedProtocol):
     """The broker's end of one connection. All of it happens in the event loop."""
 
-    def __init__(self, listener: FrameListener) -> None:
+    def __init__(self, listener: ConnectionOwner) -> None:
         self._listener = listener
         self._broker = listener.broker
         self._loop = listener.loop
