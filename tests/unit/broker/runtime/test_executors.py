@@ -1,0 +1,80 @@
+"""A broker's threads, and work that its callers do not wait for to the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from millrace_broker.runtime import Executors
+
+from ....integration.waiting import STALL_S
+
+
+@contextmanager
+def made() -> Iterator[Executors]:
+    executors = Executors(2, lambda: 0.0)
+    try:
+        yield executors
+    finally:
+        executors.close()
+
+
+def test_changes_of_metadata_are_made_one_at_a_time_in_the_order_of_the_calls() -> None:
+    async def scenario() -> None:
+        done: list[int] = []
+        with made() as executors:
+            await asyncio.gather(*(executors.administer(done.append, number) for number in range(50)))
+        assert done == list(range(50))
+
+    asyncio.run(scenario())
+
+
+def test_work_goes_on_when_its_caller_is_cancelled() -> None:
+    async def scenario() -> None:
+        go_on, ended = asyncio.Event(), asyncio.Event()
+
+        async def work() -> None:
+            await go_on.wait()
+            ended.set()
+
+        with made() as executors:
+            caller = asyncio.create_task(executors.to_the_end(work()))
+            await asyncio.sleep(0)
+            caller.cancel()
+            await asyncio.wait([caller])
+            assert caller.cancelled()
+            go_on.set()
+            await executors.finish_tasks()
+        assert ended.is_set()
+
+    asyncio.run(scenario())
+
+
+def test_a_thread_has_something_called_on_the_event_loop() -> None:
+    async def scenario() -> None:
+        called: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def call() -> None:
+            called.set_result(threading.get_ident())
+
+        with made() as executors:
+            await executors.run_io(executors.on_loop, call)
+            assert await asyncio.wait_for(called, STALL_S) == threading.get_ident()
+
+    asyncio.run(scenario())
+
+
+def test_other_threads_finish_what_was_given_to_those_before() -> None:
+    async def scenario() -> None:
+        gate = threading.Event()
+        with made() as executors:
+            before = asyncio.create_task(executors.run_io(gate.wait, STALL_S))
+            await asyncio.sleep(0)
+            executors.resize_io(1)
+            assert await executors.run_io(lambda: 7) == 7
+            gate.set()
+            assert await before
+
+    asyncio.run(scenario())

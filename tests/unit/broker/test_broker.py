@@ -1,0 +1,52 @@
+"""A broker is there with all of its parts, or nothing is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from millrace.config.broker import BrokerConfig, Listener
+from millrace.errors import EnvironmentProblemError, StorageError
+from millrace_broker import broker as broker_module
+from millrace_broker.broker import open_broker
+
+ADDRESS = Listener("127.0.0.1", 1)
+
+
+def _fails(*_: Any, **__: Any) -> NoReturn:
+    raise StorageError("it cannot be read")
+
+
+@pytest.mark.parametrize("part", ["BrokerConfigs", "LogManager.open", "GroupConfigs", "TopicChanges", "ShardFactory"])
+def test_a_start_that_fails_leaves_nothing_and_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    config = BrokerConfig.load({"log.dirs": str(tmp_path)})
+
+    async def scenario() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(f"{broker_module.__name__}.{part}", _fails)
+            with pytest.raises(StorageError, match="it cannot be read"):
+                await open_broker(config, address=ADDRESS)
+        left = [each.name for each in threading.enumerate() if each.name.startswith("millrace-")]
+        assert left == []
+        broker = await open_broker(config, address=ADDRESS)  # the directory's lock and the metadata's are free
+        with pytest.raises(EnvironmentProblemError):
+            await open_broker(config, address=ADDRESS)
+        await broker.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_was_never_announced_is_closed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        for _ in range(2):
+            broker = await open_broker(BrokerConfig.load({"log.dirs": str(tmp_path)}), address=ADDRESS)
+            assert broker.statistics().topics == 0
+            await broker.close()
+
+    asyncio.run(scenario())
