@@ -6,8 +6,8 @@ Invariants
 * One event is handled at a time, and its session is the one that is open when it begins: events of an earlier session
   are dropped.
 * Whatever cuts a handler short (another controller, the end of the session, ZooKeeper out of reach, a fault) ends the
-  controller: it resigns and knows nothing. If the chair is still this broker's, it leaves it, so that somebody sits
-  down anew, perhaps itself.
+  controller: it resigns and knows nothing. If ``/controller`` is still this broker's, the event loop deletes it, so
+  that a new election runs; this broker may win it again.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerLoopStatistics:
-    """What this broker does as the controller. ``cluster`` is None where another one is it."""
+    """What this broker does as the controller. ``cluster`` is None if another broker is the controller."""
 
     cluster: ControllerStatistics | None
     events: EventStatistics

@@ -14,6 +14,7 @@
 ``data_directory``, ``checkpoints``, ``partition_metadata``  the small files
 ``following``           what a follower does: a leader's batches as they are, truncation; ``replicated_logs`` of all
 ``log_directories``     which directories serve, and which have failed
+``fsync_batching``      appends that wait for the disk together; ``reads``: where reads run; ``periodic_work``
 ``files``, ``watched_files``  all disk access, behind an interface; and how faults of a disk are noticed
 """
 

@@ -1,6 +1,7 @@
 """What the broker knows of the cluster: topics and their changes, brokers, producer ids.
 
 ``topics`` is the data, ``catalog`` the present snapshot of it, ``changes`` the only writer, ``rules`` the checks.
+``assignment`` puts replicas on brokers, ``gone_topics`` tells of topics that are gone, ``topic_keys`` of their keys.
 """
 
 from millrace_broker.metadata.broker_configs import BrokerConfigs

@@ -6,5 +6,5 @@
 ``batches``, ``thinning``, ``transactions``  what stays of each batch, in either body and in old formats
 ``grouping``, ``swap``  segments into one, and into the place of the old ones so that a crash does no harm
 ``partition_view``  a partition as the cleaner sees it
-``threads``, ``throttle``, ``checkpoints``, ``statistics``  the cleaner of a broker
+``threads``, ``settings``, ``checkpoints``, ``statistics``  the cleaner of a broker
 """

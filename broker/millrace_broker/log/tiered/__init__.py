@@ -8,5 +8,6 @@
 ``remote_log``      the remote part of one partition
 ``expiry``          which remote segments total retention lets go
 ``deletions``       whole partitions that are yet to be removed from the store, kept over a restart
-``manager``         the threads that copy and expire
+``manager``         the threads that copy and expire; ``settings``: their options
+``remote_reads``    the threads that read from the store
 """
