@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final, Self
 
 from millrace.config.broker import BrokerConfig, Listener
 from millrace.errors import MillraceError
-from millrace_broker.broker import Broker, open_broker
+from millrace_broker.broker import Broker
 from millrace_broker.listeners.frames import FrameListener
 from millrace_broker.listeners.grpc_server import add_handlers, bind, make_server
 from millrace_broker.log import Files
 from millrace_broker.log.starting import Progress
+from millrace_broker.opening import open_broker
 from millrace_broker.runtime import Clock
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ class BreakingFiles(OsFiles):
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> BreakingFiles:
     breaking = BreakingFiles()
-    monkeypatch.setattr("millrace_broker.broker.OsFiles", lambda: breaking)
+    monkeypatch.setattr("millrace_broker.opening.OsFiles", lambda: breaking)
     return breaking
 
 

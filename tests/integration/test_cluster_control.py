@@ -199,7 +199,7 @@ def test_others_lead_what_was_on_a_disk_that_failed(
     zookeeper_server: ZooKeeperServer, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = BreakingFiles()
-    monkeypatch.setattr("millrace_broker.broker.OsFiles", lambda: files)
+    monkeypatch.setattr("millrace_broker.opening.OsFiles", lambda: files)
     with Cluster(zookeeper_server, tmp_path) as cluster:
         directories = [tmp_path / "one", tmp_path / "two"]
         cluster.start(1, log_dirs=",".join(map(str, directories)))

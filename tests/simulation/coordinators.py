@@ -25,10 +25,11 @@ from millrace.config.broker import BrokerConfig, Listener
 from millrace.coordinator_records import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from millrace.errors import CoordinatorLoadInProgressError, MillraceError, UnknownMemberError
 from millrace.records import ControlType, Record, build_rows_batch, read_end_marker, read_rows
-from millrace_broker.broker import Broker, open_broker
+from millrace_broker.broker import Broker
 from millrace_broker.groups import Committed, Identity, JoinRequest, MemberIdGiven, SyncRequest
 from millrace_broker.log import PartitionLog
 from millrace_broker.metadata import TopicSpec
+from millrace_broker.opening import open_broker
 from millrace_broker.quotas import CallClass, Lease
 from millrace_broker.replication.runtime import ServedPartition
 from millrace_broker.share_groups import Acknowledgement, Beat, FetchLimits, Wanted

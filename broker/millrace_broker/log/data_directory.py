@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -196,4 +197,16 @@ def _check_owner(files: Files, directory: Path, broker_id: int, cluster_id: str)
         raise EnvironmentProblemError(
             f"{directory} belongs to cluster {found['cluster.id']} ({META_PROPERTIES}), this broker is of cluster "
             f"{cluster_id}: use another data directory"
+        )
+
+
+def make_directory(directory: Path) -> None:
+    """Make a data directory. Raises ``EnvironmentProblemError`` when it cannot be made, or is not writable."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentProblemError(f"cannot make the data directory {directory}: {error.strerror}") from error
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise EnvironmentProblemError(
+            f"the data directory {directory} is not writable for this user: change its owner, or set log.dirs"
         )

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from millrace.config.broker import BrokerConfig, Listener
 from millrace.errors import MillraceError
-from millrace_broker.broker import Broker, open_broker
+from millrace_broker.broker import Broker
+from millrace_broker.opening import open_broker
 
 from ..coordinators import make_durable
 from ..disk import SimulatedDisk

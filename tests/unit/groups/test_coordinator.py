@@ -22,11 +22,12 @@ from millrace.errors import (
 )
 from millrace.records import EndTransactionMarker
 from millrace.records.control import ControlType
-from millrace_broker.broker import Broker, open_broker
+from millrace_broker.broker import Broker
 from millrace_broker.coordinators import OFFSETS_TOPIC, StateRecord, partition_of
 from millrace_broker.groups import Committed, GroupShard, Identity, JoinAnswer, JoinRequest, MemberIdGiven, SyncRequest
 from millrace_broker.groups.records import group_key
 from millrace_broker.metadata import TopicSpec
+from millrace_broker.opening import open_broker
 
 from ...integration.waiting import eventually_async
 

@@ -20,9 +20,10 @@ from millrace.errors import (
     StorageError,
 )
 from millrace.records import Record, build_rows_batch
-from millrace_broker.broker import Broker, open_broker
+from millrace_broker.broker import Broker
 from millrace_broker.coordinators import StateLog, StateRecord
 from millrace_broker.metadata import TopicSpec
+from millrace_broker.opening import open_broker
 from millrace_broker.transactions import Marker, Member, Producer, Transaction
 from millrace_broker.transactions.markers import Markers as BrokerMarkers
 

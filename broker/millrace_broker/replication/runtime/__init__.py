@@ -2,6 +2,7 @@
 
 * ``manager``          all of them: what the controller says, watermarks, changes of the ISR, the clock
 * ``hosted``           one of them: its machine, its log
+* ``replica_logs``     the logs of the replicas that the controller names
 * ``isr_changes``      what leaders ask the controller for
 * ``sessions``         what each follower has asked for, of which its requests name the changes (KIP-227)
 * ``serving``          answers to followers

@@ -23,7 +23,6 @@ from uuid import UUID
 
 from millrace.config.broker import BrokerConfig
 from millrace.errors import (
-    InconsistentTopicIdError,
     MillraceError,
 )
 from millrace_broker.decisions import (
@@ -53,9 +52,15 @@ from millrace_broker.replication.runtime.delayed_produce import DelayedProduce
 from millrace_broker.replication.runtime.hosted import HostedReplica
 from millrace_broker.replication.runtime.isr_changes import AlterPartition, IsrChanges
 from millrace_broker.replication.runtime.replica_fetchers import Fetchers
+from millrace_broker.replication.runtime.replica_logs import ReplicaLogs
 from millrace_broker.replication.runtime.serving import FollowerService
 from millrace_broker.replication.runtime.throttles import Throttles
-from millrace_broker.replication.runtime.views import LedPartition, ReplicationStatistics
+from millrace_broker.replication.runtime.views import (
+    LedPartition,
+    ReplicationStatistics,
+    leaderships_of,
+    statistics_of,
+)
 from millrace_broker.replication.runtime.waiters import Waiters
 from millrace_broker.runtime import BackgroundTasks, Clock, Executors
 
@@ -98,6 +103,7 @@ class ReplicaManager:
         self._executors: Final = executors
         self._catalog: Final = catalog
         self._logs: Final = logs
+        self._replica_logs: Final = ReplicaLogs(catalog, logs)
         self._waiters: Final = waiters
         self._has_controller: Final = has_controller
         self._hosted: Final[dict[PartitionKey, HostedReplica]] = {}
@@ -193,31 +199,12 @@ class ReplicaManager:
 
     def leaderships(self) -> Mapping[PartitionKey, LedPartition]:
         """What this broker leads."""
-        return {
-            key: LedPartition(
-                leader_epoch=leader.epoch,
-                partition_epoch=leader.partition_epoch,
-                isr=leader.isr,
-                followers=replica.followers,
-                min_in_sync=leader.min_in_sync,
-                high_watermark=replica.log.high_watermark,
-                log_end_offset=replica.log.log_end_offset,
-            )
-            for key, replica in self._hosted.items()
-            if isinstance(leader := replica.machine.role, Leader)
-        }
+        return leaderships_of(self._hosted)
 
     def statistics(self) -> ReplicationStatistics:
         """The present numbers."""
-        led = list(self.leaderships().values())
-        return ReplicationStatistics(
-            led=len(led),
-            followed=sum(1 for replica in self._hosted.values() if replica.follower is not None),
-            under_replicated=sum(1 for each in led if len(each.isr) < len(each.followers) + 1),
-            under_min_isr=sum(1 for each in led if len(each.isr) < each.min_in_sync),
-            isr_shrinks=self._isr.shrinks,
-            isr_expands=self._isr.expands,
-            waiting=self.waiting.statistics(),
+        return statistics_of(
+            self._hosted, shrinks=self._isr.shrinks, expands=self._isr.expands, waiting=self.waiting.statistics()
         )
 
     # --- what the controller says ----------------------------------------------------------------------------
@@ -230,7 +217,7 @@ class ReplicaManager:
         async with self._deciding:
             self._check_controller(request.controller_epoch)
             self._name_strays(request)
-            found = await self._executors.run_io(self._find_logs, request)
+            found = await self._executors.run_io(self._replica_logs.find, request)
             answers: dict[TopicPartition, MillraceError | None] = {
                 each: log for each, log in found.items() if isinstance(log, MillraceError)
             }
@@ -264,31 +251,6 @@ class ReplicaManager:
         for log in self._logs.logs():
             if TopicPartition(log.topic, log.partition) not in request.partitions:
                 _logger.warning("%s is not this broker's any more, as far as the controller says", log.directory)
-
-    def _find_logs(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, PartitionLog | MillraceError]:
-        """Find the logs of partitions, or make them. In a thread."""
-        found: dict[TopicPartition, PartitionLog | MillraceError] = {}
-        for partition, state in request.partitions.items():
-            try:
-                found[partition] = self._find_log(partition, request.topic_ids.get(partition.topic), state)
-            except MillraceError as error:
-                _logger.error("%s cannot be led or followed here: %s", partition, error.message)
-                found[partition] = error
-        return found
-
-    def _find_log(self, partition: TopicPartition, topic_id: UUID | None, state: LeaderAndIsrState) -> PartitionLog:
-        topic = self._catalog.topic(partition.topic)
-        logs, topic_id = self._logs, topic_id or topic.topic_id
-        log = logs.get(*partition)
-        if log is None:
-            log = logs.create_log(partition.topic, topic_id, partition.partition, topic.config, is_new=state.is_new)
-        elif log.topic_id != topic_id:
-            raise InconsistentTopicIdError(
-                f"{partition} is here with topic id {log.topic_id}, not {topic_id}: it was deleted meanwhile"
-            )
-        if log.config.syncs_before_ack and log.durable_end < log.log_end_offset:
-            log.flush()
-        return log
 
     def _decide(
         self,

@@ -11,8 +11,8 @@ import pytest
 
 from millrace.config.broker import BrokerConfig, Listener
 from millrace.errors import EnvironmentProblemError, StorageError
-from millrace_broker import broker as broker_module
-from millrace_broker.broker import open_broker
+from millrace_broker import opening
+from millrace_broker.opening import open_broker
 
 ADDRESS = Listener("127.0.0.1", 1)
 
@@ -29,7 +29,7 @@ def test_a_start_that_fails_leaves_nothing_and_can_be_repeated(
 
     async def scenario() -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(f"{broker_module.__name__}.{part}", _fails)
+            patched.setattr(f"{opening.__name__}.{part}", _fails)
             with pytest.raises(StorageError, match="it cannot be read"):
                 await open_broker(config, address=ADDRESS)
         left = [each.name for each in threading.enumerate() if each.name.startswith("millrace-")]

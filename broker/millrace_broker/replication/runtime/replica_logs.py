@@ -1,0 +1,47 @@
+"""The logs of the replicas that the controller names: found, or made. It blocks, in a thread."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+from uuid import UUID
+
+from millrace.errors import InconsistentTopicIdError, MillraceError
+from millrace_broker.decisions import LeaderAndIsrRequest, LeaderAndIsrState, TopicPartition
+from millrace_broker.log import LogManager, PartitionLog
+from millrace_broker.metadata import TopicCatalog
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class ReplicaLogs:
+    """Finds the logs of this broker's replicas."""
+
+    def __init__(self, catalog: TopicCatalog, logs: LogManager) -> None:
+        self._catalog: Final = catalog
+        self._logs: Final = logs
+
+    def find(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, PartitionLog | MillraceError]:
+        """Find the logs of partitions, or make them. Returns of each the log, or why there is none."""
+        found: dict[TopicPartition, PartitionLog | MillraceError] = {}
+        for partition, state in request.partitions.items():
+            try:
+                found[partition] = self._find_log(partition, request.topic_ids.get(partition.topic), state)
+            except MillraceError as error:
+                _logger.error("%s cannot be led or followed here: %s", partition, error.message)
+                found[partition] = error
+        return found
+
+    def _find_log(self, partition: TopicPartition, topic_id: UUID | None, state: LeaderAndIsrState) -> PartitionLog:
+        topic = self._catalog.topic(partition.topic)
+        logs, topic_id = self._logs, topic_id or topic.topic_id
+        log = logs.get(*partition)
+        if log is None:
+            log = logs.create_log(partition.topic, topic_id, partition.partition, topic.config, is_new=state.is_new)
+        elif log.topic_id != topic_id:
+            raise InconsistentTopicIdError(
+                f"{partition} is here with topic id {log.topic_id}, not {topic_id}: it was deleted meanwhile"
+            )
+        if log.config.syncs_before_ack and log.durable_end < log.log_end_offset:
+            log.flush()
+        return log
