@@ -152,7 +152,7 @@ class Client:
         request = pb.FetchRequest(
             replica_id=-1,
             max_wait_ms=200,
-            min_bytes=1,
+            min_bytes=self.world.plan.fetch_min_bytes,
             max_bytes=2000,
             isolation_level=pb.READ_COMMITTED,
             topics=topics,

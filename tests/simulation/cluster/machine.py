@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,6 +52,21 @@ OPTIONS: Final = {
 }
 
 
+def little_room(choose: random.Random) -> Mapping[str, str]:
+    """Draw limits that a handful of clients reach: on calls that run, on calls that wait, and on their bytes."""
+    # Joins wait for each other, and count 16 KiB each in the room of control where parked calls have none left.
+    choices = {
+        "queued.max.requests": [1, 2, 4],
+        "queued.max.request.bytes": [1_024, 3_000, 20_000],
+        "control.queued.max.requests": [1, 2, 4],
+        "control.queued.max.request.bytes": [80_000, 400_000],
+        "inter.broker.queued.max.requests": [1, 2, 4],
+        "inter.broker.queued.max.request.bytes": [1_024, 20_000],
+        "purgatory.max.request.bytes": [1_024, 40_000, 120_000],
+    }
+    return {name: str(choose.choice(values)) for name, values in choices.items()}
+
+
 class MachineClock:
     """The time as a machine has it. ``skew_ms``: how far its wall clock is ahead."""
 
@@ -78,6 +94,7 @@ class Machine:
         choose: random.Random,
         *,
         syncs: bool,
+        limits: Mapping[str, str],
     ) -> None:
         self.broker_id: Final = broker_id
         self.host: Final = f"broker-{broker_id}"
@@ -96,6 +113,7 @@ class Machine:
         self._config: Final = BrokerConfig.load(
             {
                 **OPTIONS,
+                **limits,
                 "broker.id": str(broker_id),
                 "broker.rack": f"rack-{broker_id % 2}",
                 "log.dirs": str(directory),

@@ -40,6 +40,7 @@ _READ: Final = r"read .* at \d+, where nothing may be read"
 _TWICE: Final = r"is committed at \d+, and at"
 _HAUNTED: Final = r"a producer that was replaced could write"
 _LEFT_OPEN: Final = r"a transaction is still open"
+_UNASKED: Final = r"is committed, which nobody has asked for"
 
 _REPLICATION: Final = "millrace_broker.replication.core"
 _TRANSACTIONS: Final = "millrace_broker.transactions"
@@ -233,7 +234,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
         },
     ),
     "aborted transactions are committed": Fault(
-        r"is committed, which nobody has asked for",
+        _UNASKED,
         {
             f"{_TRANSACTIONS}.shard.write_markers": partial(_write_otherwise, lambda transaction, number: True),
         },
@@ -253,7 +254,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
         },
     ),
     "producers that were replaced go on": Fault(
-        f"{_HAUNTED}|{_TWICE}|{_LEFT_OPEN}",
+        f"{_HAUNTED}|{_TWICE}|{_LEFT_OPEN}|{_UNASKED}",
         {
             "millrace_broker.log.producers._check_epoch": lambda *_: None,
             f"{_TRANSACTIONS}.coordinator.TransactionCoordinator.verify": _nothing_to_verify,
@@ -276,6 +277,18 @@ PLANTED: Final[Mapping[str, Fault]] = {
         r"was taken for dead, has registered again, and goes on leading",
         {
             "millrace_broker.replication.runtime.manager.ReplicaManager.fence": _go_on_leading,
+        },
+    ),
+    "calls that wait keep their places": Fault(
+        r"it is still not so: |not all of its partitions have leaders yet",
+        {
+            "millrace_broker.quotas.admission.AdmittedCall.park": lambda call, give_up: None,
+        },
+    ),
+    "calls that have waited are never forgotten": Fault(
+        r"it is still not so: what clients' calls held is given back",
+        {
+            "millrace_broker.quotas.parked_calls.ParkedCalls.release": lambda parked, key: None,
         },
     ),
     "members of an old generation commit": Fault(

@@ -14,7 +14,7 @@ import logging
 import os
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from unittest import mock
 
 from millrace.errors import MillraceError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.quotas import CallClass
 
 from ...histories.checker import anomalies, processing_anomalies
 from ...histories.history import Place, Read
@@ -33,7 +34,7 @@ from .faults import Faults
 from .groups import Member, Monitor, Transformer
 from .invariants import Invariants, read_all
 from .loop import START_S, Process, VirtualLoop, current
-from .machine import Machine
+from .machine import Machine, little_room
 from .network import Network, ask
 from .producers import Transactor, Writer
 from .recorder import Recorder
@@ -52,15 +53,28 @@ class ViolationError(AssertionError):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a seed draws first: how large the cluster is, for how long there are faults, how brokers die."""
+    """What a seed draws first: how large the cluster is, for how long there are faults, how brokers die.
+
+    ``limits`` are options of the brokers that leave calls little room: a third of the clusters has such. Consumers
+    wait for ``fetch_min_bytes`` there, so that their calls are parked.
+    """
 
     brokers: int
     seconds: float
     syncs: bool
+    limits: Mapping[str, str]
+    fetch_min_bytes: int
 
     @classmethod
-    def draw(cls, choose: random.Random) -> Plan:
-        return cls(brokers=choose.choice([3, 3, 4]), seconds=choose.uniform(4, 10), syncs=choose.random() < 0.5)
+    def draw(cls, choose: random.Random, choose_limits: random.Random) -> Plan:
+        has_little_room = choose_limits.random() < 1 / 3
+        return cls(
+            brokers=choose.choice([3, 3, 4]),
+            seconds=choose.uniform(4, 10),
+            syncs=choose.random() < 0.5,
+            limits=little_room(choose_limits) if has_little_room else {},
+            fetch_min_bytes=choose_limits.choice([1, 2_000]) if has_little_room else 1,
+        )
 
 
 class World:
@@ -69,7 +83,7 @@ class World:
     def __init__(self, seed: int, directory: Path) -> None:
         self.seed: Final = seed
         self.choose: Final = random.Random(seed)
-        self.plan: Final = Plan.draw(self.choose)
+        self.plan: Final = Plan.draw(self.choose, self._random("limits"))
         self.loop: Final = VirtualLoop(self._random("threads"))
         self.network: Final = Network(self.loop, self._random("network"))
         self.ensemble: Final = Ensemble(self.loop, self.network, self._random("zookeeper"), session_timeout_s=3.0)
@@ -92,7 +106,16 @@ class World:
         own = directory / str(broker_id)
         own.mkdir(parents=True)
         choose = self._random(f"machine {broker_id}")
-        return Machine(broker_id, self.loop, self.network, self.ensemble, own, choose, syncs=self.plan.syncs)
+        return Machine(
+            broker_id,
+            self.loop,
+            self.network,
+            self.ensemble,
+            own,
+            choose,
+            syncs=self.plan.syncs,
+            limits=self.plan.limits,
+        )
 
     # --- what happens ----------------------------------------------------------------------------------------
 
@@ -162,6 +185,7 @@ class World:
         self.is_over = True
         await self._until(lambda: all(task.done() for task in tasks), "clients have ended", tasks)
         await asyncio.gather(*tasks)
+        await self._until(self._has_no_calls, "what clients' calls held is given back")
         await self._until(self.invariants.are_replicas_equal, "replicas are equal")
         self.invariants.check_at_rest()
         self._check_history()
@@ -196,6 +220,19 @@ class World:
             if self.loop.time() > deadline_s:
                 raise AssertionError(f"after {_REST_S:.0f} s without faults it is still not so: {what}")
             await asyncio.sleep(0.1)
+
+    def _has_no_calls(self) -> bool:
+        """Whether brokers hold nothing for calls of clients any more."""
+        for machine in self.machines:
+            if machine.broker is None:
+                return False
+            admission = machine.broker.admission
+            held = [len(admission.parked), admission.parked.bytes]
+            for room in (admission.rooms[CallClass.CLIENT], admission.rooms[CallClass.CONTROL]):
+                held += [room.requests, room.request_bytes.in_use_bytes, room.response_bytes.in_use_bytes]
+            if any(held):
+                return False
+        return True
 
     # --- in the end ------------------------------------------------------------------------------------------
 
